@@ -1,0 +1,313 @@
+"""Real ranks from a notebook cell: processes of their own, in a process group of their own, in about 0.1 s.
+
+A **fork server** is a process that has imported torch once and does nothing but fork. Each `run` asks it for fresh
+ranks, so no state is left over from the last run, and nobody imports torch again. The function travels by
+cloudpickle, so it may be one that a notebook cell has just defined.
+
+The same file runs under `torchrun`, where the ranks exist already: then `run` is this process's part in them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import linecache
+import multiprocessing
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import connection
+from typing import Any
+
+import cloudpickle
+
+ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
+
+
+class RanksError(RuntimeError):
+    """A run in which some rank failed, died or never finished. `waits`: {rank: the peer it was waiting for}."""
+
+    def __init__(self, message: str, waits: dict[int, int | None]):
+        super().__init__(message)
+        self.waits = waits
+
+
+def run(
+    function: Callable, world_size: int, *args: Any, timeout: float = 60.0, backend: str | None = None
+) -> list[Any]:
+    """Call `function(rank, world_size, *args)` on `world_size` ranks; return what each returned, by rank.
+
+    Each rank is a process with one torch thread, in a process group over `backend` ("gloo", or "nccl" with one GPU
+    a rank; by default nccl only if there are as many GPUs as ranks). What a rank prints is printed here, rank after
+    rank. If one raises, dies, or has not returned after `timeout` seconds, all are ended and a `RanksError` says
+    which rank it was, with its traceback, and who was waiting for whom.
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, this process is one rank among those started
+        return _run_as_launched(function, world_size, args, timeout, backend)
+    return _Run(function, world_size, args, timeout, backend or default_backend(world_size)).results()
+
+
+def default_backend(world_size: int) -> str:
+    """ "nccl" where every one of `world_size` ranks can have a GPU of its own, and "gloo" elsewhere."""
+    import torch
+
+    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world_size else "gloo"
+
+
+class _Run:
+    """The parent's side of one run: starts the ranks, collects what they send, and leaves nothing running."""
+
+    def __init__(self, function: Callable, world_size: int, args: tuple, timeout: float, backend: str):
+        self.timeout = timeout
+        self.function = function
+        self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        self.task = cloudpickle.dumps((function, args, _sources(function)))
+        self.setup = (world_size, backend, os.path.join(self.folder.name, "store"), timeout)
+        self.processes, self.pipes = [], []
+        self.returned: dict[int, Any] = {}
+        self.printed: dict[int, str] = {}
+
+    def results(self) -> list[Any]:
+        try:
+            self._start()
+            self._collect()
+        finally:
+            self._end()
+            for rank in sorted(self.printed):
+                for line in self.printed[rank].splitlines():
+                    print(f"rank {rank}: {line}")
+        return [self.returned[rank] for rank in range(len(self.processes))]
+
+    def _start(self) -> None:
+        context = _fork_server()
+        world_size = self.setup[0]
+        for rank in range(world_size):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_rank_main, args=(rank, *self.setup, self.task, theirs), daemon=True)
+            with _no_main_module():
+                process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes.append(mine)
+
+    def _collect(self) -> None:
+        """Read each rank's outcome as it comes, until all have returned, one fails, or the time is up."""
+        deadline = time.monotonic() + self.timeout
+        while len(self.returned) < len(self.pipes):
+            waiting = {self.pipes[rank]: rank for rank in self._unfinished()}
+            ready = connection.wait(list(waiting), max(deadline - time.monotonic(), 0))
+            if not ready:
+                self._fail(f"{len(waiting)} of {len(self.pipes)} ranks did not finish within {self.timeout:g} s")
+            for pipe in ready:
+                self._read(waiting[pipe], pipe)
+
+    def _read(self, rank: int, pipe: connection.Connection) -> None:
+        try:
+            kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self.processes[rank].join(ANSWER_SECONDS)
+            self._fail(f"rank {rank} died with exit code {self.processes[rank].exitcode}", culprit=rank)
+        if kind == "raised":
+            self._fail(f"rank {rank} failed", culprit=rank, details=value)
+        self.returned[rank] = value
+
+    def _unfinished(self) -> list[int]:
+        return [rank for rank in range(len(self.pipes)) if rank not in self.returned]
+
+    def _fail(self, headline: str, culprit: int | None = None, details: str = "") -> None:
+        """Ask the ranks that are left where they are, and raise."""
+        lines, waits = [headline], {}
+        for rank in self._unfinished():
+            if rank == culprit:
+                continue
+            where, waits[rank] = self._ask(rank)
+            lines.append(f"  rank {rank} {where}")
+        lines += [f"  rank {rank} has returned" for rank in sorted(self.returned)]
+        if cycle := find_cycle(waits):
+            lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
+        raise RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
+
+    def _ask(self, rank: int) -> tuple[str, int | None]:
+        """Where a rank is, in words, and which rank it waits for."""
+        pipe = self.pipes[rank]
+        try:
+            pipe.send_bytes(b"where")
+            while pipe.poll(ANSWER_SECONDS):
+                kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
+                if kind == "where":
+                    return value
+                if kind == "raised":
+                    return f"failed too: {value.strip().splitlines()[-1]}", None
+                return "has returned", None
+        except (EOFError, OSError):
+            return "is gone", None
+        return "does not answer: it is busy", None
+
+    def _end(self) -> None:
+        """End every rank, and wait until it is gone."""
+        for pipe in self.pipes:
+            pipe.close()  # a rank ends itself when its pipe closes
+        for process in self.processes:
+            process.join(ANSWER_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self.folder.cleanup()
+
+
+def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
+    """Ranks that wait for each other in a circle, the first one repeated at the end; None if there are none."""
+    for start in waits:
+        path = [start]
+        while (peer := waits.get(path[-1])) is not None and peer not in path:
+            path.append(peer)
+        if peer == start:
+            return [*path, start]
+    return None
+
+
+def _fork_server() -> multiprocessing.context.BaseContext:
+    """The context whose processes are forked from a server that has torch imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "collectives.ranks", "collectives.execute"])
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
+    return context
+
+
+@contextlib.contextmanager
+def _no_main_module():
+    """Keep multiprocessing from importing the caller's main module again in every rank.
+
+    The function travels by cloudpickle, so a rank has no need of it; for a notebook's kernel or for pytest that
+    import would cost more than all the rest.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _sources(function: Callable) -> dict[str, list[str]]:
+    """The source lines of the function's file or notebook cell, for the tracebacks of ranks that do not have it."""
+    code = getattr(function, "__code__", None)
+    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}
+
+
+def _rank_main(rank, world_size, backend, store, timeout, task, pipe) -> None:
+    """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
+    printed = io.StringIO()
+    lock = threading.Lock()
+
+    def send(kind: str, value: Any) -> None:
+        with lock:
+            pipe.send_bytes(cloudpickle.dumps((kind, value, printed.getvalue())))
+
+    threading.Thread(target=_answer, args=(pipe, send, threading.get_ident()), daemon=True).start()
+    try:
+        with contextlib.redirect_stdout(printed):
+            function, args, sources = cloudpickle.loads(task)
+            for name, lines in sources.items():
+                linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+            _join_group(rank, world_size, backend, f"file://{store}", timeout)
+            result = function(rank, world_size, *args)
+        send("returned", result)
+    except BaseException as error:
+        send("raised", _traceback(error))
+    threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
+
+
+def _answer(pipe: connection.Connection, send: Callable, main_thread: int) -> None:
+    """Tell the parent where this rank is whenever it asks; end the process when the parent is done with it."""
+    with contextlib.suppress(EOFError, OSError):
+        while pipe.recv_bytes():
+            send("where", _whereabouts(sys._current_frames()[main_thread]))
+    os._exit(0)  # no teardown: the process group's would wait for peers that may be gone
+
+
+def _join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)  # ranks share the cores; more threads each only get in each other's way
+    device = None
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+    elif init_method.startswith("file:"):
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+        if loopback:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    dist.init_process_group(
+        backend,
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device,
+    )
+
+
+def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
+    """What a rank is waiting for, in words, and the peer if there is one, read off its stack."""
+    what, peer = None, None
+    while frame is not None:
+        name, local = frame.f_code.co_name, frame.f_locals
+        if what is None and frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            if name in ("send", "recv"):
+                peer = local.get("dst", local.get("src"))
+                what = f"waits to send to rank {peer}" if name == "send" else f"waits to receive from rank {peer}"
+            elif not name.startswith("_") and name != "wrapper":
+                what = f"waits in {name}"
+        if what is None and name == "_wait" and frame.f_globals.get("__name__") == "collectives.execute":
+            what, peer = f"waits for {local.get('words')}", local.get("peer")
+        if _is_users(frame):
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            place = f"line {frame.f_lineno} of {name}" + (f": {line}" if line else "")
+            return f"{what or 'is'}, at {place}", peer
+        frame = frame.f_back
+    return "has not begun", None
+
+
+def _is_users(frame: types.FrameType) -> bool:
+    """Whether a frame is the learner's own code, rather than a library's."""
+    module = frame.f_globals.get("__name__", "")
+    libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib")
+    return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's own
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of a rank, from the learner's function on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.name != "_rank_main"]
+    lines = traceback.format_list(own) + traceback.format_exception_only(error)
+    return "Traceback of the rank (most recent call last):\n" + "".join(lines)
+
+
+def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: float, backend: str | None) -> list:
+    """Under torchrun: be the rank that the launcher made this process, and gather what all of them return."""
+    import torch.distributed as dist
+
+    launched = int(os.environ["WORLD_SIZE"])
+    if launched != world_size:
+        raise ValueError(f"this run wants {world_size} ranks, but torchrun started {launched}")
+    rank = int(os.environ["RANK"])
+    if not dist.is_initialized():
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
+        _join_group(rank, launched, backend or default_backend(local), "env://", timeout)
+        atexit.register(dist.destroy_process_group)
+    result = function(rank, launched, *args)
+    results = [None] * launched
+    dist.all_gather_object(results, result)
+    return results

@@ -1,0 +1,157 @@
+"""`ranks.run` gives real processes in a real group, says what went wrong in them, and leaves none behind."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives import ranks
+
+
+def who_am_i(rank, world_size, greeting="hello"):
+    print(greeting)
+    return rank, dist.get_rank(), dist.get_world_size(), os.getpid(), torch.get_num_threads()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_ranks_are_processes_of_their_own_in_one_group(world_size, capsys):
+    results = ranks.run(who_am_i, world_size, "good morning")
+    assert [(given, own, size) for given, own, size, _, _ in results] == [
+        (rank, rank, world_size) for rank in range(world_size)
+    ]
+    assert len({pid for *_, pid, _ in results} | {os.getpid()}) == world_size + 1
+    assert {threads for *_, threads in results} == {1}
+    assert capsys.readouterr().out.splitlines() == [f"rank {rank}: good morning" for rank in range(world_size)]
+
+
+def test_nothing_is_left_running_and_no_state_is_left_over():
+    pids = [pid for *_, pid, _ in ranks.run(who_am_i, 3)]
+    assert all(gone(pid) for pid in pids)
+    assert not set(pids) & {pid for *_, pid, _ in ranks.run(who_am_i, 3)}
+
+
+def gone(pid):
+    """Whether a process has ended (or has, but nobody has read its exit code yet) within two seconds."""
+    for _ in range(100):
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+        if not state or state.startswith("Z"):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_function_defined_on_the_spot_travels_with_what_it_closes_over():
+    offset = 40
+    assert ranks.run(lambda rank, world_size: rank + offset, 3) == [40, 41, 42]
+
+
+def one_fails(rank, world_size):
+    if rank == 1:
+        raise KeyError("no such shard")
+    dist.recv(torch.zeros(1), src=1)
+
+
+def test_a_failing_rank_ends_the_run_with_its_name_and_its_traceback():
+    start = time.monotonic()
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(one_fails, 3, timeout=30)
+    words = str(failure.value)
+    assert words.startswith("rank 1 failed\n")
+    assert "KeyError: 'no such shard'" in words
+    assert 'raise KeyError("no such shard")' in words, "the traceback shows the learner's line"
+    assert "rank 0 waits to receive from rank 1" in words
+    assert time.monotonic() - start < 10, "the others are not waited for"
+
+
+def send_first(rank, world_size):
+    everyone = torch.zeros(4)
+    dist.send(everyone, (rank + 1) % world_size)
+    dist.recv(everyone, (rank - 1) % world_size)
+
+
+def test_a_deadlock_ends_by_the_time_out_and_shows_the_circle_of_waiting_ranks():
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(send_first, 3, timeout=1)
+    words = str(failure.value)
+    assert "3 of 3 ranks did not finish within 1 s" in words
+    assert "rank 0 → rank 1 → rank 2 → rank 0" in words
+    assert "line 2 of send_first" in words or "of send_first: dist.send(everyone" in words
+    assert failure.value.waits == {0: 1, 1: 2, 2: 0}
+
+
+def one_dies(rank, world_size):
+    if rank == 2:
+        os._exit(7)
+    dist.barrier()
+
+
+def test_a_rank_that_dies_without_a_word_is_named_with_its_exit_code():
+    with pytest.raises(ranks.RanksError, match="rank 2 died with exit code 7"):
+        ranks.run(one_dies, 3, timeout=30)
+
+
+def never_comes_back(rank, world_size):
+    return os.getpid() if rank else time.sleep(1000)
+
+
+def test_a_rank_that_is_busy_elsewhere_is_shown_at_its_line():
+    with pytest.raises(ranks.RanksError, match=r"rank 0 is, at line \d+ of never_comes_back"):
+        ranks.run(never_comes_back, 2, timeout=1)
+
+
+def test_a_world_has_at_least_one_rank():
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        ranks.run(who_am_i, 0)
+
+
+def test_ranks_end_when_the_program_that_started_them_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, time
+        from collectives import ranks
+        def report(rank, world_size, folder):
+            open(f"{folder}/{os.getpid()}.pid", "w").close()
+            time.sleep(1000)
+        ranks.run(report, 2, os.path.dirname(__file__), timeout=1000)
+        """)
+    )
+    parent = subprocess.Popen([sys.executable, script])
+    while len(pids := list(tmp_path.glob("*.pid"))) < 2:
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    assert all(gone(int(path.stem)) for path in pids)
+
+
+def test_the_same_file_runs_under_torchrun(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch
+        from collectives import execute, ranks
+        from collectives.algorithms import ring
+        def total(rank, world_size):
+            buffer = torch.tensor([rank + 1.0])
+            execute(ring.all_reduce(world_size), buffer)
+            return buffer.item()
+        if __name__ == "__main__":
+            print(ranks.run(total, 2))
+        """)
+    )
+    alone = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    launched = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert alone.stdout == "[3.0, 3.0]\n", alone.stderr
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("[3.0, 3.0]") == 2, "each rank prints what all of them returned"
