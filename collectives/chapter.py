@@ -1,0 +1,84 @@
+"""What the cells of a chapter use: numbers for the prose, the source of a function, and claims that are checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from html import escape
+
+CLAIM_TYPE = "application/vnd.collectives.claim+json"  # by this the appendix finds claims in executed notebooks
+
+SOURCES = {
+    "S0": "“All-Gather and Reduce-Scatter: The Primitives Behind ZeRO and FSDP”, a book chapter",
+    "S1": "“All-Gather vs Reduce-Scatter”, a note",
+    "S2": "“Collective Communication for Large-Scale LLM Training”, a report",
+    "S3": "lecture notes on data and model parallelism",
+    "S4": "“The Illustrated Collectives”, an article",
+}
+"""The documents whose claims this course checks."""
+
+VERDICTS = ("true", "false", "depends")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that somebody published, and what this page's computation says of it."""
+
+    id: str
+    says: str
+    sources: str
+    verdict: str
+    evidence: str
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        html = (
+            f'<div class="claim" id="{self.id}" data-verdict="{self.verdict}">'
+            f'<span class="claim-id">{self.id}</span>'
+            f'<span class="claim-text">{escape(self.says)} ({escape(self.sources)})</span>'
+            f'<span class="claim-verdict">{self.verdict}</span>'
+            f'<p class="claim-evidence">{escape(self.evidence)}</p></div>'
+        )
+        text = f"{self.id} ({self.sources}): {self.says}\n{self.verdict}: {self.evidence}"
+        return {"text/html": html, "text/plain": text, CLAIM_TYPE: asdict(self)}
+
+
+def claim(id: str, says: str, sources: str, verdict: str, evidence: str, shown: bool) -> Claim:
+    """A claim with its verdict, shown as a box and collected in the appendix "Claims, checked".
+
+    `says`: the claim, in our words. `sources`: whose it is, such as "S0 S2". `verdict`: "true", "false" or
+    "depends". `evidence`: what was computed. `shown`: whether the computation bears the verdict out, as computed by
+    the cell; if it does not, the cell fails, and so does the build.
+    """
+    if verdict not in VERDICTS:
+        raise ValueError(f"claim {id}: the verdict is one of {', '.join(VERDICTS)}, not {verdict!r}")
+    if unknown := set(sources.split()) - set(SOURCES):
+        raise ValueError(f"claim {id}: unknown sources {', '.join(sorted(unknown))}")
+    if not shown:
+        raise AssertionError(f"claim {id}: the verdict {verdict!r} is not borne out: {evidence}")
+    return Claim(id, says, sources, verdict, evidence)
+
+
+def numbers(**values) -> None:
+    """Make computed values available to the prose of this page: write ``{glue:text}`name` `` to paste one."""
+    from myst_nb import glue
+
+    for name, value in values.items():
+        glue(name, _Plain(value), display=False)
+
+
+class _Plain:
+    """A value that displays as its plain text, without the quotes of a string's repr."""
+
+    def __init__(self, value):
+        self.text = str(value)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def source(function: Callable):
+    """The source of a library function, as it runs, shown as code."""
+    from IPython.display import Markdown
+
+    return Markdown(f"```python\n{inspect.getsource(function).rstrip()}\n```")
