@@ -77,10 +77,10 @@ class Step:
     def apply(self, slots: np.ndarray) -> None:
         """Run this step on `slots`, an array [world_size, num_chunks, ...] changed in place.
 
-        This is the meaning of a step, and it is written down only here. The slots may hold numbers, or vectors
-        that count contributions: a transfer copies and adds, whatever it moves.
+        This is the meaning of a step, written down only here. The slots may hold numbers, or
+        vectors that count contributions: a transfer copies and adds, whatever it moves.
         """
-        arriving = slots[self.src, self.chunk]  # fancy indexing copies: every send reads the state before the step
+        arriving = slots[self.src, self.chunk]  # a copy: every send reads the state before the step
         reduces = self.reduces
         copies = ~reduces
         slots[self.dst[copies], self.chunk[copies]] = arriving[copies]
@@ -108,6 +108,12 @@ class Schedule:
     name: str = "schedule"
     collective: str | None = None
     root: int | None = None
+
+    def __post_init__(self):
+        for field in ("world_size", "num_chunks"):
+            size = getattr(self, field)
+            if not isinstance(size, (int, np.integer)) or size < 1:
+                raise ScheduleError(f"{self.name}: {field} is a whole number of at least 1, not {size!r}")
 
     @classmethod
     def of(cls, world_size: int, num_chunks: int, steps: Iterable[Iterable], **names) -> Schedule:

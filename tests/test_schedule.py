@@ -51,3 +51,15 @@ def test_sends_of_a_step_read_the_state_before_it():
     for step in swap:
         step.apply(slots)
     assert slots.tolist() == [[20], [10]]
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 4.0, "4"])
+def test_a_world_is_a_whole_number_of_ranks(world_size):
+    with pytest.raises(ScheduleError, match="world_size is a whole number of at least 1, not"):
+        Schedule.of(world_size, 1, [])
+
+
+def test_a_step_may_be_given_as_transfers_or_as_plain_tuples():
+    as_tuples = Schedule.of(2, 1, [[(0, 1, 0)], [(1, 0, 0, "reduce")]])
+    as_transfers = Schedule.of(2, 1, [[Transfer(0, 1, 0)], [Transfer(1, 0, 0, "reduce")]])
+    assert str(as_tuples) == str(as_transfers) == "step 0: 0:0→1\nstep 1: 0:1→0+"

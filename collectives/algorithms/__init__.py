@@ -1,6 +1,6 @@
 """Ways to meet a contract: each function takes a world size and returns a schedule.
 
-Every algorithm is documented by two numbers: its steps, and the bytes that each rank sends for a buffer of S bytes.
+Every algorithm is documented by two numbers: its steps, and the bytes that a rank sends for a buffer of S bytes.
 """
 
 from . import flat, ring, tree

@@ -11,19 +11,28 @@ from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 
 def broadcast(world_size: int, root: int = 0) -> Schedule:
-    """The root sends its buffer to each rank. Steps: P - 1. Bytes sent by the root: (P-1) S."""
+    """The root sends its buffer to each rank.
+
+    Steps: P - 1. Bytes sent by the root: (P-1) S.
+    """
     transfers = [Transfer(root, peer, 0, COPY) for peer in range(world_size) if peer != root]
     return _one_by_one(world_size, transfers, "broadcast", root)
 
 
 def reduce(world_size: int, root: int = 0) -> Schedule:
-    """Each rank sends its buffer to the root, which adds. Steps: P - 1. Bytes received by the root: (P-1) S."""
+    """Each rank sends its buffer to the root, which adds.
+
+    Steps: P - 1. Bytes received by the root: (P-1) S.
+    """
     transfers = [Transfer(peer, root, 0, REDUCE) for peer in range(world_size) if peer != root]
     return _one_by_one(world_size, transfers, "reduce", root)
 
 
 def all_reduce(world_size: int, root: int = 0) -> Schedule:
-    """Reduce to the root, then broadcast. Steps: 2(P-1). Through the root's link: (P-1) S each way."""
+    """Reduce to the root, then broadcast.
+
+    Steps: 2(P-1). Through the root's link: (P-1) S each way.
+    """
     both = reduce(world_size, root) + broadcast(world_size, root)
     return replace(both, name="flat all_reduce", collective="all_reduce")
 

@@ -1,6 +1,7 @@
-"""Every rank sends to its right-hand neighbour, one chunk a step: the fewest bytes, and P - 1 steps a phase.
+"""Every rank sends to its right-hand neighbour, one chunk a step: the fewest bytes, P - 1 steps a phase.
 
-Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+workstations", 2009.
 """
 
 from __future__ import annotations
@@ -14,23 +15,32 @@ from ..schedule import COPY, REDUCE, Schedule, Step
 
 
 def reduce_scatter(world_size: int) -> Schedule:
-    """Rank r ends with the sum of chunk r. Steps: P - 1. Bytes sent by a rank: (P-1)/P S."""
+    """Rank r ends with the sum of chunk r.
+
+    Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
+    """
     return _ring(world_size, first_chunk=-1, combine=REDUCE, collective="reduce_scatter")
 
 
 def all_gather(world_size: int) -> Schedule:
-    """Rank r begins with chunk r; all ranks end with all chunks. Steps: P - 1. Bytes sent by a rank: (P-1)/P S."""
+    """Rank r begins with chunk r; all ranks end with all chunks.
+
+    Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
+    """
     return _ring(world_size, first_chunk=0, combine=COPY, collective="all_gather")
 
 
 def all_reduce(world_size: int) -> Schedule:
-    """Reduce-scatter, then all-gather. Steps: 2(P-1). Bytes sent by a rank: 2(P-1)/P S."""
+    """Reduce-scatter, then all-gather.
+
+    Steps: 2(P-1). Bytes sent by a rank: 2(P-1)/P S.
+    """
     both = reduce_scatter(world_size) + all_gather(world_size)
     return replace(both, name="ring all_reduce", collective="all_reduce")
 
 
 def _ring(world_size: int, first_chunk: int, combine: str, collective: str) -> Schedule:
-    """In step s rank r sends chunk r + first_chunk - s to rank r + 1: the chunk that it has just received."""
+    """In step s rank r sends chunk r + first_chunk - s to rank r + 1: what it has just received."""
     ranks = np.arange(world_size)
     right = (ranks + 1) % world_size
 
