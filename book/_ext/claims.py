@@ -31,7 +31,9 @@ def row(page: str, claim: dict) -> str:
     says, sources, evidence = (escape(claim[field]) for field in ("says", "sources", "evidence"))
     link = f'<a href="{page}.html#{claim["id"]}">{claim["id"]}</a>'
     verdict = f'<span class="claim-verdict">{claim["verdict"]}</span> {evidence}'
-    return f'<tr data-verdict="{claim["verdict"]}"><td>{link}</td><td>{says}</td><td>{sources}</td><td>{verdict}</td></tr>'
+    return (
+        f'<tr data-verdict="{claim["verdict"]}"><td>{link}</td><td>{says}</td><td>{sources}</td><td>{verdict}</td></tr>'
+    )
 
 
 class Claims(SphinxDirective):

@@ -1,0 +1,64 @@
+"""The built book, served on this machine, and a real Chromium to open it with."""
+
+import functools
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files without a line on stderr for each."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture(scope="session")
+def built_book() -> Path:
+    """The folder of the built book, built now if it is missing or older than its sources."""
+    command = [sys.executable, ROOT / "tools" / "book.py", "--if-stale"]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        pytest.fail(f"the book does not build:\n{done.stdout}", pytrace=False)
+    return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def site(built_book) -> str:
+    """The address under which the built book is served, on this machine only."""
+    handler = functools.partial(QuietHandler, directory=built_book)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+# One browser a module, not a session: while Playwright runs, no other test could start an event loop.
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium, the system's own."""
+    executable = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+    if executable is None:
+        pytest.fail("Chromium is missing: run `make env`, or apt-get install chromium", pytrace=False)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()

@@ -1,0 +1,61 @@
+"""A claim cannot be shown unless its computation bears it out, and the book's prose holds no number that was typed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from collectives.chapter import CLAIM_TYPE, claim, source
+
+BOOK = Path(__file__).resolve().parents[1] / "book"
+CHECKED = {"C01", "C02", "C03", "C04", "C05", "C08", "C11", "C12", "C13", "C16", "C19", "C22"}
+
+
+def test_a_claim_that_is_not_borne_out_fails_its_cell():
+    with pytest.raises(AssertionError, match="C99: the verdict 'true' is not borne out: 2 is not 3"):
+        claim("C99", "Two is three.", "S0", "true", "2 is not 3", shown=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [({"verdict": "maybe"}, "one of true, false, depends, not 'maybe'"), ({"sources": "S0 S9"}, "unknown sources S9")],
+)
+def test_a_claim_with_an_unknown_verdict_or_source_is_refused(change, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        claim(**{"id": "C99", "says": "", "sources": "S0", "verdict": "true", "evidence": "", "shown": True, **change})
+
+
+def test_a_claim_is_shown_as_text_and_not_as_markup():
+    shown = claim("C99", "1 < 2 & <b>", "S0", "true", "<script>", shown=True)._repr_mimebundle_()
+    assert "1 &lt; 2 &amp; &lt;b&gt;" in shown["text/html"]
+    assert "<script>" not in shown["text/html"]
+    assert shown[CLAIM_TYPE]["says"] == "1 < 2 & <b>"
+
+
+def test_the_executed_notebooks_check_every_claim_of_part_one_so_far():
+    found = [
+        output["data"][CLAIM_TYPE]["id"]
+        for path in BOOK.glob("*.ipynb")
+        for cell in json.loads(path.read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if CLAIM_TYPE in output.get("data", {})
+    ]
+    assert len(found) == len(set(found)), "a claim is checked in one place"
+    assert set(found) >= CHECKED
+
+
+def test_source_shows_the_function_itself():
+    text = source(source).data
+    assert text.startswith("```python\ndef source(function: Callable):\n")
+    assert "inspect.getsource(function)" in text
+
+
+@pytest.mark.parametrize("path", sorted(BOOK.glob("0*.md")), ids=lambda path: path.stem)
+def test_measurements_in_the_prose_are_pasted_and_not_typed(path):
+    """A decimal fraction or a number with a unit of time in the prose can only have been measured or computed."""
+    text = re.sub(r"^```.*?^```", "", path.read_text().partition("\n---\n")[2], flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`|\{[^}]*\}|\*About[^*]*\*", "", text, flags=re.DOTALL)
+    typed = re.findall(r"\b\d+\.\d+\b|\b\d[\d,]* ?(?:ms|µs|GB/s|seconds|bytes)\b", prose)
+    given = {"10 GB/s"}  # the imaginary machine of a question, not a result
+    assert set(typed) - given == set()

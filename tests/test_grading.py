@@ -1,0 +1,173 @@
+"""Grading, for real: sample submissions go through nbgrader's own pipeline, and each gets just the points it deserves."""
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+GRADE = ROOT / "autograder" / "grade.py"
+ANSWERS = ROOT / "tests" / "submissions"
+
+# What every submission deserves: (student, exercise): (its points, words in its feedback that name the fault).
+DESERVED = {
+    ("full", "03_ring"): ("20/20", []),
+    ("full", "04_all_reduce"): ("16/20, 4 to grade", []),
+    ("partial", "03_ring"): ("6/20", ["right-hand neighbour is rank", "rounds the length of every chunk down"]),
+    ("partial", "04_all_reduce"): ("4/20", ["leaves out the factor (P-1)/P", "root_link_bytes is not written yet"]),
+    ("empty", "03_ring"): ("0/20", ["reduce_scatter_steps is not written yet", "ring_reduce_scatter is not written"]),
+    ("empty", "04_all_reduce"): ("0/20", ["reduce_scatter_bytes is not written yet"]),
+    ("off_by_one", "03_ring"): ("4/20", ["chunk 0 on rank 0 lacks", "rank 0 returns chunk 0 without"]),
+    ("off_by_one", "04_all_reduce"): (
+        "1/20",
+        ["leaves out the factor (P-1)/P", "one step too many in each phase", "never has to send all of its P chunks"],
+    ),
+    ("reversed", "03_ring"): ("11/20", ["right-hand neighbour is rank 1", "its right-hand neighbour is 1"]),
+    ("copy_for_reduce", "03_ring"): ("0/20", ["instead of adding", "without rank"]),
+    ("elements_for_bytes", "03_ring"): ("6/20", ["this counts transfers, not the elements in them"]),
+    ("elements_for_bytes", "04_all_reduce"): ("6/20, 4 to grade", ["these are elements, not bytes"]),
+    ("one_half", "04_all_reduce"): (
+        "4/20",
+        ["this is one half of it", "this is one phase", "leaves out one of the collectives", "this is upside down"],
+    ),
+    ("deadlock", "03_ring"): ("10/20", ["waits to send to rank", "each waits for the next: rank 0 → rank 1 → rank 0"]),
+    ("malformed", "03_ring"): (
+        "0/20",
+        ["has dst 2, but there are only 2", "returns None; is its `return` missing?", "a value of type list"],
+    ),
+    ("malformed", "04_all_reduce"): (
+        "0/20",
+        ["which is not a number", "returns None", "'undefined' is not defined", "root_link_bytes", "`//` has rounded"],
+    ),
+}
+
+
+def answers(path):
+    """A sample submission as {grade_id: answer}."""
+    _, *parts = re.split(r"^# %% (\S+)\n", path.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
+
+
+def fill(exercise, given):
+    """The released notebook of an exercise with these answers written into its solution cells."""
+    notebook = nbformat.read(ROOT / "exercises" / exercise / f"{exercise}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.id in given:
+            answer = given[cell.id]
+            cell.source = answer if cell.cell_type == "code" else re.sub(r"^# ?", "", answer, flags=re.MULTILINE)
+    assert set(given) <= {cell.id for cell in notebook.cells}
+    return notebook
+
+
+def hand_in(folder, student, exercise, notebook):
+    place = folder / student / exercise
+    place.mkdir(parents=True)
+    nbformat.write(notebook, place / f"{exercise}.ipynb")
+    return place
+
+
+def grade(*arguments):
+    """Run autograder/grade.py as its user does."""
+    return subprocess.run([sys.executable, GRADE, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def graded(tmp_path_factory):
+    """Every sample submission graded at once, with four that are broken: what was printed, and where it went."""
+    folder, into = tmp_path_factory.mktemp("submissions"), tmp_path_factory.mktemp("graded")
+    for path in sorted(ANSWERS.glob("*/*")):
+        hand_in(folder, path.parent.name, path.stem, fill(path.stem, answers(path)))
+    for student, text in [("not_json", "my answers"), ("other_json", "{}")]:
+        place = hand_in(folder, student, "03_ring", nbformat.v4.new_notebook())
+        (place / "03_ring.ipynb").write_text(text)
+    hand_in(folder, "other_notebook", "03_ring", nbformat.v4.new_notebook())
+    (folder / "no_file" / "03_ring").mkdir(parents=True)
+    without_a_check = fill("04_all_reduce", answers(ANSWERS / "full" / "04_all_reduce.py"))
+    without_a_check.cells = [cell for cell in without_a_check.cells if cell.id != "c1-data-parallel"]
+    place = hand_in(folder, "check_deleted", "04_all_reduce", without_a_check)
+    (place / "random.py").write_text("raise SystemExit('a file beside the notebook was imported')")
+    (folder / "full" / "99_nothing").mkdir()
+    return grade(folder, "--into", into), into
+
+
+def line_of(graded, submission):
+    printed = graded[0].stdout
+    (line,) = [line for line in printed.splitlines() if line.startswith(f"{submission}:")]
+    return line.removeprefix(f"{submission}: ")
+
+
+def test_the_table_covers_every_sample_submission():
+    assert {(path.parent.name, path.stem) for path in ANSWERS.glob("*/*")} == set(DESERVED)
+
+
+@pytest.mark.parametrize("student, exercise", DESERVED)
+def test_a_submission_gets_the_points_it_deserves(graded, student, exercise):
+    points, _ = DESERVED[student, exercise]
+    assert re.fullmatch(rf"{re.escape(points)} \([\d.]+ s\)", line_of(graded, f"{student}/{exercise}"))
+
+
+@pytest.mark.parametrize("student, exercise", DESERVED)
+def test_the_feedback_page_names_the_fault(graded, student, exercise):
+    page = (graded[1] / "feedback" / student / exercise / f"{exercise}.html").read_text()
+    words = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for fault in DESERVED[student, exercise][1]:
+        assert fault in words
+
+
+@pytest.mark.parametrize(
+    "student, reason",
+    [
+        ("not_json", "03_ring.ipynb is not a notebook"),
+        ("other_json", "03_ring.ipynb is not a notebook"),
+        ("other_notebook", "03_ring.ipynb has none of the exercise's checks in it"),
+        ("no_file", "there is no 03_ring.ipynb in it"),
+    ],
+)
+def test_a_submission_that_cannot_be_graded_says_why_and_stops_nobody(graded, student, reason):
+    assert line_of(graded, f"{student}/03_ring").startswith(f"NOT GRADED: {reason}")
+    assert graded[0].returncode == 1
+    assert "4 of 21 submissions could not be graded" in graded[0].stdout
+
+
+def test_a_deleted_check_counts_nothing_and_a_file_beside_the_notebook_does_nothing(graded):
+    expected = "14/20, 4 to grade; missing in the notebook, so 0 points: c1-data-parallel"
+    assert line_of(graded, "check_deleted/04_all_reduce").startswith(expected)
+
+
+def test_a_folder_that_is_no_exercise_is_told_of(graded):
+    assert "full/99_nothing: skipped, no exercise is called 99_nothing" in graded[0].stdout
+
+
+def test_the_summary_has_a_row_for_each_student_and_says_where_everything_is(graded):
+    printed, into = graded[0].stdout, graded[1]
+    assert re.search(r"^student +03_ring +04_all_reduce$", printed, re.MULTILINE)
+    assert re.search(r"^one_half +- +4/20$", printed, re.MULTILINE)
+    assert re.search(r"^no_file +not graded +-$", printed, re.MULTILINE)
+    assert f"{into}/feedback/" in printed
+    assert (into / "gradebook.db").exists()
+
+
+def test_nothing_but_plain_lines_is_printed(graded):
+    """No traceback, and no warning of nbgrader's or of a kernel's."""
+    assert "Traceback" not in graded[0].stdout
+    assert graded[0].stderr == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["nowhere"], "nowhere is not a folder"),
+        (["."], "holds no submission"),
+        ([".", "--exercise", "03_rings"], "no exercise is called 03_rings; there are 03_ring, 04_all_reduce"),
+    ],
+)
+def test_a_wrong_command_is_answered_in_one_line(tmp_path, monkeypatch, arguments, reason):
+    monkeypatch.chdir(tmp_path)
+    answer = grade(*arguments, "--into", tmp_path / "into")
+    assert answer.returncode == 2
+    assert reason in answer.stderr
+    assert answer.stderr.count("\n") == 1

@@ -1,0 +1,53 @@
+"""What the repository says of itself is so."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def tracked():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def test_the_tree_in_the_readme_names_every_module_and_folder():
+    tree = README.split("## The tree")[1].split("```")[1]
+    named = re.findall(r"^ *(\S+)", tree, flags=re.MULTILINE)
+    modules = [path.name for path in (ROOT / "collectives").glob("*.py") if path.name != "__init__.py"]
+    folders = {f"{path.relative_to(ROOT).parts[0]}/" for path in tracked() if len(path.relative_to(ROOT).parts) > 1}
+    assert set(modules) | (folders - {".ci/"}) <= set(named)
+    files = [name for name in named if name.endswith(".py") or not name.endswith("/")]
+    assert all(list(ROOT.rglob(name)) for name in files), "and names nothing that is not there"
+
+
+def test_every_link_of_the_readme_leads_to_a_file():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_page_of_the_table_of_contents_exists():
+    toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text())
+    pages = [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    assert all((ROOT / f"book/{page}.md").exists() for page in pages)
+    assert {path.stem for path in (ROOT / "book").glob("*.md")} == set(pages)
+
+
+def test_every_requirement_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["course"]
+    assert [each for each in requirements if "==" not in each] == []
+    assert "torch==2.13.0" in requirements
+
+
+@pytest.mark.parametrize("sign", ["http://127", "registry.npmjs", "pypi.org", "/work/", "/root/", "/home/"])
+def test_no_file_names_a_registry_or_a_place_on_somebodys_machine(sign):
+    texts = [path for path in tracked() if path.suffix not in {".png", ".svg", ".woff2"} and path != Path(__file__)]
+    assert [path.name for path in texts if sign in path.read_text(errors="ignore")] == []

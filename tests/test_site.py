@@ -1,0 +1,127 @@
+"""Every page of the built book, opened in a real browser: phone and wide, light and dark."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+BOOK = Path(__file__).resolve().parents[1] / "book"
+TOC = yaml.safe_load((BOOK / "_toc.yml").read_text())
+CHAPTERS = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
+PAGES = [*CHAPTERS, "search"]
+SCREENS = {"phone": {"width": 390, "height": 844}, "wide": {"width": 1400, "height": 1000}}
+
+CODE_IN_SOURCE = re.compile(r"^```(?!\{math\}).*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+MATH_IN_SOURCE = re.compile(r"\$[^$\n]+\$|\$\$|\{math\}|\\begin\{")
+RAW_MATH = re.compile(r"\$\w{1,3}\$|\$[^$\n]*[\\^_{][^$\n]*\$|\\\(|\\\[")
+
+every_page = pytest.mark.parametrize("name", PAGES)
+every_chapter = pytest.mark.parametrize("name", CHAPTERS)
+both_modes = pytest.mark.parametrize("mode", ["light", "dark"])
+both_screens = pytest.mark.parametrize("screen", SCREENS)
+
+# What the tests ask of a page, gathered in one visit.
+LOOK = """async () => {
+    await document.fonts.ready;
+    const root = document.documentElement;
+    const prose = document.querySelector("main").cloneNode(true);
+    prose.querySelectorAll("pre, code, script, .katex").forEach((node) => node.remove());
+    const outputs = document.querySelectorAll("div.cell_output .text_html:not(:has(table.dataframe))");
+    return {
+        title: document.title.trim(),
+        headings: [...document.querySelectorAll("h1")].filter((node) => node.checkVisibility()).length,
+        theme: root.dataset.theme,
+        overflow: root.scrollWidth - root.clientWidth,
+        prose: prose.textContent,
+        formulas: document.querySelectorAll(".katex").length,
+        backgrounds: [...outputs].map((node) => getComputedStyle(node).backgroundColor),
+        fetched: performance.getEntriesByType("resource").map((entry) => entry.name),
+    };
+}"""
+
+
+@pytest.fixture(scope="module")
+def look(browser, site):
+    """Return a function that opens a page and tells what is seen there, and what went wrong ("faults")."""
+
+    @cache
+    def looked(name, mode="light", screen="wide"):
+        context = browser.new_context(viewport=SCREENS[screen], color_scheme=mode)
+        page = context.new_page()
+        faults = faults_of(page, site)
+        page.goto(f"{site}/{name}.html")
+        seen = page.evaluate(LOOK)
+        context.close()
+        return seen | {"faults": faults}
+
+    return looked
+
+
+def faults_of(page, site):
+    """Return a list that fills with whatever goes wrong on a page while it is open."""
+    faults = []
+
+    def note(fault, wrong=True):
+        if wrong:
+            faults.append(fault)
+
+    page.on("console", lambda message: note(f"console: {message.text}", message.type == "error"))
+    page.on("pageerror", lambda error: note(f"script: {error}"))
+    page.on("requestfailed", lambda request: note(f"failed: {request.url}"))
+    page.on("response", lambda reply: note(f"{reply.status}: {reply.url}", reply.status >= 400))
+    page.on("request", lambda request: note(f"outside: {request.url}", not is_local(request.url, site)))
+    return faults
+
+
+def is_local(url, site):
+    """Tell whether a request stays on the machine that serves the book."""
+    return url.startswith((site, "data:", "blob:"))
+
+
+@every_page
+@both_modes
+@both_screens
+def test_a_page_loads_without_error_and_without_another_host(look, name, mode, screen):
+    """No console error, no failed request, nothing from elsewhere, in the reader's own mode."""
+    seen = look(name, mode, screen)
+    assert seen["faults"] == []
+    assert seen["theme"] == mode
+
+
+@every_page
+@both_modes
+def test_a_page_fits_a_phone(look, name, mode):
+    """Wide tables, code and formulas scroll inside their own box: the page itself never scrolls sideways."""
+    assert look(name, mode, "phone")["overflow"] <= 0
+
+
+@every_page
+@both_screens
+def test_a_page_has_a_title_and_one_heading(look, name, screen):
+    """A reader's tab and a screen reader both learn where they are."""
+    seen = look(name, screen=screen)
+    assert seen["title"]
+    assert seen["headings"] == 1
+
+
+@every_chapter
+def test_math_is_rendered(look, name):
+    """Every formula of the source is KaTeX on the page, and none is left as it was typed."""
+    source = CODE_IN_SOURCE.sub("", (BOOK / f"{name}.md").read_text())
+    seen = look(name)
+    assert RAW_MATH.findall(seen["prose"]) == []
+    assert seen["formulas"] > 0 or not MATH_IN_SOURCE.search(source)
+
+
+@every_chapter
+def test_a_figure_keeps_the_page_behind_it_in_dark_mode(look, name):
+    """HTML outputs are transparent where the theme would paint them light."""
+    assert set(look(name, "dark")["backgrounds"]) <= {"rgba(0, 0, 0, 0)"}
+
+
+@every_page
+def test_icons_come_from_the_small_font(look, name):
+    """An icon missing from book/_ext/icons.py would still show, at the price of the theme's full font."""
+    assert [url for url in look(name)["fetched"] if "fontawesome" in url] == []

@@ -1,0 +1,119 @@
+"""Builds the book: `make book`.
+
+Jupyter Book, made safe to run twice. Its saved doctrees hide the warnings of an earlier build, so they are
+dropped always; its cache of executed notebooks does not see a change in the library, so it is dropped when
+the library or an installed package changed.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fingerprint
+from fingerprint import ROOT
+
+BUILD = ROOT / "_build"
+HTML = BUILD / "html"
+CACHE = BUILD / ".jupyter_cache"
+CACHE_KEY = BUILD / ".jupyter_cache_key"
+BUILT_KEY = BUILD / ".built_key"
+
+COMMAND = [Path(sys.executable).parent / "jupyter-book", "build", "book", "--config", "_config.yml"]
+OPTIONS = ["--path-output", ".", "-W", "-n", "--keep-going"]
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+READING = re.compile(r"reading sources\.\.\. \[ *\d+%\] (\S+)")
+TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL|Exception|Error)\b")
+
+
+def main() -> int:
+    """Build, unless asked to build only what is stale and nothing is; return the exit status."""
+    arguments = argparse.ArgumentParser(description="Build the book into _build/html.")
+    arguments.add_argument("--if-stale", action="store_true", help="do nothing if the built book is up to date")
+    if arguments.parse_args().if_stale and is_fresh():
+        print("book: up to date")
+        return 0
+    return build()
+
+
+def build() -> int:
+    """Build the whole book and say how it went."""
+    start = time.perf_counter()
+    BUILT_KEY.unlink(missing_ok=True)
+    cold = prepare()
+    status, lines = run_jupyter_book()
+    seconds = time.perf_counter() - start
+    if status:
+        print(explain(lines))
+        print(f"book: FAILED after {seconds:.0f} s; mend what is named above and run `make book` again")
+        return status
+    BUILT_KEY.write_text(sources())
+    print(f"book: built in {seconds:.0f} s ({'cold' if cold else 'warm'})")
+    print(f"book: open {HTML / 'index.html'}")
+    return 0
+
+
+def is_fresh() -> bool:
+    """Tell whether the last build succeeded, from the sources as they are now."""
+    return HTML.is_dir() and BUILT_KEY.exists() and BUILT_KEY.read_text() == sources()
+
+
+def sources() -> str:
+    """Return a hash of everything the built book is made from."""
+    files = fingerprint.of_files(ROOT / "book", ROOT / "_config.yml", ROOT / "package-lock.json")
+    return fingerprint.joined(files, execution_key())
+
+
+def execution_key() -> str:
+    """Return a hash of what a notebook's outputs depend on beside its own text."""
+    return fingerprint.joined(fingerprint.of_library(), fingerprint.of_versions())
+
+
+def prepare() -> bool:
+    """Drop what must not survive from an earlier build; return whether every notebook has to run."""
+    shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    shutil.rmtree(HTML, ignore_errors=True)
+    key = execution_key()
+    if not CACHE_KEY.exists() or CACHE_KEY.read_text() != key:
+        shutil.rmtree(CACHE, ignore_errors=True)
+    BUILD.mkdir(exist_ok=True)
+    CACHE_KEY.write_text(key)
+    return not CACHE.is_dir()
+
+
+def run_jupyter_book() -> tuple[int, list[str]]:
+    """Run Jupyter Book, showing a line a chapter; return its exit status and all that it said."""
+    process = subprocess.Popen(COMMAND + OPTIONS, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines, chapter, start = [], None, 0.0
+    for raw in process.stdout:
+        line = COLOUR.sub("", raw.rstrip())
+        lines.append(line)
+        read = READING.search(line)
+        if chapter and (read or line.startswith("looking for now-outdated")):
+            print(f"book: {chapter:<20} {time.perf_counter() - start:5.1f} s", flush=True)
+            chapter = None
+        if read:
+            chapter, start = read[1], time.perf_counter()
+    return process.wait(), lines
+
+
+def explain(lines: list[str]) -> str:
+    """Return the warnings and errors of a failed build, and the traceback of each notebook that failed."""
+    troubles = [line for line in lines if TROUBLE.search(line) and "[IPKernelApp]" not in line]
+    reports = [traceback_in(path) for path in sorted((HTML / "reports").rglob("*.err.log"))]
+    return "\n\n".join(["\n".join(dict.fromkeys(troubles or lines[-30:])), *reports])
+
+
+def traceback_in(report: Path) -> str:
+    """Return a notebook's own traceback from a report, without the frames of the machinery that ran it."""
+    text = COLOUR.sub("", report.read_text()).strip()
+    _, _, own = text.partition("CellExecutionError: ")
+    return f"{report.name.removesuffix('.err.log')}: {own or text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs the programs that pip and npm cannot: each only where its command is missing.
+set -euo pipefail
+
+missing=()
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+  command -v google-chrome >/dev/null || missing+=(chromium)   # opens every page in the tests
+command -v bwrap >/dev/null || missing+=(bubblewrap)           # the autograder's sandbox
+command -v node >/dev/null || missing+=(nodejs)                # renders formulas
+command -v npm >/dev/null || missing+=(npm)
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
+  echo "Missing: ${missing[*]}. Install them with this machine's package manager and run make again," >&2
+  echo "on Debian or Ubuntu: sudo apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+echo "env: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
