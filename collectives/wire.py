@@ -25,6 +25,11 @@ class BytesSent(TorchDispatchMode):
         """Bytes sent to all peers together."""
         return self.to.total()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not wrap the method below for torch.compile: that would import the compiler, seconds in every rank."""
+        return False
+
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation.namespace == "c10d":
             name = operation.__name__.split(".")[0]

@@ -51,6 +51,12 @@ def test_source_shows_the_function_itself():
     assert "inspect.getsource(function)" in text
 
 
+@pytest.mark.parametrize("path", sorted(BOOK.glob("*.md")), ids=lambda path: path.stem)
+def test_the_code_of_a_chapter_fits_the_page(path):
+    cells = re.findall(r"^```\{code-cell\}.*?^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for cell in cells for line in cell.splitlines() if len(line) > 88] == []
+
+
 @pytest.mark.parametrize("path", sorted(BOOK.glob("0*.md")), ids=lambda path: path.stem)
 def test_measurements_in_the_prose_are_pasted_and_not_typed(path):
     """A decimal fraction or a number with a unit of time in the prose can only have been measured or computed."""

@@ -18,6 +18,10 @@ class Allocated(TorchDispatchMode):
         super().__init__()
         self.bytes = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # as in wire.py: or every rank would import torch's compiler
+
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         made = operation(*args, **(kwargs or {}))
         if "empty" in operation.__name__ or "new" in operation.__name__ or "clone" in operation.__name__:
@@ -89,7 +93,7 @@ def test_a_rank_that_never_shows_up_is_named_after_the_time_out():
     with pytest.raises(ranks.RanksError) as failure:
         ranks.run(one_stays_away, 4, timeout=20)
     words = str(failure.value)
-    assert re.search(r"rank 3, step 0: waited 1 s in vain for rank 2 to send chunk 1", words)
+    assert re.search(r"rank [13], step 0: waited 1 s in vain for rank 2 to (send chunk 1|take chunk 0)", words)
     assert "rank 2 has returned" in words
 
 
