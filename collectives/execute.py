@@ -20,7 +20,11 @@ if TYPE_CHECKING:  # torch takes a second to import; `import collectives` does n
 
 
 class ExecutionError(RuntimeError):
-    """A schedule that a rank could not carry through: it names the step, and the ranks that were waited for."""
+    """A schedule that a rank could not carry through: it names the step, and the ranks (`peers`) waited for in vain."""
+
+    def __init__(self, message: str, peers: list[int]):
+        super().__init__(message)
+        self.peers = peers
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ def _wait(works: list, waits: list[tuple[int, str]], where: str, timeout: float)
             reason = reason or error
     if missing:
         vain = "; ".join(words for _, words in missing)
-        raise ExecutionError(f"{where}: waited {timeout:g} s in vain for {vain} ({reason})") from reason
+        message = f"{where}: waited {timeout:g} s in vain for {vain} ({reason})"
+        raise ExecutionError(message, [peer for peer, _ in missing]) from reason
 
 
 def _check_arguments(schedule: Schedule, buffer: torch.Tensor, world_size: int) -> None:

@@ -118,23 +118,24 @@ class _Run:
             self.processes[rank].join(ANSWER_SECONDS)
             self._fail(f"rank {rank} died with exit code {self.processes[rank].exitcode}", culprit=rank)
         if kind == "raised":
-            self._fail(f"rank {rank} failed", culprit=rank, details=value)
+            self._fail(f"rank {rank} failed", rank, *value)
         self.returned[rank] = value
 
     def _unfinished(self) -> list[int]:
         return [rank for rank in range(len(self.pipes)) if rank not in self.returned]
 
-    def _fail(self, headline: str, culprit: int | None = None, details: str = "") -> None:
-        """Ask the ranks that are left where they are, and raise."""
-        lines, waits = [headline], {}
+    def _fail(self, headline: str, culprit: int | None = None, details: str = "", peer: int | None = None) -> None:
+        """Ask the ranks that are left where they are, and raise. `peer`: whom the culprit waited for in vain."""
+        where, waits = {}, {}
         for rank in self._unfinished():
-            if rank == culprit:
-                continue
-            where, waits[rank] = self._ask(rank)
-            lines.append(f"  rank {rank} {where}")
-        lines += [f"  rank {rank} has returned" for rank in sorted(self.returned)]
+            where[rank], waits[rank] = ("failed", peer) if rank == culprit else self._ask(rank)
+        where |= {rank: "has returned" for rank in self.returned}
+        lines = [headline, *(f"  rank {rank} {where[rank]}" for rank in sorted(where) if rank != culprit)]
         if cycle := find_cycle(waits):
             lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
+        for rank in sorted(set(waits.values()) - {None, culprit}):
+            if waits.get(rank) is None:
+                lines.append(f"  waited for, and waiting for nobody: rank {rank}")
         raise RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 
     def _ask(self, rank: int) -> tuple[str, int | None]:
@@ -147,7 +148,8 @@ class _Run:
                 if kind == "where":
                     return value
                 if kind == "raised":
-                    return f"failed too: {value.strip().splitlines()[-1]}", None
+                    details, peer = value
+                    return f"failed too: {details.strip().splitlines()[-1]}", peer
                 return "has returned", None
         except (EOFError, OSError):
             return "is gone", None
@@ -224,7 +226,8 @@ def _rank_main(rank, world_size, backend, store, timeout, task, pipe) -> None:
             result = function(rank, world_size, *args)
         send("returned", result)
     except BaseException as error:
-        send("raised", _traceback(error))
+        peers = getattr(error, "peers", [])  # an ExecutionError knows whom it waited for
+        send("raised", (_traceback(error), next(iter(peers), None)))
     threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
 
 
