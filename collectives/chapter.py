@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from html import escape
+from textwrap import dedent
 
 CLAIM_TYPE = "application/vnd.collectives.claim+json"  # by this the appendix finds claims in executed notebooks
 
@@ -81,4 +82,4 @@ def source(function: Callable):
     """The source of a library function, as it runs, shown as code."""
     from IPython.display import Markdown
 
-    return Markdown(f"```python\n{inspect.getsource(function).rstrip()}\n```")
+    return Markdown(f"```python\n{dedent(inspect.getsource(function)).rstrip()}\n```")

@@ -277,8 +277,7 @@ def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
             what, peer = f"waits for {local.get('words')}", local.get("peer")
         if _is_users(frame):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            place = f"line {frame.f_lineno} of {name}" + (f": {line}" if line else "")
-            return f"{what or 'is'}, at {place}", peer
+            return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
         frame = frame.f_back
     return "has not begun", None
 

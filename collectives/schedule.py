@@ -75,12 +75,12 @@ class Step:
         return np.array([combine == REDUCE for combine in self.combine], dtype=bool)
 
     def apply(self, slots: np.ndarray) -> None:
-        """Run this step on `slots`, an array [world_size, num_chunks, ...] changed in place.
+        """Run this step, in place, on `slots`: an array [world_size, num_chunks, ...].
 
-        This is the meaning of a step, written down only here. The slots may hold numbers, or
-        vectors that count contributions: a transfer copies and adds, whatever it moves.
+        This is the meaning of a step, written down only here. The slots may hold numbers,
+        or vectors that count contributions: a transfer copies and adds, whatever it moves.
         """
-        arriving = slots[self.src, self.chunk]  # a copy: every send reads the state before the step
+        arriving = slots[self.src, self.chunk]  # a copy: sends read the state before the step
         reduces = self.reduces
         copies = ~reduces
         slots[self.dst[copies], self.chunk[copies]] = arriving[copies]

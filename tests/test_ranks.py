@@ -1,6 +1,7 @@
 """`ranks.run` gives real processes in a real group, says what went wrong in them, and leaves none behind."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -81,7 +82,7 @@ def test_a_deadlock_ends_by_the_time_out_and_shows_the_circle_of_waiting_ranks()
     words = str(failure.value)
     assert "3 of 3 ranks did not finish within 1 s" in words
     assert "rank 0 → rank 1 → rank 2 → rank 0" in words
-    assert "line 2 of send_first" in words or "of send_first: dist.send(everyone" in words
+    assert re.search(r"rank 0 waits to send to rank 1 \(line \d+ of send_first: dist.send\(everyone, ", words)
     assert failure.value.waits == {0: 1, 1: 2, 2: 0}
 
 
@@ -101,7 +102,7 @@ def never_comes_back(rank, world_size):
 
 
 def test_a_rank_that_is_busy_elsewhere_is_shown_at_its_line():
-    with pytest.raises(ranks.RanksError, match=r"rank 0 is, at line \d+ of never_comes_back"):
+    with pytest.raises(ranks.RanksError, match=r"rank 0 is busy \(line \d+ of never_comes_back: return os.getpid\(\)"):
         ranks.run(never_comes_back, 2, timeout=1)
 
 
