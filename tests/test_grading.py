@@ -1,4 +1,4 @@
-"""Grading, for real: sample submissions go through nbgrader's own pipeline, and each gets just the points it deserves."""
+"""Grading, for real: sample submissions go through nbgrader's own pipeline, and each gets the points it deserves."""
 
 import html
 import re
@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 GRADE = ROOT / "autograder" / "grade.py"
+sys.path.insert(0, str(GRADE.parent))
+import grade as grader  # noqa: E402 (autograder/grade.py)
+
 ANSWERS = ROOT / "tests" / "submissions"
 
 # What every submission deserves: (student, exercise): (its points, words in its feedback that name the fault).
@@ -133,8 +136,8 @@ def test_a_submission_that_cannot_be_graded_says_why_and_stops_nobody(graded, st
     assert "4 of 21 submissions could not be graded" in graded[0].stdout
 
 
-def test_a_deleted_check_counts_nothing_and_a_file_beside_the_notebook_does_nothing(graded):
-    expected = "14/20, 4 to grade; missing in the notebook, so 0 points: c1-data-parallel"
+def test_a_deleted_check_is_left_to_a_person_and_a_file_beside_the_notebook_does_nothing(graded):
+    expected = "14/20, 6 to grade (missing in the notebook: c1-data-parallel)"
     assert line_of(graded, "check_deleted/04_all_reduce").startswith(expected)
 
 
@@ -149,6 +152,20 @@ def test_the_summary_has_a_row_for_each_student_and_says_where_everything_is(gra
     assert re.search(r"^no_file +not graded +-$", printed, re.MULTILINE)
     assert f"{into}/feedback/" in printed
     assert (into / "gradebook.db").exists()
+
+
+def test_a_gradebook_refuses_an_exercise_whose_checks_have_changed(graded, monkeypatch):
+    """Points that were given for other checks are not mixed with new ones, and the reason is said."""
+    source = grader.exercises.source
+
+    def renamed(name):
+        notebook = source(name)
+        notebook.cells[-1].metadata.nbgrader.grade_id = "a-new-name"
+        return notebook
+
+    monkeypatch.setattr(grader.exercises, "source", renamed)
+    with pytest.raises(grader.CannotGrade, match="Cannot add or remove cells for notebook '03_ring'"):
+        grader.Course(graded[1], {"03_ring"})
 
 
 def test_nothing_but_plain_lines_is_printed(graded):

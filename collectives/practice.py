@@ -1,0 +1,373 @@
+"""What the exercises check answers with: each check returns quietly, or says in words what is not right yet.
+
+A check calls the learner's function itself, so that an answer which is missing, malformed or never ends is told of
+as plainly as one which is wrong. The truth always comes from a schedule (by `contracts` or by `price`) or from the
+numbers themselves: no formula is written down here.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from itertools import islice, pairwise
+from numbers import Real
+from random import Random
+from reprlib import repr as brief
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import ranks, topology
+from .contracts import Contract, ContractError, ranks_in_words
+from .draw import draw
+from .price import Cost, price
+from .schedule import Schedule, ScheduleError, Transfer, chunk_bounds
+
+PATIENCE = 10.0  # seconds that real ranks may take: an answer needs well under one, so ten are a deadlock
+MAX_STEPS = 1000  # an answer with more steps than this goes on for ever
+
+
+class NotYet(AssertionError):
+    """An answer that is not right yet. A notebook shows its words alone, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"Not right yet: {self}"]
+
+
+def answer(function: Callable, *args: Any) -> Any:
+    """What the learner's function returns; its own errors pass, with their own traceback."""
+    try:
+        result = function(*args)
+    except NotImplementedError:
+        raise NotYet(f"{function.__name__} is not written yet") from None
+    if result is None:
+        raise NotYet(f"{_call(function, args)} returns None; is its `return` missing?")
+    return result
+
+
+def _call(function: Callable, args: Iterable) -> str:
+    return f"{function.__name__}({', '.join(map(brief, args))})"
+
+
+# Schedules
+
+
+def check_schedule(function: Callable, world_size: int, contract: Contract) -> Schedule:
+    """Check that `function(world_size)` gives the steps of a schedule that keeps `contract`; return the schedule.
+
+    A schedule that breaks its contract is drawn up to the step that goes wrong.
+    """
+    call = _call(function, [world_size])
+    try:
+        schedule = Schedule.of(world_size, world_size, _steps(answer(function, world_size), call), name=call)
+    except ScheduleError as error:
+        raise NotYet(str(error)) from None
+    try:
+        contract.check(schedule)
+    except ContractError as error:
+        _show(draw(schedule, contract, caption=call))
+        raise NotYet(f"{call}: {error}") from None
+    return schedule
+
+
+def check_ring(schedule: Schedule) -> None:
+    """Check that in each step every rank sends one chunk to its right-hand neighbour, in world_size - 1 steps."""
+    world_size = schedule.world_size
+    for index, step in enumerate(schedule):
+        for transfer in step:
+            if transfer.dst != (transfer.src + 1) % world_size:
+                right = (transfer.src + 1) % world_size
+                raise NotYet(
+                    f"{schedule.name}, step {index}: {transfer} goes from rank {transfer.src} to rank {transfer.dst}, "
+                    f"but its right-hand neighbour is rank {right}"
+                )
+        if sorted(step.src.tolist()) != list(range(world_size)):
+            raise NotYet(f"{schedule.name}, step {index}: not every rank sends exactly one chunk ({step})")
+    steps = len(list(schedule))
+    if steps != world_size - 1:
+        raise NotYet(f"{schedule.name} takes {steps} steps; {world_size} ranks need {world_size - 1}")
+
+
+def _steps(given: Any, call: str) -> list[list[Transfer]]:
+    """The steps that a learner's function returned, or words on what they are instead."""
+    if isinstance(given, Schedule):
+        raise NotYet(f"{call} returns a ready-made Schedule; write its steps yourself, as a list of lists")
+    steps = list(islice(given, MAX_STEPS)) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(step, Iterable) for step in steps):
+        raise NotYet(f"{call} returns {brief(given)}, which is not a list of steps")
+    if len(steps) == MAX_STEPS:
+        raise NotYet(f"{call} returns {MAX_STEPS} steps or more: does it ever stop?")
+    return [[_transfer(item, f"{call}, step {index}") for item in step] for index, step in enumerate(steps)]
+
+
+def _transfer(item: Any, where: str) -> Transfer:
+    try:
+        src, dst, chunk, combine = item
+        return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), combine)
+    except (TypeError, ValueError):
+        words = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine), with whole numbers"
+        raise NotYet(words) from None
+
+
+def _show(drawing: Any) -> None:
+    from IPython.display import display  # only notebooks have it, and only they can show a figure
+
+    display(drawing)
+
+
+# Numbers
+
+
+def counted(schedule: Schedule, num_elements: int, itemsize: int = 1) -> Cost:
+    """The price of `schedule` on `num_elements` of `itemsize` bytes, for its bytes and steps (all links are free)."""
+    links = topology.uniform(schedule.world_size, alpha=0, beta=0)
+    return price(schedule, num_elements * itemsize, links, itemsize)
+
+
+class Row(NamedTuple):
+    """One call of a learner's function: what it gave, what is right, and what each usual slip would give."""
+
+    call: str
+    got: float
+    want: float
+    slips: dict[str, float]
+
+
+def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
+    """Check that `function(*case)` is the number `truth(*case)` in all `cases`.
+
+    `slips(want, *case)`: {what went wrong in words: the number that it gives}. A slip is named only if it explains
+    what the function returns in every case.
+    """
+    rows = []
+    for case in cases:
+        want, call = truth(*case), _call(function, case)
+        rows.append(Row(call, _number(answer(function, *case), call), want, slips(want, *case)))
+    _check_rows(rows)
+
+
+def sent_by_a_rank(*algorithms: Callable) -> Callable:
+    """The truth: what rank 0 sends in these algorithms, one after the other.
+
+    The function that is returned takes `(num_elements, itemsize, world_size)` and gives bytes, or takes
+    `(num_elements, world_size)` and gives elements.
+    """
+
+    def truth(num_elements: int, *sizes: int) -> int:
+        *itemsize, world_size = sizes
+        costs = [counted(algorithm(world_size), num_elements, *itemsize) for algorithm in algorithms]
+        return int(sum(cost.bytes_sent[0] for cost in costs))
+
+    return truth
+
+
+def random_sizes(seed: int, how_many: int = 12) -> list[tuple]:
+    """Cases `(num_elements, itemsize, world_size)` to check a formula at; chunks are equally long, ranks at least 2."""
+    random = Random(seed)
+    sizes = [random.randint(2, 40) for _ in range(how_many)]
+    return [(random.randint(1, 10**6) * size, random.choice((1, 2, 4, 8)), size) for size in sizes]
+
+
+def check_count(function: Callable, schedules: Iterable[Schedule], num_elements: int) -> None:
+    """Check that `function(steps, num_elements, num_chunks)` counts the elements that each schedule moves."""
+    rows = []
+    for schedule in schedules:
+        steps = [list(step) for step in schedule]
+        transfers = sum(map(len, steps))
+        sizes = num_elements, schedule.num_chunks
+        call = f"{function.__name__}(<steps of {schedule.name}>, {sizes[0]}, {sizes[1]})"
+        want = int(counted(schedule, num_elements).bytes_sent.sum())
+        slips = {
+            "this counts transfers, not the elements in them": transfers,
+            "this takes all chunks to be equally long; see chunk_bounds": transfers * sizes[0] / sizes[1],
+            "this rounds the length of every chunk down; see chunk_bounds": transfers * (sizes[0] // sizes[1]),
+            "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
+            "this counts one rank, not all of them": want / schedule.world_size,
+        }
+        rows.append(Row(call, _number(answer(function, steps, *sizes), call), want, slips))
+    _check_rows(rows)
+
+
+def byte_slips(want: float, num_elements: int, itemsize: int, world_size: int) -> dict[str, float]:
+    """What goes wrong when the bytes of a collective are counted, and the number that comes out."""
+    longer = world_size / (world_size - 1)
+    return {
+        "these are elements, not bytes": want / itemsize,
+        "these are bits, not bytes": want * 8,
+        "this is one half of it: which other phase, or direction, is there?": want / 2,
+        "this is twice as much: is something counted both where it leaves and where it arrives?": want * 2,
+        "this counts all ranks together; one rank is asked for": want * world_size,
+        "this is what one rank sends; all ranks together are asked for": want / world_size,
+        "this leaves out the factor (P-1)/P: a rank never has to send all of its P chunks": want * longer,
+        "this is a single step; how many are there?": want / (world_size - 1),
+        "`//` has rounded a fraction below 1 down to 0": 0,
+    }
+
+
+def element_slips(want: float, num_params: int, world_size: int) -> dict[str, float]:
+    """The same for elements that one rank sends in a training step."""
+    longer = world_size / (world_size - 1)
+    return {
+        "`//` has rounded a fraction below 1 down to 0": 0,
+        "this leaves out the factor (P-1)/P: a rank never has to send all of its P chunks": want * longer,
+        "this leaves out one of the collectives (an all-reduce is two of them)": want - num_params / longer,
+        "this leaves out two of the collectives": want - 2 * num_params / longer,
+        "this has one collective too many": want + num_params / longer,
+        "this counts all ranks together; one rank is asked for": want * world_size,
+        "these are bytes (of 4 each); elements are asked for": want * 4,
+        "these are bytes (of 2 each); elements are asked for": want * 2,
+    }
+
+
+def ratio_slips(want: float, num_params: int, world_size: int) -> dict[str, float]:
+    """The same for how many times as much sharding sends."""
+    return {
+        "this is upside down": 1 / want,
+        "this is how much *more* it is; how many *times* as much is asked for": want - 1,
+        "this counts 3 collectives against 1, but an all-reduce is itself two of them": 3,
+        "`//` has rounded it down": want // 1,
+    }
+
+
+def step_slips(want: float, world_size: int) -> dict[str, float]:
+    """The same for the steps of an all-reduce."""
+    return {
+        "this is one phase; which other one is there?": want / 2,
+        "this has one step too many in each phase": want + 2,
+        "this has one step too many": want + 1,
+        "this has one step too few": want - 1,
+    }
+
+
+def _number(given: Any, call: str) -> int | float:
+    if isinstance(given, bool | np.bool_) or not isinstance(given, Real) or not math.isfinite(given):
+        raise NotYet(f"{call} returns {brief(given)}, which is not a number")
+    return given if isinstance(given, int) else float(given)
+
+
+def _check_rows(rows: list[Row]) -> None:
+    """Raise `NotYet` on the first row that is wrong, with the slip that explains all rows if there is one."""
+    wrong = [row for row in rows if not math.isclose(row.got, row.want, rel_tol=1e-9)]
+    if not wrong:
+        return
+    row = wrong[0]
+    explained = [w for w in row.slips if all(math.isclose(r.got, r.slips[w], rel_tol=1e-9) for r in rows)]
+    hint = f": {explained[0]}" if explained else ""
+    raise NotYet(f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}{hint}")
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if number == round(number) else f"{number:,.6g}"
+
+
+# Real ranks
+
+
+class Outcome(NamedTuple):
+    """What a rank did. `returned`: array, or the name of its type if it is none. `buffer`: array, as it was left.
+
+    `bytes_to`: bytes sent, by peer. `messages`: how many sends. `collectives`: names of the backend's own collectives
+    that were called.
+    """
+
+    returned: np.ndarray | str
+    buffer: np.ndarray
+    bytes_to: dict[int, int]
+    messages: int
+    collectives: list[str]
+
+
+def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
+    """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`, and watch the wire."""
+    try:
+        outcomes = ranks.run(_on_rank, len(buffers), function, buffers, timeout=PATIENCE, backend="gloo")
+    except ranks.RanksError as error:
+        if "NotImplementedError" in str(error):
+            raise NotYet(f"{function.__name__} is not written yet") from None
+        raise NotYet(f"with {len(buffers)} ranks, {error}") from None
+    for rank, outcome in enumerate(outcomes):
+        if outcome.collectives:
+            names = ", ".join(outcome.collectives)
+            raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
+    return outcomes
+
+
+def _on_rank(rank: int, world_size: int, function: Callable, buffers: np.ndarray) -> Outcome:
+    import torch
+
+    from .wire import BytesSent
+
+    buffer = torch.tensor(buffers[rank])
+    with BytesSent() as sent:
+        returned = function(rank, world_size, buffer)
+    plain = np.array(returned) if isinstance(returned, torch.Tensor | np.ndarray) else type(returned).__name__
+    return Outcome(plain, buffer.numpy(), dict(sent.to), sent.messages, list(sent.collectives))
+
+
+def tagged(world_size: int, num_elements: int) -> np.ndarray:
+    """Buffers whose sums tell what is in them: element i on rank r is (i + 1) times 10 to the r.
+
+    The digits of a sum, divided by i + 1, count how often each rank is in it: int [world_size, num_elements].
+    """
+    return np.multiply.outer(10 ** np.arange(world_size), np.arange(num_elements) + 1)
+
+
+def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:
+    """Check that rank r returns chunk r of the sum of `buffers`: integers exactly, floats up to rounding."""
+    world_size, num_elements = buffers.shape
+    total, bounds = buffers.sum(axis=0), chunk_bounds(num_elements, world_size)
+    outcomes = on_ranks(function, buffers)
+    for rank, outcome in enumerate(outcomes):
+        got, want = outcome.returned, total[bounds[rank] : bounds[rank + 1]]
+        who = f"with {world_size} ranks and {num_elements} elements, rank {rank} returns"
+        if isinstance(got, str):
+            raise NotYet(f"{who} a value of type {got}; return the tensor with its finished chunk")
+        if got.shape != want.shape:
+            raise NotYet(f"{who} a tensor of shape {list(got.shape)}; chunk {rank} has {len(want)} elements")
+        if not _same(got, want):
+            raise NotYet(f"{who} {contents(got, rank, bounds) or f'{brief(got)}, but the sum is {brief(want)}'}")
+    return outcomes
+
+
+def check_ring_traffic(function: Callable, buffers: np.ndarray, ring: Schedule) -> None:
+    """Check that the shards are right, in place, and that every rank sends what it sends in the schedule `ring`."""
+    world_size, num_elements = buffers.shape
+    bounds, itemsize = chunk_bounds(num_elements, world_size), buffers.itemsize
+    allowed = counted(ring, num_elements, itemsize).bytes_sent
+    most = len(list(ring))
+    for rank, outcome in enumerate(check_shards(function, buffers)):
+        right = (rank + 1) % world_size
+        if astray := sorted(set(outcome.bytes_to) - {right}):
+            raise NotYet(f"rank {rank} of {world_size} sends to rank {astray[0]}; its right-hand neighbour is {right}")
+        sent = sum(outcome.bytes_to.values())
+        if sent != allowed[rank] or outcome.messages > most:
+            raise NotYet(
+                f"with {world_size} ranks and {num_elements} elements of {itemsize} bytes, rank {rank} sends {sent} "
+                f"bytes in {outcome.messages} messages; the ring sends {allowed[rank]} in {most}"
+            )
+        own = slice(bounds[rank], bounds[rank + 1])
+        if not _same(outcome.buffer[own], outcome.returned):
+            raise NotYet(f"rank {rank} returns the right chunk, but its buffer does not hold it: work in place")
+
+
+def contents(got: np.ndarray, rank: int, bounds: np.ndarray) -> str | None:
+    """What a chunk of sums of `tagged` buffers is made of, in words; None if it is not such a chunk."""
+    world_size = len(bounds) - 1
+    for chunk, (first, last) in enumerate(pairwise(bounds)):
+        if not 0 < last - first == len(got):
+            continue
+        sums, left = np.divmod(got, np.arange(first, last) + 1)
+        if left.any() or (sums != sums[0]).any() or not 0 < sums[0] < 10**world_size:
+            continue
+        counts = sums[0] // 10 ** np.arange(world_size) % 10
+        faults = [f"without {ranks_in_words(counts == 0)}"] if (counts == 0).any() else []
+        faults += [f"with {ranks_in_words(counts > 1)} more than once"] if (counts > 1).any() else []
+        which = f"chunk {chunk}" if chunk == rank else f"chunk {chunk} instead of chunk {rank}"
+        return f"{which} {' and '.join(faults)}" if faults else f"the finished {which}"
+    return None
+
+
+def _same(got: np.ndarray, want: np.ndarray) -> bool:
+    exact = np.issubdtype(want.dtype, np.integer)
+    return np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-5, atol=1e-5)

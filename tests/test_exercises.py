@@ -1,0 +1,528 @@
+"""The exercises accept right answers however they are written, and refuse wrong ones in words that help."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+
+from collectives import practice
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "tools" / "exercises.py"
+sys.path.insert(0, str(TOOL.parent))
+import exercises  # noqa: E402 (tools/exercises.py)
+
+NAMES = exercises.names()
+
+
+def verdicts(exercise, answers, parts="abc"):
+    """Run the exercise with its hidden tests on `answers` {grade_id: code}, or on its own where there is none.
+
+    Returns {grade_id: None or what the check says}, of the checks in these `parts`.
+    """
+    said, names = {}, {"__name__": "__main__"}
+    for cell in exercises.source(exercise).cells:
+        is_check = cell.metadata.get("nbgrader", {}).get("grade")
+        if cell.cell_type != "code" or (is_check and cell.id[0] not in parts):
+            continue
+        code = textwrap.dedent(answers.get(cell.id, cell.source))
+        try:
+            exec(compile(code, cell.id, "exec"), names)
+            said[cell.id] = None
+        except practice.NotYet as error:
+            said[cell.id] = str(error)
+        if not is_check:
+            assert said.pop(cell.id) is None
+    return said
+
+
+# Right answers, each in another style than the solution's.
+
+BY_RECEIVER = """
+    def reduce_scatter_steps(world_size):
+        steps = []
+        for step in range(world_size - 1):
+            arriving = np.roll(np.arange(world_size), 2 + step)
+            steps.append([Transfer((dst - 1) % world_size, dst, c, "reduce") for dst, c in enumerate(arriving)])
+        return steps
+"""
+BY_RECURSION = """
+    def reduce_scatter_steps(world_size, step=1):
+        if step >= world_size:
+            return []
+        now = [(r, (r + 1) % world_size, (r - step) % world_size, "reduce") for r in range(world_size)]
+        return [now, *reduce_scatter_steps(world_size, step + 1)]
+"""
+AS_GENERATOR = """
+    def reduce_scatter_steps(world_size):
+        held = [(r - 1) % world_size for r in range(world_size)]
+        while len(set(held)) == world_size and held[0] != 0:
+            yield (Transfer(r, (r + 1) % world_size, chunk, combine="reduce") for r, chunk in enumerate(held))
+            held = held[-1:] + held[:-1]
+"""
+WITH_NUMPY = """
+    def element_transfers(steps, num_elements, num_chunks):
+        chunks = np.array([transfer.chunk for step in steps for transfer in step], dtype=int)
+        sizes = np.array([len(part) for part in np.array_split(np.arange(num_elements), num_chunks)])
+        return sizes[chunks].sum()
+"""
+EVEN_THEN_ODD = """
+    def ring_reduce_scatter(rank, world_size, buffer):
+        parts = torch.tensor_split(buffer, world_size)
+        right, left = (rank + 1) % world_size, (rank - 1) % world_size
+        for step in range(world_size - 1):
+            own = parts[(rank - step - 2) % world_size]
+            incoming = own.clone()
+            if rank % 2 == 0:
+                dist.send(parts[(rank - step - 1) % world_size], right)
+                dist.recv(incoming, left)
+            else:
+                dist.recv(incoming, left)
+                dist.send(parts[(rank - step - 1) % world_size], right)
+            own.add_(incoming)
+        return parts[rank]
+"""
+IN_A_BATCH = """
+    def ring_reduce_scatter(rank, world_size, buffer):
+        bounds = [int(bound) for bound in chunk_bounds(buffer.numel(), world_size)]
+        part = lambda c: buffer[bounds[c % world_size]:bounds[c % world_size + 1]]
+        for c in range(rank - 1, rank - world_size, -1):
+            incoming = torch.zeros_like(part(c - 1))
+            batch = [dist.P2POp(dist.isend, part(c), (rank + 1) % world_size)]
+            batch += [dist.P2POp(dist.irecv, incoming, (rank - 1) % world_size)]
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+            part(c - 1)[:] += incoming
+        return part(rank)
+"""
+WITHOUT_EMPTY_MESSAGES = """
+    def ring_reduce_scatter(rank, world_size, buffer):
+        parts = buffer.tensor_split(world_size)
+        for step in range(1, world_size):
+            out, own = parts[(rank - step) % world_size], parts[(rank - step - 1) % world_size]
+            sending = dist.isend(out, (rank + 1) % world_size) if len(out) else None
+            if len(own):
+                incoming = torch.empty(len(own), dtype=buffer.dtype)
+                dist.irecv(incoming, (rank - 1) % world_size).wait()
+                own += incoming
+            if sending:
+                sending.wait()
+        return parts[rank]
+"""
+WHOLE_NUMBERS = {
+    "bytes-of-a-rank": """
+    def reduce_scatter_bytes(num_elements, itemsize, world_size):
+        return (num_elements - num_elements // world_size) * itemsize
+
+    def all_gather_bytes(num_elements, itemsize, world_size):
+        return sum(num_elements // world_size * itemsize for step in range(world_size - 1))
+
+    def all_reduce_bytes(num_elements, itemsize, world_size):
+        return 2 * num_elements * itemsize * (world_size - 1) // world_size
+""",
+    "sharding": """
+    def data_parallel_elements(num_params, world_size):
+        return 2 * num_params // world_size * (world_size - 1)
+
+    def fsdp_elements(num_params, world_size):
+        return num_params // world_size * (world_size - 1) * 3
+
+    def fsdp_over_data_parallel(num_params, world_size):
+        return 3 / 2
+""",
+}
+FRACTIONS = {
+    "bytes-of-a-rank": """
+    from fractions import Fraction
+
+    def reduce_scatter_bytes(num_elements, itemsize, world_size):
+        return Fraction(world_size - 1, world_size) * num_elements * itemsize
+
+    all_gather_bytes = reduce_scatter_bytes
+
+    def all_reduce_bytes(*sizes):
+        return reduce_scatter_bytes(*sizes) + all_gather_bytes(*sizes)
+""",
+}
+BY_COUNTING = {
+    "root-and-all": """
+    import numpy as np
+
+    def root_link_bytes(num_elements, itemsize, world_size):
+        into = out_of = sum(num_elements * itemsize for other in range(1, world_size))
+        return into + out_of
+
+    def total_bytes(num_elements, itemsize, world_size):
+        return world_size * all_reduce_bytes(num_elements, itemsize, world_size)
+
+    def all_reduce_steps(world_size):
+        return np.int64(2) * (world_size - 1)
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "exercise, answers",
+    [
+        ("03_ring", {"reduce-scatter-steps": BY_RECEIVER, "ring-reduce-scatter": EVEN_THEN_ODD}),
+        ("03_ring", {"reduce-scatter-steps": BY_RECURSION, "ring-reduce-scatter": IN_A_BATCH}),
+        (
+            "03_ring",
+            {
+                "reduce-scatter-steps": AS_GENERATOR,
+                "element-transfers": WITH_NUMPY,
+                "ring-reduce-scatter": WITHOUT_EMPTY_MESSAGES,
+            },
+        ),
+        ("04_all_reduce", WHOLE_NUMBERS),
+        ("04_all_reduce", FRACTIONS),
+        ("04_all_reduce", BY_COUNTING),
+    ],
+)
+def test_a_right_answer_is_accepted_however_it_is_written(exercise, answers):
+    said = verdicts(exercise, answers)
+    assert set(said.values()) == {None}, said
+
+
+# Wrong answers: the solution with one thing changed, the checks that must refuse it, and what the first one must say.
+
+
+class Mutant(NamedTuple):
+    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
+
+    slip: str
+    exercise: str
+    right: str
+    wrong: str
+    refuse: set[str]
+    says: str
+
+
+RING, BYTES = "03_ring", "04_all_reduce"
+SUMS = {"a1-sums-small", "a2-sums-all", "a3-ring"}
+RANKS = {"c1-ranks-small", "c2-ranks-all", "c3-traffic"}
+ONE_RANK = {"a1-reduce-scatter", "a2-all-gather", "a3-all-reduce"}
+FORMULA = "(world_size - 1) / world_size * num_elements * itemsize"
+MUTANTS = [
+    Mutant(
+        "chunks set out one rank too early",
+        RING,
+        "(rank - 1 - step)",
+        "(rank - step)",
+        SUMS | RANKS,
+        "lacks rank",
+    ),
+    Mutant(
+        "to the left, with the chunks of a ring to the right",
+        RING,
+        "right = (rank + 1) % world_size\n",
+        "right = (rank - 1) % world_size\n",
+        SUMS,
+        "lacks rank 2",
+    ),
+    Mutant(
+        "copied on arrival",
+        RING,
+        '"reduce"))',
+        '"copy"))',
+        SUMS,
+        "instead of adding",
+    ),
+    Mutant(
+        "one step too few",
+        RING,
+        "range(world_size - 1):  # P - 1 steps: c",
+        "range(world_size - 2):  # c",
+        SUMS,
+        "lacks",
+    ),
+    Mutant(
+        "one step too many",
+        RING,
+        "range(world_size - 1):  # P - 1 steps: c",
+        "range(world_size):  # c",
+        {"a2-sums-all", "a3-ring"},
+        "sends rank 0 to itself",
+    ),
+    Mutant(
+        "a schedule from the library",
+        RING,
+        "    steps = []\n",
+        "    return ring.reduce_scatter(world_size)\n",
+        SUMS,
+        "write its steps yourself",
+    ),
+    Mutant(
+        "transfers counted",
+        RING,
+        "lengths[transfer.chunk] for",
+        "1 for",
+        {"b1-even", "b2-uneven"},
+        "counts transfers",
+    ),
+    Mutant(
+        "all chunks as long as the first",
+        RING,
+        "lengths[transfer.chunk]",
+        "lengths[0]",
+        {"b2-uneven"},
+        "but the schedule says",
+    ),
+    Mutant(
+        "only one rank counted",
+        RING,
+        "for step in steps for transfer in step))",
+        "for step in steps for transfer in step[:1]))",
+        {"b1-even", "b2-uneven"},
+        "counts one rank, not all of them",
+    ),
+    Mutant(
+        "what arrives replaces",
+        RING,
+        "target += incoming",
+        "target.copy_(incoming)",
+        RANKS,
+        "without rank",
+    ),
+    Mutant(
+        "added twice",
+        RING,
+        "target += incoming",
+        "target += 2 * incoming",
+        RANKS,
+        "more than once",
+    ),
+    Mutant(
+        "the neighbour's chunk returned",
+        RING,
+        "return chunks[rank]",
+        "return chunks[(rank + 1) % world_size]",
+        RANKS,
+        "without rank",
+    ),
+    Mutant(
+        "chunks of equal length only",
+        RING,
+        "chunk_bounds(len(buffer), world_size).tolist()",
+        "[len(buffer) // world_size * c for c in range(world_size + 1)]",
+        {"c2-ranks-all", "c3-traffic"},
+        "chunk 0 has 4 elements",
+    ),
+    Mutant(
+        "the library's all-reduce",
+        RING,
+        "    right, left =",
+        "    dist.all_reduce(buffer); return chunks[rank]\n    right, left =",
+        RANKS,
+        "calls the library's own allreduce_",
+    ),
+    Mutant(
+        "not in place",
+        RING,
+        "bounds = chunk_bounds(len(buffer)",
+        "buffer = buffer.clone(); bounds = chunk_bounds(len(buffer)",
+        {"c3-traffic"},
+        "work in place",
+    ),
+    Mutant(
+        "every chunk sent twice",
+        RING,
+        "        sending.wait()\n",
+        "        sending.wait()\n        again = dist.isend(outgoing, right)\n"
+        "        dist.recv(incoming, left)\n        again.wait()\n",
+        {"c3-traffic"},
+        "in 6 messages; the ring sends",
+    ),
+    Mutant(
+        "no return",
+        RING,
+        "    return chunks[rank]",
+        "    chunks[rank]",
+        RANKS,
+        "a value of type NoneType",
+    ),
+    Mutant(
+        "elements for bytes",
+        BYTES,
+        FORMULA,
+        FORMULA.removesuffix(" * itemsize"),
+        ONE_RANK,
+        "these are elements, not bytes",
+    ),
+    Mutant(
+        "bits for bytes",
+        BYTES,
+        FORMULA,
+        f"8 * {FORMULA}",
+        ONE_RANK,
+        "these are bits",
+    ),
+    Mutant(
+        "all ranks for one",
+        BYTES,
+        FORMULA,
+        FORMULA.replace("/ world_size *", "*"),
+        ONE_RANK,
+        "this counts all ranks together",
+    ),
+    Mutant(
+        "a fraction rounded down",
+        BYTES,
+        FORMULA,
+        FORMULA.replace("/", "//"),
+        ONE_RANK,
+        "`//` has rounded",
+    ),
+    Mutant(
+        "one rank for all",
+        BYTES,
+        "    return 2 * (world_size - 1) * num_elements * itemsize\n",
+        "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
+        {"b1-root", "b2-total"},
+        "all ranks together are asked for",
+    ),
+    Mutant(
+        "steps of one phase",
+        BYTES,
+        "2 * (world_size - 1)\n",
+        "world_size - 1\n",
+        {"b3-steps"},
+        "one phase",
+    ),
+    Mutant(
+        "one all-gather forgotten",
+        BYTES,
+        "3 * (world_size - 1)",
+        "2 * (world_size - 1)",
+        {"c2-fsdp", "c3-ratio"},
+        "leaves out one of the collectives",
+    ),
+    Mutant(
+        "the ratio upside down",
+        BYTES,
+        "fsdp_elements(num_params, world_size) / data_parallel_elements(num_params, world_size)",
+        "data_parallel_elements(num_params, world_size) / fsdp_elements(num_params, world_size)",
+        {"c3-ratio"},
+        "upside down",
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
+def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
+    cells = {cell.id: cell.source for cell in exercises.source(mutant.exercise).cells if "BEGIN SOL" in cell.source}
+    answers = {name: code.replace(mutant.right, mutant.wrong) for name, code in cells.items() if mutant.right in code}
+    assert answers, f"no answer contains {mutant.right!r}"
+    said = verdicts(mutant.exercise, answers, parts={check[0] for check in mutant.refuse})
+    assert {check for check, words in said.items() if words} == mutant.refuse
+    assert mutant.says in said[min(mutant.refuse)]
+
+
+def test_a_wrong_schedule_is_drawn(monkeypatch):
+    """A learner sees the step that goes wrong, not only words."""
+    shown = []
+    monkeypatch.setattr(practice, "_show", shown.append)
+    wrong = 'def reduce_scatter_steps(n): return [[(r, (r + 1) % n, r, "reduce") for r in range(n)]]'
+    said = verdicts("03_ring", {"reduce-scatter-steps": wrong}, parts="a")
+    assert said["a1-sums-small"]
+    assert "wrong" in shown[0]._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ("None", "returns None"),
+        ("5", "which is not a list of steps"),
+        ("[5]", "which is not a list of steps"),
+        ("[[(0, 1)]]", "step 0 holds (0, 1); a transfer is"),
+        ("[[(0, 1, 0.5, 'reduce')]]", "a transfer is"),
+        ("[[(0, 9, 0, 'reduce')]]", "has dst 9, but there are only 2"),
+        ("[[(0, 1, 0, 'add')]]", "combines by 'add'"),
+        ("iter(lambda: [], 1)", "does it ever stop?"),
+    ],
+)
+def test_a_malformed_schedule_is_told_of_plainly(given, words):
+    answer = f"def reduce_scatter_steps(world_size): return {given}"
+    said = verdicts("03_ring", {"reduce-scatter-steps": answer}, parts="a")
+    assert words in said["a1-sums-small"]
+
+
+def test_a_notebook_shows_the_words_of_a_refusal_and_no_traceback():
+    assert practice.NotYet("a reason")._render_traceback_() == ["Not right yet: a reason"]
+
+
+# The generated files.
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of what generation reads and writes, to be changed at will."""
+    root = tmp_path_factory.mktemp("course")
+    for folder in ("solutions", "exercises", "tools"):
+        shutil.copytree(ROOT / folder, root / folder)
+    return root
+
+
+def run_tool(root, *arguments):
+    tool = root / "tools" / "exercises.py"
+    return subprocess.run([sys.executable, tool, *arguments], capture_output=True, text=True)
+
+
+def test_the_exercises_are_in_step_with_the_solutions():
+    done = run_tool(ROOT, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_second_generation_changes_nothing(copy):
+    files = [path for path in (copy / "exercises").rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    assert run_tool(copy).returncode == 0
+    assert {path: path.read_bytes() for path in (copy / "exercises").rglob("*") if path.is_file()} == before
+
+
+def test_an_exercise_out_of_step_is_named(copy):
+    shutil.copytree(copy / "exercises" / "03_ring", copy / "exercises" / "98_old")
+    path = copy / "exercises" / "03_ring" / "03_ring.ipynb"
+    path.write_text(path.read_text().replace("Exercise 03", "Exercise 3"))
+    shutil.rmtree(copy / "exercises" / "04_all_reduce")
+    done = run_tool(copy, "--check")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "exercises/04_all_reduce is missing: run `make exercises`",
+        "exercises/98_old has no solution it could come from: run `make exercises`",
+        "exercises/03_ring differs from what its solution gives: run `make exercises`",
+    ]
+    assert run_tool(copy).returncode == 0
+    assert run_tool(copy, "--check").returncode == 0
+
+
+def test_answers_of_a_learner_are_never_overwritten(copy):
+    path = copy / "exercises" / "04_all_reduce" / "04_all_reduce.ipynb"
+    answered = path.read_text().replace("raise NotImplementedError()", "return 42", 1)
+    path.write_text(answered)
+    done = run_tool(copy)
+    assert "04_all_reduce holds answers, so it stays as it is" in done.stdout
+    assert path.read_text() == answered
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_answer_and_no_hidden_test_is_released(name):
+    """Line by line: what stands only between the markers of the source stands nowhere in the release."""
+    released = nbformat.read(ROOT / "exercises" / name / f"{name}.ipynb", as_version=4)
+    text = "\n".join(cell.source for cell in released.cells)
+    assert "SOLUTION" not in text
+    assert "HIDDEN" not in text
+    secret, told = set(), set()
+    for cell in exercises.source(name).cells:
+        inside = False
+        for line in cell.source.splitlines():
+            inside = (inside or "### BEGIN" in line) and "### END" not in line
+            (secret if inside else told).add(line.strip())
+    assert len(secret - told) > 15
+    assert not (secret - told) & {line.strip() for line in text.splitlines()}
+    assert [path.name for path in (ROOT / "exercises" / name).iterdir()] == [f"{name}.ipynb"]
