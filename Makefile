@@ -20,7 +20,7 @@ book: env  ## build the book into _build/html
 	@$(BIN)/python tools/book.py
 
 lab: env exercises notebooks  ## open the chapters in JupyterLab
-	@$(BIN)/jupyter lab book
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) book
 
 test: env  ## run every test, then every notebook against its stored outputs
 	@$(BIN)/python tools/notebooks.py --check
@@ -30,6 +30,7 @@ test: env  ## run every test, then every notebook against its stored outputs
 check: env  ## check style, notebooks, exercises and the built book's links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/python -m pytest -q tests/test_imports.py
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python tools/exercises.py --check
 	@$(BIN)/python tools/book.py --if-stale

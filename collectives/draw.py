@@ -112,8 +112,8 @@ def _kinds(counts: np.ndarray, written: np.ndarray, needed: np.ndarray, parts: n
     only_own = np.eye(len(counts), dtype=int)[:, None, :]
     signs = {
         "empty": ~written,
+        "stale": ~needed,  # also when it holds too much: nobody will read that
         "wrong": (counts > parts).any(axis=-1),
-        "stale": ~needed,
         "finished": (counts == parts).all(axis=-1),
         "own": (counts == only_own).all(axis=-1),
     }

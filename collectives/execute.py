@@ -47,8 +47,7 @@ def execute(
 
     `buffer`: this rank's flat, contiguous tensor of any dtype that the backend can send; its length need not divide
     by the number of chunks. `group`: the process group, by default the one with all ranks. `timeout`: seconds that
-    one step may wait for its peers before it ends in an `ExecutionError` that names them (on NCCL, which works
-    behind the program's back, the time-out of the process group counts instead).
+    one step may wait for its peers before it ends in an `ExecutionError` that names them.
 
     Memory beyond the buffer: one scratch area, as large as what arrives in a single step and cannot be received in
     place (a chunk that is added, or that overwrites one which is being sent).

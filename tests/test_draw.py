@@ -106,6 +106,14 @@ def test_a_wrong_schedule_is_drawn_with_the_step_that_did_it_and_the_error_as_it
     assert blamed == [[0] * 4, [0] * 4, [0] * 4, [1] * 4, [0] * 4, [0] * 4]
 
 
+def test_a_superfluous_step_is_not_called_wrong_when_the_promise_is_kept():
+    """One more addition, to slots that nobody wants, spoils nothing that anybody will read."""
+    steps = [*ring.reduce_scatter(4), [(0, 1, 3, REDUCE)]]
+    figure = draw(Schedule.of(4, 4, steps, name="one too many", collective="reduce_scatter"))
+    assert not any((frame.kinds == "wrong").any() for frame in figure.frames)
+    assert "wrong" not in " ".join(figure.words)
+
+
 def test_the_words_say_who_sends_what_to_whom():
     """One text a state; a few transfers are told one by one, alike ones in one sentence, long lists are cut."""
     said = words(tree.reduce(4))

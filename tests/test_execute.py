@@ -114,3 +114,17 @@ def wrong_arguments(rank, world_size, what):
 def test_wrong_arguments_are_refused_before_anything_is_sent(what, complaint):
     with pytest.raises(ranks.RanksError, match=complaint):
         ranks.run(wrong_arguments, 2, what)
+
+
+def all_reduce_on_gpus(rank, world_size):
+    buffer = torch.arange(1001, device="cuda") + rank
+    execute(ring.all_reduce(world_size), buffer)
+    return dist.get_backend(), buffer.tolist()
+
+
+def test_the_same_function_runs_over_nccl():
+    """With a GPU for every rank, nothing changes but the backend and where the buffer lives."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("blocked: no GPU")
+    expected = (torch.arange(1001) * 2 + 1).tolist()
+    assert ranks.run(all_reduce_on_gpus, 2) == [("nccl", expected)] * 2

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from collectives.algorithms import ring
+from collectives.draw import words
+
 BOOK = Path(__file__).resolve().parents[1] / "book"
 TOC = yaml.safe_load((BOOK / "_toc.yml").read_text())
 CHAPTERS = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
@@ -125,3 +128,40 @@ def test_a_figure_keeps_the_page_behind_it_in_dark_mode(look, name):
 def test_icons_come_from_the_small_font(look, name):
     """An icon missing from book/_ext/icons.py would still show, at the price of the theme's full font."""
     assert [url for url in look(name)["fetched"] if "fontawesome" in url] == []
+
+
+STEP_THROUGH = ["End", "Home", *["ArrowRight"] * 3, "ArrowLeft"]
+
+
+@pytest.mark.parametrize("name", [name for name in CHAPTERS if "draw(" in (BOOK / f"{name}.md").read_text()])
+def test_every_figure_of_a_page_is_stepped_from_the_keyboard(browser, site, name):
+    """Each key press shows another step, and the figure says that step's sentence, the one the library wrote."""
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{site}/{name}.html")
+    players = page.locator("collective-player")
+    assert players.count() == len(re.findall(r"^draw\(", (BOOK / f"{name}.md").read_text(), flags=re.MULTILINE))
+    for player in players.all():
+        said = player.locator(".still li").all_text_contents()
+        player.locator("button").first.focus()
+        at = 0
+        for key in STEP_THROUGH:
+            page.keyboard.press(key)
+            moves = {
+                "End": len(said) - 1,
+                "Home": 0,
+                "ArrowRight": min(at + 1, len(said) - 1),
+                "ArrowLeft": max(at - 1, 0),
+            }
+            at = moves[key]
+            assert player.get_attribute("data-step") == str(at)
+            assert player.locator("[aria-live]").text_content() == said[at]
+    context.close()
+
+
+def test_the_figure_on_the_opening_page_says_what_the_library_says(browser, site):
+    """The words on the page are those of `draw.words`, for the schedule that the page names."""
+    page = browser.new_page()
+    page.goto(f"{site}/index.html")
+    assert page.locator("collective-player .still li").all_text_contents() == words(ring.all_reduce(4))
+    page.close()
