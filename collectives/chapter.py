@@ -35,9 +35,9 @@ class Claim:
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         html = (
             f'<div class="claim" id="{self.id}" data-verdict="{self.verdict}">'
-            f'<span class="claim-id">{self.id}</span>'
-            f'<span class="claim-text">{escape(self.says)} ({escape(self.sources)})</span>'
-            f'<span class="claim-verdict">{self.verdict}</span>'
+            f'<span class="claim-id">{self.id}</span> '
+            f'<strong class="claim-text">{escape(self.says)} ({escape(self.sources)})</strong> '
+            f'<em class="claim-verdict">{self.verdict}</em>'
             f'<p class="claim-evidence">{escape(self.evidence)}</p></div>'
         )
         text = f"{self.id} ({self.sources}): {self.says}\n{self.verdict}: {self.evidence}"

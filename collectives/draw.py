@@ -172,7 +172,8 @@ def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
         return f"Chunk {transfers[0].chunk} goes from {pairs}; each receiver {takes}."
     if len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
         shift = shifts.pop()
-        to = "the next rank" if shift == 1 else f"the rank {shift} further on"
+        neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
+        to = neighbours.get(shift, f"the rank {shift} further on")
         sends = _listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
         return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
     lands = "added" if transfers[0].combine == REDUCE else "copied"
@@ -204,7 +205,7 @@ def _outcomes(before: Frame, after: Frame) -> list[str]:
     sentences, adds = [], after.step.reduces
     arrived = after.step.dst[adds], after.step.chunk[adds]
     sizes = set((after.counts[arrived] > 0).sum(axis=-1).tolist())
-    if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and not (after.kinds[arrived] == "wrong").any():
+    if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and (after.counts[arrived] <= 1).all():
         size = sizes.pop()
         sentences.append(f"Each sum is now of {'all ' if size == len(after.counts) else ''}{size} ranks.")
     new = [_newly(kind, before, after) for kind in ("finished", "stale", "wrong")]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
+import traceback
 from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
 from numbers import Real
+from pathlib import Path
 from random import Random
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from . import ranks, topology
 from .contracts import Contract, ContractError, ranks_in_words
 from .draw import draw
 from .price import Cost, price
-from .schedule import Schedule, ScheduleError, Transfer, chunk_bounds
+from .schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 
 PATIENCE = 10.0  # seconds that real ranks may take: an answer needs well under one, so ten are a deadlock
 MAX_STEPS = 1000  # an answer with more steps than this goes on for ever
@@ -35,19 +37,34 @@ class NotYet(AssertionError):
         return [f"Not right yet: {self}"]
 
 
-def answer(function: Callable, *args: Any) -> Any:
-    """What the learner's function returns; its own errors pass, with their own traceback."""
+def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
+    """What the learner's function returns; an error in it is told with the learner's own line.
+
+    `call`: how to write the call in words, where its arguments are too long to be shown.
+    """
+    call = call or _call(function, args)
     try:
         result = function(*args)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
+    except Exception as error:
+        raise NotYet(f"{call} ends in {type(error).__name__}: {error}{_learners_line(error)}") from error
     if result is None:
-        raise NotYet(f"{_call(function, args)} returns None; is its `return` missing?")
+        raise NotYet(f"{call} returns None; is its `return` missing?")
     return result
 
 
 def _call(function: Callable, args: Iterable) -> str:
     return f"{function.__name__}({', '.join(map(brief, args))})"
+
+
+def _learners_line(error: Exception) -> str:
+    """Where in the learner's notebook an error came from; "" if it came from nowhere there."""
+    library = Path(__file__).parent
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if library not in Path(frame.filename).parents
+    ]
+    return f"\n  line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""
 
 
 # Schedules
@@ -67,8 +84,16 @@ def check_schedule(function: Callable, world_size: int, contract: Contract) -> S
         contract.check(schedule)
     except ContractError as error:
         _show(draw(schedule, contract, caption=call))
-        raise NotYet(f"{call}: {error}") from None
+        raise NotYet(f"{error}{_leftward(schedule)}") from None
     return schedule
+
+
+def _leftward(schedule: Schedule) -> str:
+    """A remark on a ring that goes the wrong way round; "" if this one does not, or if two ranks make it the same."""
+    moves = {(transfer.dst - transfer.src) % schedule.world_size for step in schedule for transfer in step}
+    if schedule.world_size > 2 and moves == {schedule.world_size - 1}:
+        return " Every chunk goes to the left-hand neighbour, r - 1; the ring goes to the right, r + 1."
+    return ""
 
 
 def check_ring(schedule: Schedule) -> None:
@@ -94,6 +119,11 @@ def _steps(given: Any, call: str) -> list[list[Transfer]]:
     if isinstance(given, Schedule):
         raise NotYet(f"{call} returns a ready-made Schedule; write its steps yourself, as a list of lists")
     steps = list(islice(given, MAX_STEPS)) if isinstance(given, Iterable) else [given]
+    for index, step in enumerate(steps):
+        if isinstance(step, Step):
+            raise NotYet(f"{call} returns the library's ready-made steps; write them yourself, as a list of lists")
+        if isinstance(step, Transfer):
+            raise NotYet(f"{call}: step {index} is a Transfer, where a list of Transfers is wanted")
     if not all(isinstance(step, Iterable) for step in steps):
         raise NotYet(f"{call} returns {brief(given)}, which is not a list of steps")
     if len(steps) == MAX_STEPS:
@@ -182,10 +212,14 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts transfers, not the elements in them": transfers,
             "this takes all chunks to be equally long; see chunk_bounds": transfers * sizes[0] / sizes[1],
             "this rounds the length of every chunk down; see chunk_bounds": transfers * (sizes[0] // sizes[1]),
+            "this rounds the length of every chunk up; see chunk_bounds": transfers * -(-sizes[0] // sizes[1]),
+            "this rounds a total down; take the length of each transfer's own chunk": transfers * sizes[0] // sizes[1],
+            "this is the formula of the ring reduce-scatter; count the steps given": sizes[0] * (sizes[1] - 1),
+            "these are bytes (of 8 each); elements are asked for": want * 8,
             "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
             "this counts one rank, not all of them": want / schedule.world_size,
         }
-        rows.append(Row(call, _number(answer(function, steps, *sizes), call), want, slips))
+        rows.append(Row(call, _number(answer(function, steps, *sizes, call=call), call), want, slips))
     _check_rows(rows)
 
 
@@ -205,13 +239,27 @@ def byte_slips(want: float, num_elements: int, itemsize: int, world_size: int) -
     }
 
 
+def root_slips(want: float, num_elements: int, itemsize: int, world_size: int) -> dict[str, float]:
+    """The same for the bytes through the root's link, in and out."""
+    whole = num_elements * itemsize
+    return {
+        "these are elements, not bytes": want / itemsize,
+        "these are bits, not bytes": want * 8,
+        "this is one direction; the root also sends the sum back": want / 2,
+        "the root does not send to itself: there are P - 1 other ranks": 2 * world_size * whole,
+        "this is what one of the other ranks sends and receives": 2 * whole,
+        "this is what a rank of the ring sends; here everything passes the root": want / world_size,
+    }
+
+
 def element_slips(want: float, num_params: int, world_size: int) -> dict[str, float]:
     """The same for elements that one rank sends in a training step."""
     longer = world_size / (world_size - 1)
     return {
         "`//` has rounded a fraction below 1 down to 0": 0,
         "this leaves out the factor (P-1)/P: a rank never has to send all of its P chunks": want * longer,
-        "this leaves out one of the collectives (an all-reduce is two of them)": want - num_params / longer,
+        "this leaves out one of the collectives; an all-reduce counts as two": want - num_params / longer,
+        "this is the number of parameters; what does each collective send of them?": num_params,
         "this leaves out two of the collectives": want - 2 * num_params / longer,
         "this has one collective too many": want + num_params / longer,
         "this counts all ranks together; one rank is asked for": want * world_size,

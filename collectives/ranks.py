@@ -15,6 +15,7 @@ import io
 import linecache
 import multiprocessing
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -71,11 +72,12 @@ class _Run:
         self.timeout = timeout
         self.function = function
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self.task = cloudpickle.dumps((function, args, _sources(function)))
-        self.setup = (world_size, backend, os.path.join(self.folder.name, "store"), timeout)
+        self.task = cloudpickle.dumps((function, args, _sources(function, *args)))
+        self.setup = (world_size, backend, self.folder.name, timeout)
         self.processes, self.pipes = [], []
         self.returned: dict[int, Any] = {}
         self.printed: dict[int, str] = {}
+        self.complaints: dict[int, str] = {}  # what each wrote to stderr
 
     def results(self) -> list[Any]:
         try:
@@ -86,6 +88,9 @@ class _Run:
             for rank in sorted(self.printed):
                 for line in self.printed[rank].splitlines():
                     print(f"rank {rank}: {line}")
+        for rank in range(len(self.processes)):
+            if complaint := self.complaints[rank]:
+                print(f"rank {rank}: {complaint}", file=sys.stderr)
         return [self.returned[rank] for rank in range(len(self.processes))]
 
     def _start(self) -> None:
@@ -116,7 +121,8 @@ class _Run:
             kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
             self.processes[rank].join(ANSWER_SECONDS)
-            self._fail(f"rank {rank} died with exit code {self.processes[rank].exitcode}", culprit=rank)
+            headline = f"rank {rank} died with exit code {self.processes[rank].exitcode}"
+            self._fail(headline, culprit=rank, details=explain_death(_stderr(self.folder.name, rank)))
         if kind == "raised":
             self._fail(f"rank {rank} failed", rank, *value)
         self.returned[rank] = value
@@ -135,7 +141,8 @@ class _Run:
             lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
         for rank in sorted(set(waits.values()) - {None, culprit}):
             if waits.get(rank) is None:
-                lines.append(f"  waited for, and waiting for nobody: rank {rank}")
+                over = ", which has returned (did it wait() for each isend?)" if rank in self.returned else ""
+                lines.append(f"  waited for, and waiting for nobody: rank {rank}{over}")
         raise RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 
     def _ask(self, rank: int) -> tuple[str, int | None]:
@@ -164,6 +171,7 @@ class _Run:
             if process.is_alive():
                 process.kill()
                 process.join()
+        self.complaints = {rank: _stderr(self.folder.name, rank) for rank in range(len(self.processes))}
         self.folder.cleanup()
 
 
@@ -201,14 +209,38 @@ def _no_main_module():
         sys.modules["__main__"] = main
 
 
-def _sources(function: Callable) -> dict[str, list[str]]:
-    """The source lines of the function's file or notebook cell, for the tracebacks of ranks that do not have it."""
-    code = getattr(function, "__code__", None)
-    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}
+def _sources(*values: Any) -> dict[str, list[str]]:
+    """The source lines of the files or notebook cells of all functions among `values`: ranks may not have them."""
+    names = {value.__code__.co_filename for value in values if isinstance(value, types.FunctionType)}
+    return {name: linecache.getlines(name) for name in names}
 
 
-def _rank_main(rank, world_size, backend, store, timeout, task, pipe) -> None:
+def _stderr_path(folder: str, rank: int) -> str:
+    return os.path.join(folder, f"rank-{rank}.stderr")
+
+
+def _stderr(folder: str, rank: int) -> str:
+    """What a rank wrote to stderr; "" if it never came to write anything."""
+    with contextlib.suppress(FileNotFoundError), open(_stderr_path(folder, rank), errors="replace") as file:
+        return file.read().strip()
+    return ""
+
+
+def explain_death(last_words: str) -> str:
+    """The last words of a rank that the operating system ended, and what the commonest of them means."""
+    mismatch = re.search(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)", last_words)
+    if mismatch:
+        sent, room = mismatch.groups()
+        return (
+            f"It received {sent} bytes into a tensor of {room}: sender and receiver disagree about the length or "
+            "the dtype of a message, or a message came from another step than the receiver thinks."
+        )
+    return last_words
+
+
+def _rank_main(rank, world_size, backend, folder, timeout, task, pipe) -> None:
     """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
+    os.dup2(os.open(_stderr_path(folder, rank), os.O_WRONLY | os.O_CREAT), 2)  # C++ writes there when it aborts
     printed = io.StringIO()
     lock = threading.Lock()
 
@@ -222,7 +254,7 @@ def _rank_main(rank, world_size, backend, store, timeout, task, pipe) -> None:
             function, args, sources = cloudpickle.loads(task)
             for name, lines in sources.items():
                 linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-            _join_group(rank, world_size, backend, f"file://{store}", timeout)
+            _join_group(rank, world_size, backend, f"file://{folder}/store", timeout)
             result = function(rank, world_size, *args)
         send("returned", result)
     except BaseException as error:

@@ -158,7 +158,8 @@ def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
     for transfer in step:
         for field, limit in limits.items():
             if not 0 <= getattr(transfer, field) < limit:
-                return f"{transfer} has {field} {getattr(transfer, field)}, but there are only {limit} (from 0)"
+                kind = "chunks" if field == "chunk" else "ranks"
+                return f"{transfer} has {field} {getattr(transfer, field)}, but the {kind} are 0 to {limit - 1}"
         if transfer.src == transfer.dst:
             return f"{transfer} sends rank {transfer.src} to itself"
         if transfer.combine not in (COPY, REDUCE):

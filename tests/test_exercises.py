@@ -384,7 +384,7 @@ MUTANTS = [
         "    return 2 * (world_size - 1) * num_elements * itemsize\n",
         "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
         {"b1-root", "b2-total"},
-        "all ranks together are asked for",
+        "here everything passes the root",
     ),
     Mutant(
         "steps of one phase",
@@ -441,7 +441,7 @@ def test_a_wrong_schedule_is_drawn(monkeypatch):
         ("[5]", "which is not a list of steps"),
         ("[[(0, 1)]]", "step 0 holds (0, 1); a transfer is"),
         ("[[(0, 1, 0.5, 'reduce')]]", "a transfer is"),
-        ("[[(0, 9, 0, 'reduce')]]", "has dst 9, but there are only 2"),
+        ("[[(0, 9, 0, 'reduce')]]", "has dst 9, but the ranks are 0 to 1"),
         ("[[(0, 1, 0, 'add')]]", "combines by 'add'"),
         ("iter(lambda: [], 1)", "does it ever stop?"),
     ],

@@ -40,7 +40,7 @@ DESERVED = {
     ("deadlock", "03_ring"): ("10/20", ["waits to send to rank", "each waits for the next: rank 0 → rank 1 → rank 0"]),
     ("malformed", "03_ring"): (
         "0/20",
-        ["has dst 2, but there are only 2", "returns None; is its `return` missing?", "a value of type list"],
+        ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
     ),
     ("malformed", "04_all_reduce"): (
         "0/20",

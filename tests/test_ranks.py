@@ -97,6 +97,43 @@ def test_a_rank_that_dies_without_a_word_is_named_with_its_exit_code():
         ranks.run(one_dies, 3, timeout=30)
 
 
+def disagree(rank, world_size):
+    if rank == 0:
+        dist.send(torch.zeros(8), 1)
+    else:
+        dist.recv(torch.zeros(6), 0)
+
+
+def test_a_message_that_does_not_fit_is_explained_and_not_only_an_abort(capfd):
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(disagree, 2, timeout=30)
+    assert "rank 1 died with exit code -6" in str(failure.value)
+    assert "It received 32 bytes into a tensor of 24" in str(failure.value)
+    assert capfd.readouterr().err == "", "what gloo writes as it aborts is not shown raw"
+
+
+def warn(rank, world_size):
+    print("careful", file=sys.stderr)
+
+
+def test_what_a_rank_writes_to_stderr_comes_out_with_its_name(capsys):
+    ranks.run(warn, 2)
+    assert capsys.readouterr().err.splitlines() == ["rank 0: careful", "rank 1: careful"]
+
+
+def calls(rank, world_size, function):
+    return function(rank)
+
+
+def test_the_line_of_a_function_that_is_passed_along_is_shown_too():
+    with pytest.raises(ranks.RanksError, match="return 1 / 0"):
+        ranks.run(calls, 1, lambda rank: 1 / 0 if rank else fails())
+
+
+def fails():
+    return 1 / 0
+
+
 def never_comes_back(rank, world_size):
     return os.getpid() if rank else time.sleep(1000)
 

@@ -27,8 +27,8 @@ def test_chunks_are_cut_as_numpy_cuts_arrays(num_elements, num_chunks):
 @pytest.mark.parametrize(
     ("transfers", "complaint"),
     [
-        ([(0, 4, 0, "copy")], "0:0→4 has dst 4, but there are only 4"),
-        ([(0, 1, 7, "copy")], "7:0→1 has chunk 7, but there are only 2"),
+        ([(0, 4, 0, "copy")], "0:0→4 has dst 4, but the ranks are 0 to 3"),
+        ([(0, 1, 7, "copy")], "7:0→1 has chunk 7, but the chunks are 0 to 1"),
         ([(2, 2, 0, "copy")], "0:2→2 sends rank 2 to itself"),
         ([(0, 1, 0, "add")], "combines by 'add'; it must be 'copy' or 'reduce'"),
         ([(0, 1, 0, "copy"), (2, 1, 0, "reduce")], "0:0→1 and 0:2→1+ both write chunk 0 on rank 1"),
