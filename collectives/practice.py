@@ -16,6 +16,7 @@ from numbers import Real
 from pathlib import Path
 from random import Random
 from reprlib import repr as brief
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from .price import Cost, price
 from .schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 
 PATIENCE = 10.0  # seconds that real ranks may take: an answer needs well under one, so ten are a deadlock
+LINE = 100  # characters: longer lines would be cut off on a feedback page
 MAX_STEPS = 1000  # an answer with more steps than this goes on for ever
 
 
@@ -34,7 +36,10 @@ class NotYet(AssertionError):
     """An answer that is not right yet. A notebook shows its words alone, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"Not right yet: {self}"]
+        lines = f"Not right yet: {self}".splitlines()
+        return [
+            fill(line, LINE, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False) for line in lines
+        ]
 
 
 def answer(function: Callable, *args: Any, call: str | None = None) -> Any:

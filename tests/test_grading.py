@@ -116,7 +116,7 @@ def test_a_submission_gets_the_points_it_deserves(graded, student, exercise):
 @pytest.mark.parametrize("student, exercise", DESERVED)
 def test_the_feedback_page_names_the_fault(graded, student, exercise):
     page = (graded[1] / "feedback" / student / exercise / f"{exercise}.html").read_text()
-    words = html.unescape(re.sub(r"<[^>]+>", "", page))
+    words = " ".join(html.unescape(re.sub(r"<[^>]+>", "", page)).split())
     for fault in DESERVED[student, exercise][1]:
         assert fault in words
 
