@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .dataflow import contributions, last_write, overwrites
+from .dataflow import contributions, last_write
 from .schedule import COPY, REDUCE, Schedule
 
 
@@ -88,7 +88,7 @@ def diagnose(schedule: Schedule, terms: Terms, final: np.ndarray, rank: int, chu
         faults.append(f"holds what {ranks_in_words(foreign)} began with")
     if (missing := holds < parts).any():
         faults.append(f"lacks {ranks_in_words(missing)}")
-    states = list(contributions(schedule))
+    states = [state[:, chunk].copy() for state in contributions(schedule)]  # of the one chunk, for memory's sake
     step, cause = twice_added(schedule, states, parts, chunk) if twice.any() else (None, None)
     if cause is None:
         step, cause = wrongly_written(schedule, states, terms, rank, chunk)
@@ -101,9 +101,10 @@ def diagnose(schedule: Schedule, terms: Terms, final: np.ndarray, rank: int, chu
 def twice_added(schedule: Schedule, states: list, parts: np.ndarray, chunk: int) -> tuple[int, str] | tuple:
     """The first step, on any rank, that adds to `chunk` what is already in the sum: (step, words)."""
     for index, step in enumerate(schedule):
-        before, after = states[index][:, chunk], states[index + 1][:, chunk]
+        before, after = states[index], states[index + 1]
         for transfer in step:
             again = (after[transfer.dst] > parts) & (after[transfer.dst] > before[transfer.dst])
+            again &= before[transfer.src] > 0
             if transfer.chunk == chunk and transfer.combine == REDUCE and again.any():
                 return index, f"step {index} adds {ranks_in_words(again)} a second time ({transfer})"
     return None, None
@@ -121,17 +122,20 @@ def wrongly_written(schedule: Schedule, states: list, terms: Terms, rank: int, c
             break
         index, transfer = earlier
     before, parts = states[index], terms.parts[chunk]
-    sent = before[transfer.src, chunk]
+    sent = before[transfer.src]
     if not terms.given[transfer.src, chunk] and last_write(schedule, transfer.src, chunk, before=index) is None:
         return index, f"in step {index} rank {transfer.src} sends chunk {chunk} before it has it ({transfer})"
-    newer = (before[:, chunk] >= sent).all(axis=-1) & (before[:, chunk] > sent).any(axis=-1)
-    newer &= (before[:, chunk] <= parts).all(axis=-1)
+    newer = (before >= sent).all(axis=-1) & (before > sent).any(axis=-1) & (before <= parts).all(axis=-1)
     if transfer.combine == COPY and newer.any():
         holder = ranks_in_words(np.flatnonzero(newer)[:1])
         return index, f"step {index} forwards a stale value ({transfer}): {holder} already holds a newer sum"
-    if parts.sum() > 1 and (lost := overwrites(transfer, before)).any():
-        return index, f"step {index} copies over {ranks_in_words(lost)} instead of adding ({transfer})"
-    return index, f"the last to write it is step {index} ({transfer}), which brings {ranks_in_words(sent > 0)}"
+    lost = (before[transfer.dst] > sent) & (transfer.combine == COPY)
+    if parts.sum() > 1 and lost.any():
+        ever_added = any(t.chunk == chunk and t.combine == REDUCE for step in schedule for t in step)
+        instead = ", which is not in what arrives" if ever_added else " instead of adding"
+        return index, f"step {index} copies over {ranks_in_words(lost)}{instead} ({transfer})"
+    what = "its value comes from" if index != written[0] else "the last to write it is"
+    return index, f"{what} step {index} ({transfer}), which brings {ranks_in_words(sent > 0)}"
 
 
 def ranks_in_words(ranks: np.ndarray) -> str:

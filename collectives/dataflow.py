@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from .schedule import COPY, Schedule, Transfer
+from .schedule import Schedule, Transfer
 
 
 def contributions(schedule: Schedule) -> Iterator[np.ndarray]:
@@ -56,9 +56,3 @@ def last_write(schedule: Schedule, rank: int, chunk: int, before: int) -> tuple[
             if (transfer.dst, transfer.chunk) == (rank, chunk):
                 found = index, transfer
     return found
-
-
-def overwrites(transfer: Transfer, before: np.ndarray) -> np.ndarray:
-    """Which ranks' contributions a copy destroys: bool [world_size], given the counts `before` its step."""
-    lost = before[transfer.dst, transfer.chunk] > before[transfer.src, transfer.chunk]
-    return lost & (transfer.combine == COPY)

@@ -57,6 +57,11 @@ def execute(
     rank = dist.get_rank(group)
     _check_arguments(schedule, buffer, dist.get_world_size(group))
     bounds = chunk_bounds(len(buffer), schedule.num_chunks).tolist()
+
+    def name(peer: int) -> int:
+        """The number by which everybody knows a rank of this group."""
+        return dist.get_global_rank(group or dist.group.WORLD, peer)
+
     scratch = buffer.new_empty(0)
     for index, step in enumerate(schedule):
         sends, receives = messages(step, rank)
@@ -74,9 +79,9 @@ def execute(
         operations = [dist.P2POp(dist.irecv, landing[m], group=group, group_peer=m.peer) for m in receives]
         operations += [dist.P2POp(dist.isend, _view(buffer, bounds, m), group=group, group_peer=m.peer) for m in sends]
         if operations:
-            waits = [(m.peer, f"rank {m.peer} to send {m}") for m in receives]
-            waits += [(m.peer, f"rank {m.peer} to take {m}") for m in sends]
-            _wait(dist.batch_isend_irecv(operations), waits, f"rank {rank}, step {index}", timeout)
+            waits = [(name(m.peer), f"rank {name(m.peer)} to send {m}") for m in receives]
+            waits += [(name(m.peer), f"rank {name(m.peer)} to take {m}") for m in sends]
+            _wait(dist.batch_isend_irecv(operations), waits, f"rank {name(rank)}, step {index}", timeout)
         for message in staged:
             place = _view(buffer, bounds, message)
             place.add_(landing[message]) if message.combine == REDUCE else place.copy_(landing[message])
@@ -120,24 +125,27 @@ def _wait(works: list, waits: list[tuple[int, str]], where: str, timeout: float)
 
     `waits`: for each operation, the peer that it waits for, and for what in words.
     """
-    deadline = time.monotonic() + timeout
+    start = time.monotonic()
     missing, reason = [], None
     if len(works) != len(waits):  # NCCL answers a whole batch with one work
         waits = [(waits[0][0], ", ".join(words for _, words in waits))] * len(works)
     for work, (peer, words) in zip(works, waits, strict=True):  # `ranks` reads peer and words when a rank is stuck
         try:
-            work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            work.wait(timedelta(seconds=max(start + timeout - time.monotonic(), 0.001)))
         except RuntimeError as error:
             missing.append((peer, words))
             reason = reason or error
     if missing:
         vain = "; ".join(words for _, words in missing)
-        message = f"{where}: waited {timeout:g} s in vain for {vain} ({reason})"
+        waited = round(time.monotonic() - start, 1)
+        message = f"{where}: waited {waited:g} s in vain for {vain} ({reason})"
         raise ExecutionError(message, [peer for peer, _ in missing]) from reason
 
 
 def _check_arguments(schedule: Schedule, buffer: torch.Tensor, world_size: int) -> None:
     if schedule.world_size != world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, but the group has {world_size}")
+    if not hasattr(buffer, "is_contiguous"):
+        raise ValueError(f"execute takes a tensor of torch, not a {type(buffer).__name__}")
     if buffer.dim() != 1 or not buffer.is_contiguous():
         raise ValueError(f"execute takes a flat, contiguous tensor; this one has shape {tuple(buffer.shape)}")

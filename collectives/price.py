@@ -2,7 +2,8 @@
 
 A message of n bytes takes alpha + n beta seconds (and n gamma more where it is added on arrival). It starts when both
 its ranks have finished their earlier steps; a rank sends one message at a time and receives one at a time, both at
-once. Transfers between the same two ranks in one step travel as one message, and pay alpha once.
+once. Transfers between the same two ranks in one step travel as one message, and pay alpha once. (`execute` sends one
+for each run of neighbouring chunks.)
 Source: R. Hockney, "The communication challenge for MPP", 1994.
 """
 
@@ -55,10 +56,12 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
     """
     if topology.world_size != schedule.world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, the topology for {topology.world_size}")
+    if itemsize < 1:
+        raise ValueError(f"an element has at least 1 byte, not {itemsize}")
     if num_bytes < 0 or num_bytes % itemsize:
         raise ValueError(f"a buffer of {num_bytes} bytes is not a whole number of {itemsize}-byte elements")
     ranks = schedule.world_size
-    chunk_bytes = np.diff(chunk_bounds(num_bytes // itemsize, schedule.num_chunks)) * itemsize
+    chunk_bytes = np.diff(chunk_bounds(int(num_bytes) // itemsize, schedule.num_chunks)) * itemsize
     clock = np.zeros(ranks)  # when each rank is done with its steps so far
     steps = messages = 0
     pattern, patterns = None, []

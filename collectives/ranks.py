@@ -30,6 +30,8 @@ from typing import Any
 
 import cloudpickle
 
+_swapping_main = threading.Lock()
+
 ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
 
 
@@ -49,7 +51,8 @@ def run(
     Each rank is a process with one torch thread, in a process group over `backend` ("gloo", or "nccl" with one GPU
     a rank; by default nccl only if there are as many GPUs as ranks). What a rank prints is printed here, rank after
     rank. If one raises, dies, or has not returned after `timeout` seconds, all are ended and a `RanksError` says
-    which rank it was, with its traceback, and who was waiting for whom.
+    which rank it was, with its traceback, and who was waiting for whom, as far as a blocking `send`, `recv` or
+    `execute` shows it.
     """
     if world_size < 1:
         raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
@@ -99,11 +102,11 @@ class _Run:
         for rank in range(world_size):
             mine, theirs = context.Pipe()
             process = context.Process(target=_rank_main, args=(rank, *self.setup, self.task, theirs), daemon=True)
+            self.processes.append(process)  # before it starts: an interrupt must not leave one behind
+            self.pipes.append(mine)
             with _no_main_module():
                 process.start()
             theirs.close()
-            self.processes.append(process)
-            self.pipes.append(mine)
 
     def _collect(self) -> None:
         """Read each rank's outcome as it comes, until all have returned, one fails, or the time is up."""
@@ -133,10 +136,17 @@ class _Run:
     def _fail(self, headline: str, culprit: int | None = None, details: str = "", peer: int | None = None) -> None:
         """Ask the ranks that are left where they are, and raise. `peer`: whom the culprit waited for in vain."""
         where, waits = {}, {}
-        for rank in self._unfinished():
-            where[rank], waits[rank] = ("failed", peer) if rank == culprit else self._ask(rank)
+        others = [rank for rank in self._unfinished() if rank != culprit]
+        for rank in others:
+            with contextlib.suppress(OSError):
+                self.pipes[rank].send_bytes(b"where")
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for rank in others:
+            where[rank], waits[rank] = self._whereabouts_of(rank, deadline)
+        if culprit is not None:
+            waits[culprit] = peer
         where |= {rank: "has returned" for rank in self.returned}
-        lines = [headline, *(f"  rank {rank} {where[rank]}" for rank in sorted(where) if rank != culprit)]
+        lines = [headline, *(f"  rank {rank} {where[rank]}" for rank in sorted(where))]
         if cycle := find_cycle(waits):
             lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
         for rank in sorted(set(waits.values()) - {None, culprit}):
@@ -145,12 +155,11 @@ class _Run:
                 lines.append(f"  waited for, and waiting for nobody: rank {rank}{over}")
         raise RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 
-    def _ask(self, rank: int) -> tuple[str, int | None]:
-        """Where a rank is, in words, and which rank it waits for."""
+    def _whereabouts_of(self, rank: int, deadline: float) -> tuple[str, int | None]:
+        """What a rank that was asked where it is answers by then: in words, and which rank it waits for."""
         pipe = self.pipes[rank]
         try:
-            pipe.send_bytes(b"where")
-            while pipe.poll(ANSWER_SECONDS):
+            while pipe.poll(max(deadline - time.monotonic(), 0)):
                 kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
                 if kind == "where":
                     return value
@@ -166,11 +175,14 @@ class _Run:
         """End every rank, and wait until it is gone."""
         for pipe in self.pipes:
             pipe.close()  # a rank ends itself when its pipe closes
-        for process in self.processes:
-            process.join(ANSWER_SECONDS)
+        started = [process for process in self.processes if process.pid is not None]
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for process in started:
+            process.join(max(deadline - time.monotonic(), 0))
+        for process in started:
             if process.is_alive():
                 process.kill()
-                process.join()
+            process.join()
         self.complaints = {rank: _stderr(self.folder.name, rank) for rank in range(len(self.processes))}
         self.folder.cleanup()
 
@@ -201,12 +213,13 @@ def _no_main_module():
     The function travels by cloudpickle, so a rank has no need of it; for a notebook's kernel or for pytest that
     import would cost more than all the rest.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _swapping_main:  # two runs may start at once, from two threads
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _sources(*values: Any) -> dict[str, list[str]]:
@@ -240,6 +253,8 @@ def explain_death(last_words: str) -> str:
 
 def _rank_main(rank, world_size, backend, folder, timeout, task, pipe) -> None:
     """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
+    if not os.path.isdir(folder):
+        os._exit(0)  # the run was interrupted while this rank was being started
     os.dup2(os.open(_stderr_path(folder, rank), os.O_WRONLY | os.O_CREAT), 2)  # C++ writes there when it aborts
     printed = io.StringIO()
     lock = threading.Lock()
@@ -323,10 +338,9 @@ def _is_users(frame: types.FrameType) -> bool:
 
 def _traceback(error: BaseException) -> str:
     """The traceback of a rank, from the learner's function on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.name != "_rank_main"]
-    lines = traceback.format_list(own) + traceback.format_exception_only(error)
-    return "Traceback of the rank (most recent call last):\n" + "".join(lines)
+    told = traceback.TracebackException.from_exception(error)  # with its causes
+    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if frame.name != "_rank_main"])
+    return "".join(told.format())
 
 
 def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: float, backend: str | None) -> list:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ class Step:
     @classmethod
     def of(cls, transfers: Iterable[Transfer | tuple], phase: str = "") -> Step:
         """A step from readable transfers (or plain tuples `(src, dst, chunk, combine)`)."""
-        transfers = [Transfer(*transfer) for transfer in transfers]
+        transfers = [_transfer(transfer) for transfer in transfers]
         src, dst, chunk = (np.array([t[i] for t in transfers], dtype=np.int64) for i in range(3))
         return cls(src, dst, chunk, tuple(t.combine for t in transfers), phase)
 
@@ -138,17 +139,28 @@ class Schedule:
 
     def validate(self) -> None:
         """Raise `ScheduleError` at the first transfer that no machine could carry out as written."""
-        for index, step in enumerate(self):
+        for number, step in enumerate(self):
             fault = step_fault(step, self.world_size, self.num_chunks)
             if fault:
-                raise ScheduleError(f"{self.name}, step {index}: {fault}")
+                raise ScheduleError(f"{self.name}, step {number}: {fault}")
 
     def __str__(self) -> str:
         steps = list(islice(self, PRINTED_STEPS + 1))
-        lines = [f"step {index}: {step}" for index, step in enumerate(steps[:PRINTED_STEPS])]
+        lines = [f"step {number}: {step}" for number, step in enumerate(steps[:PRINTED_STEPS])]
         if len(steps) > PRINTED_STEPS:
             lines.append("... and more steps")
         return "\n".join(lines) or "no steps: nothing has to move"
+
+
+def _transfer(given: Transfer | tuple) -> Transfer:
+    """A transfer from a tuple; `ScheduleError` if it is none, or if its numbers are not whole."""
+    try:
+        src, dst, chunk, combine = Transfer(*given)
+        return Transfer(index(src), index(dst), index(chunk), combine)
+    except TypeError:
+        raise ScheduleError(
+            f"{given!r} is no transfer: (src, dst, chunk, combine), the first three whole numbers"
+        ) from None
 
 
 def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:

@@ -87,3 +87,32 @@ def test_a_schedule_is_held_to_its_own_root():
 def test_shards_need_chunks_that_can_be_dealt_out():
     with pytest.raises(ValueError, match="3 chunks cannot be dealt out evenly to 2 ranks"):
         contracts.reduce_scatter.check(Schedule.of(2, 3, []))
+
+
+@pytest.mark.parametrize(
+    ("contract", "schedule", "words"),
+    [
+        (
+            contracts.reduce,
+            Schedule.of(3, 1, [[(2, 1, 0, "reduce")], [(0, 1, 0, "reduce"), (2, 1, 0, "reduce")]], root=1),
+            "step 1 adds rank 2 a second time (0:2→1+)",
+        ),
+        (
+            contracts.all_reduce,
+            Schedule.of(4, 4, [[t for t in ring_steps()[0] if t[2] != 3], *list(ring.all_reduce(4))[1:]]),
+            "step 3 copies over rank 0, which is not in what arrives (3:3→0)",
+        ),
+        (
+            contracts.all_gather,
+            Schedule.of(
+                4, 4, [[t for t in next(iter(ring.all_gather(4))) if t[2] != 1], *list(ring.all_gather(4))[1:]]
+            ),
+            "in step 1 rank 2 sends chunk 1 before it has it (1:2→3)",
+        ),
+    ],
+    ids=["the transfer that repeats", "a sum that was never complete", "a copy of nothing"],
+)
+def test_a_fault_is_blamed_on_the_transfer_that_commits_it(contract, schedule, words):
+    with pytest.raises(contracts.ContractError) as refusal:
+        contract.check(schedule)
+    assert words in str(refusal.value)

@@ -83,6 +83,20 @@ def test_a_group_counts_its_own_ranks():
     assert ranks.run(in_a_subgroup, 4) == [0.0, 4.0, 2.0, 4.0]
 
 
+def waits_in_a_subgroup(rank, world_size):
+    pair = dist.new_group([2, 3])
+    if rank == 2:
+        execute(ring.all_reduce(2), torch.ones(8), group=pair)
+    elif rank == 3:
+        dist.recv(torch.ones(1), 2)
+
+
+def test_ranks_of_a_subgroup_are_named_as_everybody_knows_them():
+    with pytest.raises(ranks.RanksError, match="rank 2 → rank 3 → rank 2") as failure:
+        ranks.run(waits_in_a_subgroup, 4, timeout=2)
+    assert failure.value.waits == {2: 3, 3: 2}
+
+
 def one_stays_away(rank, world_size):
     if rank == 2:
         return "went home"
@@ -93,7 +107,7 @@ def test_a_rank_that_never_shows_up_is_named_after_the_time_out():
     with pytest.raises(ranks.RanksError) as failure:
         ranks.run(one_stays_away, 4, timeout=20)
     words = str(failure.value)
-    assert re.search(r"rank \d, step \d: waited 1 s in vain for rank \d to", words)
+    assert re.search(r"rank \d, step \d: waited 1(\.\d)? s in vain for rank \d to", words)
     assert "rank 2 has returned" in words
     assert "waited for, and waiting for nobody: rank 2" in words
 

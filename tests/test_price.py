@@ -71,6 +71,11 @@ def test_what_cannot_be_priced_is_refused(num_bytes, ranks, complaint):
         price(ring.all_reduce(4), num_bytes, topology.uniform(ranks, ALPHA, BETA), itemsize=4)
 
 
+def test_a_size_may_be_written_as_a_power_of_ten():
+    links = topology.uniform(4, ALPHA, BETA)
+    assert price(ring.all_reduce(4), 1e6, links).seconds == price(ring.all_reduce(4), 1_000_000, links).seconds
+
+
 def test_a_link_cannot_be_faster_than_instant():
     with pytest.raises(ValueError, match="at least 0"):
         Link(-1e-6, 0)

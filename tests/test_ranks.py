@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -132,6 +133,26 @@ def test_the_line_of_a_function_that_is_passed_along_is_shown_too():
 
 def fails():
     return 1 / 0
+
+
+def test_runs_from_several_threads_do_not_disturb_each_other():
+    main = sys.modules["__main__"]
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda base: ranks.run(lambda rank, world_size: base + rank, 2), range(4)))
+    assert results == [[base, base + 1] for base in range(4)]
+    assert sys.modules["__main__"] is main
+
+
+def with_a_cause(rank, world_size):
+    try:
+        return [][rank]
+    except IndexError as error:
+        raise ValueError("no data") from error
+
+
+def test_a_traceback_tells_the_cause_too():
+    with pytest.raises(ranks.RanksError, match=r"(?s)IndexError.*direct cause.*ValueError: no data"):
+        ranks.run(with_a_cause, 1)
 
 
 def never_comes_back(rank, world_size):

@@ -53,6 +53,12 @@ def test_sends_of_a_step_read_the_state_before_it():
     assert slots.tolist() == [[20], [10]]
 
 
+@pytest.mark.parametrize("given", [(0.9, 1.5, 0), ("0", "1", 0), (0, 1), None, (0, 1, 0, "copy", 5)])
+def test_what_is_no_transfer_is_refused_and_not_rounded(given):
+    with pytest.raises(ScheduleError, match="is no transfer"):
+        Schedule.of(4, 4, [[given]])
+
+
 @pytest.mark.parametrize("world_size", [0, -1, 4.0, "4"])
 def test_a_world_is_a_whole_number_of_ranks(world_size):
     with pytest.raises(ScheduleError, match="world_size is a whole number of at least 1, not"):
