@@ -46,7 +46,6 @@ class Contract:
 
     name: str
     write: Callable[[int, int, int], Terms]
-    rooted: bool = False
 
     def terms(self, schedule: Schedule) -> Terms:
         """This contract for the size (and the root, if the contract has one) of `schedule`."""
@@ -197,9 +196,9 @@ reduce_scatter = Contract("reduce_scatter", _reduce_scatter)
 """Every rank begins with a buffer; rank r ends with its own shard of the sum."""
 all_gather = Contract("all_gather", _all_gather)
 """Every rank begins with its own shard; all end with all shards."""
-broadcast = Contract("broadcast", _broadcast, rooted=True)
+broadcast = Contract("broadcast", _broadcast)
 """The root begins with a buffer; all end with it."""
-reduce = Contract("reduce", _reduce, rooted=True)
+reduce = Contract("reduce", _reduce)
 """Every rank begins with a buffer; the root ends with the sum."""
 
 BY_NAME = {contract.name: contract for contract in (all_reduce, reduce_scatter, all_gather, broadcast, reduce)}

@@ -57,11 +57,7 @@ def execute(
     rank = dist.get_rank(group)
     _check_arguments(schedule, buffer, dist.get_world_size(group))
     bounds = chunk_bounds(len(buffer), schedule.num_chunks).tolist()
-
-    def name(peer: int) -> int:
-        """The number by which everybody knows a rank of this group."""
-        return dist.get_global_rank(group or dist.group.WORLD, peer)
-
+    names = dist.get_process_group_ranks(group)  # the number by which everybody knows each rank of the group
     scratch = buffer.new_empty(0)
     for index, step in enumerate(schedule):
         sends, receives = messages(step, rank)
@@ -79,9 +75,9 @@ def execute(
         operations = [dist.P2POp(dist.irecv, landing[m], group=group, group_peer=m.peer) for m in receives]
         operations += [dist.P2POp(dist.isend, _view(buffer, bounds, m), group=group, group_peer=m.peer) for m in sends]
         if operations:
-            waits = [(name(m.peer), f"rank {name(m.peer)} to send {m}") for m in receives]
-            waits += [(name(m.peer), f"rank {name(m.peer)} to take {m}") for m in sends]
-            _wait(dist.batch_isend_irecv(operations), waits, f"rank {name(rank)}, step {index}", timeout)
+            waits = [(names[m.peer], f"rank {names[m.peer]} to send {m}") for m in receives]
+            waits += [(names[m.peer], f"rank {names[m.peer]} to take {m}") for m in sends]
+            _wait(dist.batch_isend_irecv(operations), waits, f"rank {names[rank]}, step {index}", timeout)
         for message in staged:
             place = _view(buffer, bounds, message)
             place.add_(landing[message]) if message.combine == REDUCE else place.copy_(landing[message])

@@ -99,8 +99,9 @@ class _Pattern:
 
     def __init__(self, step: Step, topology: Topology):
         self.step = step
-        pairs, self.message = np.unique(step.src * topology.world_size + step.dst, return_inverse=True)
-        order = np.argsort(np.unique(self.message, return_index=True)[1])  # messages in the order they are written
+        codes = step.src * topology.world_size + step.dst
+        pairs, first, self.message = np.unique(codes, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # messages in the order they are written
         self.message = np.argsort(order)[self.message]
         self.src, self.dst = np.divmod(pairs[order], topology.world_size)
         self.alpha, self.beta = topology.seconds(self.src, self.dst)

@@ -73,7 +73,6 @@ class _Run:
 
     def __init__(self, function: Callable, world_size: int, args: tuple, timeout: float, backend: str):
         self.timeout = timeout
-        self.function = function
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self.task = cloudpickle.dumps((function, args, _sources(function, *args)))
         self.setup = (world_size, backend, self.folder.name, timeout)
