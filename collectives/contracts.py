@@ -1,7 +1,7 @@
 """What each collective promises, apart from how any algorithm keeps the promise.
 
-A contract says three things about every slot (rank, chunk): whether it holds data before, whether it must hold the
-result after, and which ranks' data a finished chunk is the sum of. `check` proves a schedule against it for all
+A contract says for every slot (rank, chunk) whether it holds data before, whether it must hold the result after, and
+which ranks' data, from which of their chunks, the result is the sum of. `check` proves a schedule against it for all
 inputs by counting contributions, or names the rank, the chunk and what is wrong.
 
 In a contract that gives each rank a shard, the chunks are dealt out in order: with as many chunks as ranks, rank r
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from .dataflow import contributions, last_write
+from .dataflow import Contents, contributions, last_write
 from .schedule import COPY, REDUCE, Schedule
 
 
@@ -37,7 +38,22 @@ class Terms(NamedTuple):
 
     given: np.ndarray  # bool [world_size, num_chunks]: slots that hold data before
     wanted: np.ndarray  # bool [world_size, num_chunks]: slots that must hold a finished chunk after
-    parts: np.ndarray  # int [num_chunks, world_size]: how often each rank's data is in a finished chunk
+    parts: np.ndarray  # int [world_size, num_chunks, world_size]: how often each rank's data is in a finished slot
+    origin: np.ndarray  # int [world_size, num_chunks]: which of their chunks it is the sum of
+    repeats: bool = False  # whether a part may be there more often: a signal that is heard twice is heard
+
+    def finished(self, contents: Contents) -> np.ndarray:
+        """Which slots hold just what they must hold if they are wanted: bool [world_size, num_chunks]."""
+        enough = contents.ranks >= self.parts if self.repeats else contents.ranks == self.parts
+        return enough.all(axis=-1) & (contents.of_chunk() == self.origin)
+
+    def excess(self, contents: Contents) -> np.ndarray:
+        """Where a slot holds a rank's data more often than any finished slot with data of that chunk: [..., rank]."""
+        if self.repeats:
+            return np.zeros(self.parts.shape, dtype=bool)
+        most = np.zeros(self.parts.shape[1:], dtype=self.parts.dtype)  # by the chunk that the data was in at first
+        np.maximum.at(most, self.origin, self.parts)
+        return contents.ranks > most[contents.of_chunk()]
 
 
 @dataclass(frozen=True)
@@ -49,10 +65,7 @@ class Contract:
 
     def terms(self, schedule: Schedule) -> Terms:
         """This contract for the size (and the root, if the contract has one) of `schedule`."""
-        root = schedule.root or 0
-        if not 0 <= root < schedule.world_size:
-            raise ValueError(f"{self.name}: root {root} is not one of the {schedule.world_size} ranks")
-        return self.write(schedule.world_size, schedule.num_chunks, root)
+        return self.write(schedule.world_size, schedule.num_chunks, schedule.root or 0)
 
     def check(self, schedule: Schedule) -> None:
         """Return None if `schedule` keeps the promise for all inputs; raise `ContractError` if it does not.
@@ -64,11 +77,11 @@ class Contract:
         terms = self.terms(schedule)
         for final in contributions(schedule):
             pass
-        wrong = terms.wanted & (final != terms.parts).any(axis=-1)
+        wrong = terms.wanted & ~terms.finished(final)
         if not wrong.any():
             return
         # A contribution counted twice explains the others, so it is the slot to tell of.
-        double = wrong & (final > terms.parts).any(axis=-1)
+        double = wrong & terms.excess(final).any(axis=-1)
         rank, chunk = (int(i) for i in np.argwhere(double if double.any() else wrong)[0])
         step, fault = diagnose(schedule, terms, final, rank, chunk)
         others = int(wrong.sum()) - 1
@@ -77,60 +90,72 @@ class Contract:
         raise ContractError(message, rank, chunk, step, wrong)
 
 
-def diagnose(schedule: Schedule, terms: Terms, final: np.ndarray, rank: int, chunk: int) -> tuple[int | None, str]:
+def diagnose(schedule: Schedule, terms: Terms, final: Contents, rank: int, chunk: int) -> tuple[int | None, str]:
     """Why the slot (rank, chunk) ended wrong: the step that did it (None if no step did) and the fault in words."""
-    holds, parts = final[rank, chunk], terms.parts[chunk]
+    holds, parts = final.ranks[rank, chunk], terms.parts[rank, chunk]
     faults = []
-    if (twice := (holds > parts) & (parts > 0)).any():
+    if (twice := (holds > parts) & (parts > 0) & (not terms.repeats)).any():
         faults.append(f"holds {ranks_in_words(twice)} {'twice' if holds[twice].max() == 2 else 'too often'}")
     if (foreign := (holds > 0) & (parts == 0)).any():
         faults.append(f"holds what {ranks_in_words(foreign)} began with")
     if (missing := holds < parts).any():
         faults.append(f"lacks {ranks_in_words(missing)}")
-    states = [state[:, chunk].copy() for state in contributions(schedule)]  # of the one chunk, for memory's sake
-    step, cause = twice_added(schedule, states, parts, chunk) if twice.any() else (None, None)
+    if misplaced := _misplaced(final, terms, rank, chunk):
+        faults.append(misplaced)
+    step, cause = twice_added(schedule, terms, rank, chunk) if twice.any() else (None, None)
     if cause is None:
-        step, cause = wrongly_written(schedule, states, terms, rank, chunk)
-    elsewhere = np.flatnonzero((final[:, chunk] == parts).all(axis=-1))
-    if len(elsewhere):
+        step, cause = wrongly_written(schedule, terms, rank, chunk)
+    right = (final.ranks[:, chunk] == parts).all(axis=-1) & (final.of_chunk()[:, chunk] == terms.origin[rank, chunk])
+    if len(elsewhere := np.flatnonzero(right)):
         cause += f"; the finished chunk {chunk} is on {ranks_in_words(elsewhere)}"
     return step, f"{' and '.join(faults)}: {cause}"
 
 
-def twice_added(schedule: Schedule, states: list, parts: np.ndarray, chunk: int) -> tuple[int, str] | tuple:
+def _misplaced(final: Contents, terms: Terms, rank: int, chunk: int) -> str:
+    """What is wrong with *which* chunk's data the slot holds, in words; "" if nothing is."""
+    found, origin = np.flatnonzero(final.chunks[rank, chunk]), int(terms.origin[rank, chunk])
+    if list(found) in ([], [origin]):
+        return ""
+    return f"holds what was in chunk{'s' if len(found) > 1 else ''} {listed(found)} instead of chunk {origin}"
+
+
+def twice_added(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> tuple[int, str] | tuple[None, None]:
     """The first step, on any rank, that adds to `chunk` what is already in the sum: (step, words)."""
-    for index, step in enumerate(schedule):
-        before, after = states[index], states[index + 1]
-        for transfer in step:
-            again = (after[transfer.dst] > parts) & (after[transfer.dst] > before[transfer.dst])
-            again &= before[transfer.src] > 0
-            if transfer.chunk == chunk and transfer.combine == REDUCE and again.any():
+    parts = terms.parts[rank, chunk]
+    for index, (step, (before, after)) in enumerate(zip(schedule, pairwise(contributions(schedule)), strict=True)):
+        for transfer in step.singles:
+            slot = transfer.dst, transfer.lands
+            again = (after.ranks[slot] > parts) & (after.ranks[slot] > before.ranks[slot])
+            again &= before.ranks[transfer.src, transfer.chunk] > 0
+            if transfer.lands == chunk and transfer.combine == REDUCE and again.any():
                 return index, f"step {index} adds {ranks_in_words(again)} a second time ({transfer})"
     return None, None
 
 
-def wrongly_written(schedule: Schedule, states: list, terms: Terms, rank: int, chunk: int) -> tuple[int | None, str]:
+def wrongly_written(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> tuple[int | None, str]:
     """Where the wrong value of the slot (rank, chunk) came from: (step, words), followed back through the copies."""
-    written = last_write(schedule, rank, chunk, before=len(states) - 1)
+    written = last_write(schedule, rank, chunk, before=sum(1 for _ in schedule))
     if written is None:
         return None, "no step ever writes it"
     index, transfer = written
     while transfer.combine == COPY:
-        earlier = last_write(schedule, transfer.src, chunk, before=index)
+        earlier = last_write(schedule, transfer.src, transfer.chunk, before=index)
         if earlier is None or earlier[1].combine != COPY:
             break
         index, transfer = earlier
-    before, parts = states[index], terms.parts[chunk]
-    sent = before[transfer.src]
-    if not terms.given[transfer.src, chunk] and last_write(schedule, transfer.src, chunk, before=index) is None:
-        return index, f"in step {index} rank {transfer.src} sends chunk {chunk} before it has it ({transfer})"
-    newer = (before >= sent).all(axis=-1) & (before > sent).any(axis=-1) & (before <= parts).all(axis=-1)
+    source = transfer.src, transfer.chunk
+    before = next(islice(contributions(schedule), index, None)).ranks
+    sent, parts = before[source], terms.parts[rank, chunk]
+    if not terms.given[source] and last_write(schedule, *source, before=index) is None:
+        return index, f"in step {index} rank {source[0]} sends chunk {source[1]} before it has it ({transfer})"
+    rivals = before[:, source[1]]  # the same chunk on all ranks: [world_size, world_size]
+    newer = (rivals >= sent).all(axis=-1) & (rivals > sent).any(axis=-1) & (rivals <= parts).all(axis=-1)
     if transfer.combine == COPY and newer.any():
         holder = ranks_in_words(np.flatnonzero(newer)[:1])
         return index, f"step {index} forwards a stale value ({transfer}): {holder} already holds a newer sum"
-    lost = (before[transfer.dst] > sent) & (transfer.combine == COPY)
+    lost = (before[transfer.dst, transfer.lands] > sent) & (transfer.combine == COPY)
     if parts.sum() > 1 and lost.any():
-        ever_added = any(t.chunk == chunk and t.combine == REDUCE for step in schedule for t in step)
+        ever_added = any(t.lands == chunk and t.combine == REDUCE for step in schedule for t in step.singles)
         instead = ", which is not in what arrives" if ever_added else " instead of adding"
         return index, f"step {index} copies over {ranks_in_words(lost)}{instead} ({transfer})"
     what = "its value comes from" if index != written[0] else "the last to write it is"
@@ -139,10 +164,14 @@ def wrongly_written(schedule: Schedule, states: list, terms: Terms, rank: int, c
 
 def ranks_in_words(ranks: np.ndarray) -> str:
     """ "rank 2" or "ranks 0, 1 and 3", from rank numbers or from a bool array [world_size]."""
-    numbers = [str(rank) for rank in (np.flatnonzero(ranks) if ranks.dtype == bool else ranks)]
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    numbers = np.flatnonzero(ranks) if ranks.dtype == bool else ranks
+    return f"rank{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+
+
+def listed(numbers: np.ndarray) -> str:
+    """ "2", or "0, 1 and 3"."""
+    texts = [str(number) for number in numbers]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
 
 def owners(world_size: int, num_chunks: int) -> np.ndarray:
@@ -164,30 +193,72 @@ def _shards(world_size: int, num_chunks: int) -> np.ndarray:
     return np.arange(world_size)[:, None] == owners(world_size, num_chunks)
 
 
-def _sum_of_all(world_size: int, num_chunks: int) -> np.ndarray:
-    return np.ones((num_chunks, world_size), dtype=np.int64)
+def _terms(given: np.ndarray, wanted: np.ndarray, contributors: np.ndarray, **more) -> Terms:
+    """Terms in which every chunk stays where it is in the buffer, and is the sum of the same ranks wherever it ends.
+
+    `contributors`: bool [num_chunks, world_size], the ranks whose data a finished chunk contains.
+    """
+    ranks, chunks = given.shape
+    parts = np.broadcast_to(contributors.astype(np.int64), (ranks, chunks, ranks))
+    return Terms(given, wanted, parts, np.broadcast_to(np.arange(chunks), (ranks, chunks)), **more)
 
 
 def _all_reduce(ranks: int, chunks: int, root: int) -> Terms:
-    return Terms(_everywhere(ranks, chunks), _everywhere(ranks, chunks), _sum_of_all(ranks, chunks))
+    everywhere = _everywhere(ranks, chunks)
+    return _terms(everywhere, everywhere, everywhere.T)
 
 
 def _reduce_scatter(ranks: int, chunks: int, root: int) -> Terms:
-    return Terms(_everywhere(ranks, chunks), _shards(ranks, chunks), _sum_of_all(ranks, chunks))
+    everywhere = _everywhere(ranks, chunks)
+    return _terms(everywhere, _shards(ranks, chunks), everywhere.T)
 
 
 def _all_gather(ranks: int, chunks: int, root: int) -> Terms:
     shards = _shards(ranks, chunks)
-    return Terms(shards, _everywhere(ranks, chunks), shards.T.astype(np.int64))
+    return _terms(shards, _everywhere(ranks, chunks), shards.T)
 
 
 def _broadcast(ranks: int, chunks: int, root: int) -> Terms:
     at_root = _on(root, ranks, chunks)
-    return Terms(at_root, _everywhere(ranks, chunks), at_root.T.astype(np.int64))
+    return _terms(at_root, _everywhere(ranks, chunks), at_root.T)
 
 
 def _reduce(ranks: int, chunks: int, root: int) -> Terms:
-    return Terms(_everywhere(ranks, chunks), _on(root, ranks, chunks), _sum_of_all(ranks, chunks))
+    everywhere = _everywhere(ranks, chunks)
+    return _terms(everywhere, _on(root, ranks, chunks), everywhere.T)
+
+
+def _scatter(ranks: int, chunks: int, root: int) -> Terms:
+    at_root = _on(root, ranks, chunks)
+    return _terms(at_root, _shards(ranks, chunks), at_root.T)
+
+
+def _gather(ranks: int, chunks: int, root: int) -> Terms:
+    shards = _shards(ranks, chunks)
+    return _terms(shards, _on(root, ranks, chunks), shards.T)
+
+
+def _all_to_all(ranks: int, chunks: int, root: int) -> Terms:
+    """Slot (rank, chunk) ends with what was in chunk `rank` of rank `chunk`: each chunk number counts as an owner."""
+    owner, share = owners(ranks, chunks), chunks // ranks  # with a share of several chunks, they keep their order
+    rank, chunk = np.indices((ranks, chunks))
+    everywhere = _everywhere(ranks, chunks)
+    parts = np.equal.outer(owner[chunk], np.arange(ranks)).astype(np.int64)
+    return Terms(everywhere, everywhere, parts, rank * share + chunk % share)
+
+
+def _all_to_all_uneven(ranks: int, chunks: int, root: int) -> Terms:
+    """Chunk src x P + dst is the block that src has for dst: there are P x P of them, of any length."""
+    if chunks != ranks * ranks:
+        raise ValueError(f"all_to_all_uneven has a chunk for each pair of its {ranks} ranks, not {chunks} chunks")
+    src, dst = np.divmod(np.arange(chunks), ranks)
+    before, after = (np.arange(ranks)[:, None] == owner for owner in (src, dst))
+    return _terms(before, after, before.T)
+
+
+def _barrier(ranks: int, chunks: int, root: int) -> Terms:
+    everywhere = _everywhere(ranks, chunks)
+    return _terms(everywhere, everywhere, everywhere.T, repeats=True)
 
 
 all_reduce = Contract("all_reduce", _all_reduce)
@@ -200,8 +271,24 @@ broadcast = Contract("broadcast", _broadcast)
 """The root begins with a buffer; all end with it."""
 reduce = Contract("reduce", _reduce)
 """Every rank begins with a buffer; the root ends with the sum."""
+scatter = Contract("scatter", _scatter)
+"""The root begins with a buffer; rank r ends with its own shard of it."""
+gather = Contract("gather", _gather)
+"""Every rank begins with its own shard; the root ends with all of them."""
+all_to_all = Contract("all_to_all", _all_to_all)
+"""Every rank begins with a shard for each rank; rank r ends with what each had for it, in their order: a transpose."""
+all_to_all_uneven = Contract("all_to_all_uneven", _all_to_all_uneven)
+"""The same with a block of its own length for each pair of ranks, all in one numbering: src x P + dst."""
+barrier = Contract("barrier", _barrier)
+"""No data: every rank ends only when it has heard, perhaps through others, that every rank has begun."""
 
-BY_NAME = {contract.name: contract for contract in (all_reduce, reduce_scatter, all_gather, broadcast, reduce)}
+BY_NAME = {
+    contract.name: contract
+    for contract in (
+        *(broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_reduce),
+        *(all_to_all, all_to_all_uneven, barrier),
+    )
+}
 
 
 def of(schedule: Schedule) -> Contract | None:

@@ -10,25 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from .schedule import Schedule, Transfer
 
 
-def contributions(schedule: Schedule) -> Iterator[np.ndarray]:
-    """What every slot is a sum of: before the first step, and then after each step.
+class Contents(NamedTuple):
+    """What every slot is a sum of, at one moment: how often it contains each rank's input, and which part of it.
 
-    Yields `num_steps + 1` int arrays [world_size, num_chunks, world_size]: entry [rank, chunk, contributor] says how
-    often the buffer that `contributor` began with is contained in what the slot (rank, chunk) holds now.
+    `ranks`: int [world_size, num_chunks, world_size]; entry [rank, chunk, contributor] counts the contributor's
+    data in the slot (rank, chunk). `chunks`: int [world_size, num_chunks, num_chunks]; the same counts by the chunk
+    that the data was in at first. A slot whose counts are all of one chunk holds sums of that chunk and nothing else.
     """
+
+    ranks: np.ndarray
+    chunks: np.ndarray
+
+    def of_chunk(self) -> np.ndarray:
+        """The chunk whose data each slot holds: int [world_size, num_chunks]; -1 if it mixes several, or is empty."""
+        pure = (self.chunks > 0).sum(axis=-1) == 1
+        return np.where(pure, self.chunks.argmax(axis=-1), -1)
+
+
+def contributions(schedule: Schedule) -> Iterator[Contents]:
+    """What every slot is a sum of: before the first step, and then after each step, `num_steps + 1` times."""
     ranks, chunks = schedule.world_size, schedule.num_chunks
-    counts = np.zeros((ranks, chunks, ranks), dtype=np.int64)
-    counts[np.arange(ranks), :, np.arange(ranks)] = 1  # at first every slot holds its own rank, once
-    yield counts.copy()
+    counts = np.zeros((ranks, chunks, ranks + chunks), dtype=np.int64)
+    counts[np.arange(ranks), :, np.arange(ranks)] = 1  # at first every slot holds its own rank, once,
+    counts[:, np.arange(chunks), ranks + np.arange(chunks)] = 1  # and its own chunk
+    yield _contents(counts)
     for step in schedule:
         step.apply(counts)
-        yield counts.copy()
+        yield _contents(counts)
+
+
+def _contents(counts: np.ndarray) -> Contents:
+    """The two views of a copy of `counts`, which goes on changing."""
+    counts = counts.copy()
+    return Contents(counts[..., : len(counts)], counts[..., len(counts) :])
 
 
 def live(schedule: Schedule, wanted: np.ndarray) -> list[np.ndarray]:
@@ -39,20 +60,20 @@ def live(schedule: Schedule, wanted: np.ndarray) -> list[np.ndarray]:
     it overwrites, an addition needs what it adds to if the sum is needed.
     """
     needed = [np.array(wanted, dtype=bool)]
-    for step in reversed(list(schedule)):
+    for step in reversed([step.singles for step in schedule]):
         before = needed[-1].copy()
         copies = ~step.reduces
-        before[step.dst[copies], step.chunk[copies]] = False
+        before[step.dst[copies], step.lands[copies]] = False
         before[step.src, step.chunk] = True
         needed.append(before)
     return needed[::-1]
 
 
 def last_write(schedule: Schedule, rank: int, chunk: int, before: int) -> tuple[int, Transfer] | None:
-    """The last transfer into the slot (rank, chunk) in the steps ahead of step `before`, as (step, transfer)."""
+    """The last transfer of a chunk into the slot (rank, chunk) ahead of step `before`, as (step, transfer)."""
     found = None
     for index, step in enumerate(islice(schedule, before)):
-        for transfer in step:
-            if (transfer.dst, transfer.chunk) == (rank, chunk):
+        for transfer in step.singles:
+            if (transfer.dst, transfer.lands) == (rank, chunk):
                 found = index, transfer
     return found

@@ -23,7 +23,7 @@ import numpy as np
 
 from . import contracts
 from .contracts import Contract, ContractError, Terms, ranks_in_words
-from .dataflow import contributions, live
+from .dataflow import Contents, contributions, live
 from .schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.still` pays for it
@@ -54,8 +54,9 @@ SPOKEN_TRANSFERS = 2  # up to so many, each is a full sentence with its outcome
 class Frame(NamedTuple):
     """The machine at one moment: before the first step, or after a step.
 
-    `step`: the step that led here; None before the first. `counts`: int [world_size, num_chunks, world_size], how
-    often each slot holds each rank's input. `kinds`: str [world_size, num_chunks], one of `KINDS` for each slot.
+    `step`: the step that led here, with one chunk a transfer; None before the first. `counts`: int [world_size,
+    num_chunks, world_size], how often each slot holds each rank's input. `kinds`: str [world_size, num_chunks], one
+    of `KINDS` for each slot.
     """
 
     step: Step | None
@@ -76,11 +77,11 @@ def draw(schedule: Schedule, contract: Contract | None = None, caption: str | No
 def frames(schedule: Schedule, contract: Contract | None = None) -> list[Frame]:
     """What every slot holds and what it is worth: `num_steps + 1` frames, the first before any step."""
     terms, fault = _terms(schedule, contract), find_fault(schedule, contract)
-    steps, written, told = [None, *schedule], terms.given.copy(), []
-    for step, counts, needed in zip(steps, contributions(schedule), live(schedule, terms.wanted), strict=True):
+    steps, written, told = [None, *(step.singles for step in schedule)], terms.given.copy(), []
+    for step, contents, needed in zip(steps, contributions(schedule), live(schedule, terms.wanted), strict=True):
         if step is not None:
-            written[step.dst, step.chunk] = True
-        told.append(Frame(step, counts, _kinds(counts, written, needed, terms.parts)))
+            written[step.dst, step.lands] = True
+        told.append(Frame(step, contents.ranks, _kinds(contents, written, needed, terms)))
     if fault is not None:
         told[-1].kinds[fault.wrong] = "wrong"
     return told
@@ -102,20 +103,20 @@ def _terms(schedule: Schedule, contract: Contract | None) -> Terms:
     contract = contract or contracts.of(schedule)
     if contract is not None:
         return contract.terms(schedule)
-    everywhere = np.ones((schedule.world_size, schedule.num_chunks), dtype=bool)
-    out_of_reach = np.full((schedule.num_chunks, schedule.world_size), np.inf)
-    return Terms(everywhere, everywhere, out_of_reach)
+    shape = schedule.world_size, schedule.num_chunks
+    everywhere, out_of_reach = np.ones(shape, dtype=bool), np.full((*shape, schedule.world_size), np.inf)
+    return Terms(everywhere, everywhere, out_of_reach, np.broadcast_to(np.arange(schedule.num_chunks), shape))
 
 
-def _kinds(counts: np.ndarray, written: np.ndarray, needed: np.ndarray, parts: np.ndarray) -> np.ndarray:
+def _kinds(contents: Contents, written: np.ndarray, needed: np.ndarray, terms: Terms) -> np.ndarray:
     """The kind of every slot, str [world_size, num_chunks]: the first of these that is true of it."""
-    only_own = np.eye(len(counts), dtype=int)[:, None, :]
+    only_own = np.eye(len(contents.ranks), dtype=int)[:, None, :]
     signs = {
         "empty": ~written,
         "stale": ~needed,  # also when it holds too much: nobody will read that
-        "wrong": (counts > parts).any(axis=-1),
-        "finished": (counts == parts).all(axis=-1),
-        "own": (counts == only_own).all(axis=-1),
+        "wrong": terms.excess(contents).any(axis=-1),
+        "finished": terms.finished(contents),
+        "own": (contents.ranks == only_own).all(axis=-1),
     }
     return np.select(list(signs.values()), list(signs), default="partial")
 
@@ -167,23 +168,30 @@ def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
     if len(transfers) <= SPOKEN_TRANSFERS:
         return " ".join(_move_one(transfer, takes, counts) for transfer in transfers)
     shifts = {(t.dst - t.src) % len(counts) for t in transfers}
-    if len({t.chunk for t in transfers}) == 1:
+    if len({chunk for t in transfers for chunk in (t.chunk, t.lands)}) == 1:
         pairs = _listed([f"rank {t.src} to rank {t.dst}" for t in transfers])
         return f"Chunk {transfers[0].chunk} goes from {pairs}; each receiver {takes}."
-    if len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
+    stay = all(t.lands == t.chunk for t in transfers)
+    if stay and len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
         shift = shifts.pop()
         neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
         to = neighbours.get(shift, f"the rank {shift} further on")
         sends = _listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
         return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
     lands = "added" if transfers[0].combine == REDUCE else "copied"
+    if any(t.lands != t.chunk for t in transfers):
+        routes = _listed(
+            [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers], ", "
+        )
+        return f"{len(transfers)} chunks move and are {lands} where they land: {routes}."
     return f"{len(transfers)} chunks move and are {lands} where they land: {_routes(transfers)}."
 
 
 def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
-    now = ranks_in_words(counts[transfer.dst, transfer.chunk] > 0)
+    now = ranks_in_words(counts[transfer.dst, transfer.lands] > 0)
     outcome = f" and now holds {now}" if transfer.combine == REDUCE else ""
-    return f"Rank {transfer.src} sends chunk {transfer.chunk} to rank {transfer.dst}, which {takes}{outcome}."
+    place = f" as its chunk {transfer.lands}" if transfer.lands != transfer.chunk else ""
+    return f"Rank {transfer.src} sends chunk {transfer.chunk} to rank {transfer.dst}, which {takes}{place}{outcome}."
 
 
 def _routes(transfers: list[Transfer]) -> str:
@@ -203,7 +211,7 @@ def _routes(transfers: list[Transfer]) -> str:
 def _outcomes(before: Frame, after: Frame) -> list[str]:
     """What the step changed for the slots: how big the sums are, and what is now finished, stale or wrong."""
     sentences, adds = [], after.step.reduces
-    arrived = after.step.dst[adds], after.step.chunk[adds]
+    arrived = after.step.dst[adds], after.step.lands[adds]
     sizes = set((after.counts[arrived] > 0).sum(axis=-1).tolist())
     if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and (after.counts[arrived] <= 1).all():
         size = sizes.pop()
@@ -280,15 +288,15 @@ class Drawing:
 
         The letter is the kind's first, the digits are ranks in hexadecimal, and one that is held more than once is
         written twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step; each
-        step has its transfers [src, dst, chunk, adds, lane, goes wrong] and the slots that it changed. `alarms` are the
-        frames that a broken contract marks: the one after the step that did it, and the last.
+        step has its transfers [src, dst, chunk, adds, lane, goes wrong, into] and the slots that it changed. `alarms`
+        are the frames that a broken contract marks: the one after the step that did it, and the last.
         """
         slots = [_slot_texts(frame) for frame in self.frames]
         steps = []
         for index, (before, after) in enumerate(pairwise(slots), start=1):
             step = self.frames[index].step
             moves = [
-                [t.src, t.dst, t.chunk, int(t.combine == REDUCE), lane, int(self.blames(index, t))]
+                [t.src, t.dst, t.chunk, int(t.combine == REDUCE), lane, int(self.blames(index, t)), t.lands]
                 for t, lane in zip(step, _lanes(step), strict=True)
             ]
             changed = {slot: new for slot, new in enumerate(after) if new != before[slot]}
@@ -316,8 +324,8 @@ class Drawing:
 
     def blames(self, index: int, transfer: Transfer) -> bool:
         """Whether `transfer`, of the step that led to frame `index`, is what goes wrong."""
-        spoils = self.frames[index].kinds[transfer.dst, transfer.chunk] == "wrong"
-        return self.goes_wrong(index) and bool(spoils or transfer.chunk == self.fault.chunk)
+        spoils = self.frames[index].kinds[transfer.dst, transfer.lands] == "wrong"
+        return self.goes_wrong(index) and bool(spoils or transfer.lands == self.fault.chunk)
 
     def _occurs(self, kind: str) -> bool:
         return any((frame.kinds == kind).any() for frame in self.frames)
@@ -377,7 +385,7 @@ def _columns(places: int) -> int:
 
 
 def _lanes(step: Step) -> list[int]:
-    """Above its row of cells, the lane that each transfer runs in: 0 for neighbours, which need none.
+    """Above its row of cells, the lane that each transfer runs in: 0 for neighbours, and from one row to another.
 
     Transfers of one chunk that pass over the same ranks get lanes of their own, the shortest the lowest.
     """
@@ -385,7 +393,7 @@ def _lanes(step: Step) -> list[int]:
     by_length = sorted(enumerate(step), key=lambda item: abs(item[1].src - item[1].dst))
     for index, t in by_length:
         left, right = sorted((t.src, t.dst))
-        if right - left > 1:
+        if right - left > 1 and t.lands == t.chunk:
             lane = 1
             while any(left < other[1] and other[0] < right for other in taken[t.chunk, lane]):
                 lane += 1
@@ -468,7 +476,10 @@ class Still:
         if frame.step is not None:
             for t, lane in zip(frame.step, _lanes(frame.step), strict=True):
                 colour = WRONG if self.drawing.blames(index, t) else INK
-                self.draw_arrow(t, lane, left, self.y(top, t.chunk), colour)
+                if t.lands == t.chunk:
+                    self.draw_arrow(t, lane, left, self.y(top, t.chunk), colour)
+                else:
+                    self.draw_across(t, left, top, colour)
 
     def y(self, top: float, chunk: int) -> float:
         return top + HEADING + chunk * self.pitch[1] + (self.pitch[1] - self.cell[1])
@@ -503,6 +514,19 @@ class Still:
             self.lines[colour, 0.8, 1, "-"].append([(start + way * width / 2, middle), (tip, middle)])
             head = [(tip - 3 * way, middle - 2), (tip, middle), (tip - 3 * way, middle + 2)]
         self.lines[colour, 1.2, 1, "-"].append(head)
+
+    def draw_across(self, transfer: Transfer, left: float, top: float, colour: str) -> None:
+        """From one row to another: straight, a little to the right of the middle, so that two ways stay apart."""
+        width, height = self.cell
+        ends = (transfer.src, transfer.chunk), (transfer.dst, transfer.lands)
+        start, end = (
+            np.array([left + rank * self.pitch[0] + width / 2, self.y(top, chunk) + height / 2]) for rank, chunk in ends
+        )
+        along = (end - start) / np.hypot(*(end - start))
+        aside = np.array([-along[1], along[0]])
+        start, end = (point + 2 * aside for point in (start + along * height / 2, end - along * height / 2))
+        self.lines[colour, 0.8, 1, "-"].append([start, end])
+        self.lines[colour, 1.2, 1, "-"].append([end - 3 * along + 2 * aside, end, end - 3 * along - 2 * aside])
 
     def to_matplotlib(self, width: float, height: float) -> Figure:
         from matplotlib.figure import Figure

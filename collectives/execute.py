@@ -7,12 +7,11 @@ messages of this step are through: there is no barrier, a step waits only for th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from .schedule import COPY, REDUCE, Schedule, Step, chunk_bounds
+from .schedule import COPY, REDUCE, Schedule, Step
 
 if TYPE_CHECKING:  # torch takes a second to import; `import collectives` does not wait for it
     import torch
@@ -29,15 +28,16 @@ class ExecutionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank sends another, or receives from it, at once: a run of neighbouring chunks."""
+    """What one rank sends another, or receives from it, at once: `count` chunks of its own buffer from `first` on."""
 
     peer: int
     first: int
-    last: int
+    count: int
     combine: str
 
     def __str__(self) -> str:
-        return f"chunk {self.first}" if self.first == self.last else f"chunks {self.first} to {self.last}"
+        last = self.first + self.count - 1
+        return f"chunk {self.first}" if self.count == 1 else f"chunks {self.first} to {last}"
 
 
 def execute(
@@ -56,64 +56,52 @@ def execute(
 
     rank = dist.get_rank(group)
     _check_arguments(schedule, buffer, dist.get_world_size(group))
-    bounds = chunk_bounds(len(buffer), schedule.num_chunks).tolist()
+    bounds = schedule.bounds(len(buffer)).tolist()
     names = dist.get_process_group_ranks(group)  # the number by which everybody knows each rank of the group
     scratch = buffer.new_empty(0)
     for index, step in enumerate(schedule):
+        step.check_fit(bounds)
         sends, receives = messages(step, rank)
-        staged = [message for message in receives if not _in_place(message, sends)]
-        needed = sum(bounds[message.last + 1] - bounds[message.first] for message in staged)
+        places = [_view(buffer, bounds, message) for message in receives]
+        staged = [not _in_place(message, sends) for message in receives]
+        needed = sum(len(place) for place, waits in zip(places, staged, strict=True) if waits)
         if needed > len(scratch):
             scratch = buffer.new_empty(needed)
-        landing, used = {}, 0  # where each message arrives: its place in the buffer, or the scratch area
-        for message in receives:
-            landing[message] = _view(buffer, bounds, message)
-            if message in staged:
-                length = len(landing[message])
-                landing[message] = scratch[used : used + length]
-                used += length
-        operations = [dist.P2POp(dist.irecv, landing[m], group=group, group_peer=m.peer) for m in receives]
+        landings, used = [], 0  # where each message arrives: its place in the buffer, or the scratch area
+        for place, waits in zip(places, staged, strict=True):
+            landings.append(scratch[used : used + len(place)] if waits else place)
+            used += len(place) if waits else 0
+        operations = [
+            dist.P2POp(dist.irecv, landing, group=group, group_peer=m.peer)
+            for landing, m in zip(landings, receives, strict=True)
+        ]
         operations += [dist.P2POp(dist.isend, _view(buffer, bounds, m), group=group, group_peer=m.peer) for m in sends]
         if operations:
             waits = [(names[m.peer], f"rank {names[m.peer]} to send {m}") for m in receives]
             waits += [(names[m.peer], f"rank {names[m.peer]} to take {m}") for m in sends]
             _wait(dist.batch_isend_irecv(operations), waits, f"rank {names[rank]}, step {index}", timeout)
-        for message in staged:
-            place = _view(buffer, bounds, message)
-            place.add_(landing[message]) if message.combine == REDUCE else place.copy_(landing[message])
+        for message, place, landing, waits in zip(receives, places, landings, staged, strict=True):
+            if waits:
+                place.add_(landing) if message.combine == REDUCE else place.copy_(landing)
 
 
 def messages(step: Step, rank: int) -> tuple[list[Message], list[Message]]:
-    """What `rank` sends and what it receives in `step`; neighbouring chunks to one peer go as one message."""
+    """What `rank` sends and what it receives in `step`, each transfer as a message."""
     mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
-    sends = [Message(t.dst, t.chunk, t.chunk, t.combine) for t in mine if t.src == rank]
-    receives = [Message(t.src, t.chunk, t.chunk, t.combine) for t in mine if t.dst == rank]
-    return list(_joined(sends)), list(_joined(receives))
-
-
-def _joined(singles: list[Message]) -> Iterator[Message]:
-    """Messages of one chunk each, with those of neighbouring chunks to the same peer put together."""
-    current = None
-    for single in sorted(singles, key=lambda m: (m.peer, m.first)):
-        follows = current and (current.peer, current.combine) == (single.peer, single.combine)
-        if follows and single.first == current.last + 1:
-            current = Message(current.peer, current.first, single.last, current.combine)
-            continue
-        if current:
-            yield current
-        current = single
-    if current:
-        yield current
+    sends = [Message(t.dst, t.chunk, t.count, t.combine) for t in mine if t.src == rank]
+    receives = [Message(t.src, t.lands, t.count, t.combine) for t in mine if t.dst == rank]
+    return sends, receives
 
 
 def _in_place(message: Message, sends: list[Message]) -> bool:
     """Whether `message` may land where it belongs: it overwrites, and nothing that is being sent meanwhile."""
-    free = all(message.last < sent.first or sent.last < message.first for sent in sends)
+    first, end = message.first, message.first + message.count
+    free = all(end <= sent.first or sent.first + sent.count <= first for sent in sends)
     return message.combine == COPY and free
 
 
 def _view(buffer: torch.Tensor, bounds: list[int], message: Message) -> torch.Tensor:
-    return buffer[bounds[message.first] : bounds[message.last + 1]]
+    return buffer[bounds[message.first] : bounds[message.first + message.count]]
 
 
 def _wait(works: list, waits: list[tuple[int, str]], where: str, timeout: float) -> None:

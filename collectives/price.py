@@ -1,20 +1,20 @@
 """What a schedule costs, by the alpha-beta model: seconds, and bytes by rank and by link.
 
-A message of n bytes takes alpha + n beta seconds (and n gamma more where it is added on arrival). It starts when both
-its ranks have finished their earlier steps; a rank sends one message at a time and receives one at a time, both at
-once. Transfers between the same two ranks in one step travel as one message, and pay alpha once. (`execute` sends one
-for each run of neighbouring chunks.)
-Source: R. Hockney, "The communication challenge for MPP", 1994.
+A message (one transfer) of n bytes takes alpha + n beta seconds, and n gamma more where it is added on arrival. It
+starts when both its ranks have finished their earlier steps. A rank sends one message at a time and receives one at
+a time, both at once (or as many as the topology has `ports`); messages of one step through one NIC share its
+bandwidth. Source: R. Hockney, "The communication challenge for MPP", 1994.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from .schedule import Schedule, Step, chunk_bounds
+from .schedule import REDUCE, Schedule, Step
 from .topology import Topology
 
 
@@ -31,17 +31,16 @@ class Cost:
     finish: np.ndarray
     bytes_sent: np.ndarray
     bytes_received: np.ndarray
-    patterns: list[_Pattern] = field(repr=False)
+    carried: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(repr=False)  # (src, dst, bytes), summed or not
 
     @cached_property
     def bytes_on_link(self) -> dict[tuple[int, int], int]:
         """Bytes over each link that is used, by (src, dst)."""
-        total: dict[tuple[int, int], int] = {}
-        for pattern in self.patterns:
-            pairs = zip(pattern.src.tolist(), pattern.dst.tolist(), strict=True)
-            for pair, num_bytes in zip(pairs, pattern.carried.tolist(), strict=True):
-                total[pair] = total.get(pair, 0) + num_bytes
-        return total
+        total: Counter[tuple[int, int]] = Counter()
+        for columns in self.carried:
+            for src, dst, num_bytes in zip(*(column.tolist() for column in columns), strict=True):
+                total[src, dst] += num_bytes
+        return dict(total)
 
     def __str__(self) -> str:
         most = self.bytes_sent.max(initial=0)
@@ -52,7 +51,8 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
     """The cost of `schedule` on a full buffer of `num_bytes` (S) over `topology`.
 
     `itemsize`: bytes an element; chunks are cut between elements, so uneven chunks depend on it. Steps are read one
-    at a time: tens of thousands of ranks take seconds, not memory.
+    at a time: tens of thousands of ranks take seconds, not memory. Where all ranks do the same over links that are
+    all alike, one of them stands for all, and it takes milliseconds.
     """
     if topology.world_size != schedule.world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, the topology for {topology.world_size}")
@@ -60,68 +60,137 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
         raise ValueError(f"an element has at least 1 byte, not {itemsize}")
     if num_bytes < 0 or num_bytes % itemsize:
         raise ValueError(f"a buffer of {num_bytes} bytes is not a whole number of {itemsize}-byte elements")
+    bounds = schedule.bounds(int(num_bytes) // itemsize) * itemsize
+    chunk_bytes = np.diff(bounds)
+    alike = topology.is_uniform and topology.ports == 1 and (chunk_bytes == chunk_bytes[0]).all()
+    if schedule.rank_zero and alike:
+        return _by_symmetry(schedule, int(chunk_bytes[0]), topology)
+    return _step_by_step(schedule, bounds, topology)
+
+
+def _by_symmetry(schedule: Schedule, chunk_bytes: int, topology: Topology) -> Cost:
+    """The cost if every rank does what rank 0 does, at the same times."""
+    ranks, steps, adds = schedule.world_size, 0, 0
+    distances: Counter[int] = Counter()  # messages, by how much further round they go
+    for sends in schedule.rank_zero():
+        steps += 1
+        for transfer in sends:
+            distances[transfer.dst] += 1
+            adds += transfer.combine == REDUCE
+    messages, link = distances.total(), topology.link
+    seconds = messages * (link.alpha + chunk_bytes * link.beta) + adds * chunk_bytes * topology.gamma
+    each = np.arange(ranks)
+    carried = [(each, (each + d) % ranks, np.full(ranks, n * chunk_bytes)) for d, n in distances.items()]
+    sent = np.full(ranks, messages * chunk_bytes)
+    return Cost(seconds, steps, messages * ranks, np.full(ranks, seconds), sent, sent.copy(), carried)
+
+
+def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) -> Cost:
+    """The cost, with a clock for every rank. `bounds`: bytes [num_chunks + 1]."""
     ranks = schedule.world_size
-    chunk_bytes = np.diff(chunk_bounds(int(num_bytes) // itemsize, schedule.num_chunks)) * itemsize
+    bounds = bounds.astype(float)  # exact below 2^53, and quicker to multiply by a beta
+    chunk_bytes = np.diff(bounds)
+    alike = (chunk_bytes == chunk_bytes[0]).all()
     clock = np.zeros(ranks)  # when each rank is done with its steps so far
     steps = messages = 0
     pattern, patterns = None, []
     for step in schedule:
-        if pattern is None or not _same_pairs(step, pattern.step):
+        step.check_fit(bounds)
+        if pattern is None or not pattern.fits(step):
             pattern = _Pattern(step, topology)  # a ring has one pattern a phase, so this is rare
             patterns.append(pattern)
-        moved = pattern.by_message(chunk_bytes[step.chunk])
-        seconds = pattern.alpha + pattern.beta * moved
-        if topology.gamma:
-            seconds = seconds + topology.gamma * pattern.by_message(chunk_bytes[step.chunk] * step.reduces)
-        sender, receiver = clock.copy(), clock.copy()
-        for turn in pattern.turns:
-            src, dst = pattern.src[turn], pattern.dst[turn]
-            done = np.maximum(sender[src], receiver[dst]) + seconds[turn]
-            sender[src] = receiver[dst] = done
-        clock = np.maximum(sender, receiver)
+            seconds = None
+        if seconds is None or step.count is not None or not alike:  # else every step moves the same
+            first, count = step.chunk, step.count
+            moved = chunk_bytes.take(first) if count is None else bounds[first + count] - bounds[first]
+            seconds = pattern.seconds(moved)
+        clock = pattern.advance(clock, seconds)
         pattern.carried += moved
         steps += 1
         messages += len(moved)
+    carried = [(pattern.src, pattern.dst, pattern.carried.astype(np.int64)) for pattern in patterns]
     sent, received = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
-    for pattern in patterns:
-        np.add.at(sent, pattern.src, pattern.carried)
-        np.add.at(received, pattern.dst, pattern.carried)
-    return Cost(float(clock.max()), steps, messages, clock, sent, received, patterns)
-
-
-def _same_pairs(step: Step, other: Step) -> bool:
-    """Whether two steps hold the very same arrays of ranks, as the steps of one phase of a ring do."""
-    return step.src is other.src and step.dst is other.dst
+    for src, dst, num_bytes in carried:
+        np.add.at(sent, src, num_bytes)
+        np.add.at(received, dst, num_bytes)
+    return Cost(float(clock.max()), steps, messages, clock, sent, received, carried)
 
 
 class _Pattern:
-    """Who sends to whom in a step: its messages, and in which turns the ranks' ports can carry them."""
+    """Who sends to whom in a step, over which links, and in which turns the ranks' ports can carry it."""
 
     def __init__(self, step: Step, topology: Topology):
-        self.step = step
-        codes = step.src * topology.world_size + step.dst
-        pairs, first, self.message = np.unique(codes, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # messages in the order they are written
-        self.message = np.argsort(order)[self.message]
-        self.src, self.dst = np.divmod(pairs[order], topology.world_size)
+        self.src, self.dst, self.combine = step.src, step.dst, step.combine
+        self.gamma = topology.gamma * step.reduces if topology.gamma else None  # seconds a byte, by message
         self.alpha, self.beta = topology.seconds(self.src, self.dst)
-        self.turns = self._turns()
-        self.carried = np.zeros(len(self.src), dtype=np.int64)  # bytes so far, by message
+        self.shared = self._shared_nics(topology)
+        self.carried = np.zeros(len(self.src))  # bytes so far, by message
+        ranks = np.arange(topology.world_size)
+        one_each = np.array_equal(self.src, ranks) and np.array_equal(np.sort(self.dst), ranks)
+        self.sender_to = np.argsort(self.dst) if one_each else None  # [world_size], if every rank sends and receives
+        self.scratch = np.empty((2, topology.world_size)) if one_each else None
+        self.turns = None if one_each else self._turns(topology.ports)
 
-    def by_message(self, transfer_bytes: np.ndarray) -> np.ndarray:
-        """Bytes by transfer, summed into bytes by message: int [num_messages]."""
-        if len(self.src) == len(self.message):
-            return transfer_bytes  # as nearly always: one transfer, one message
-        return np.bincount(self.message, transfer_bytes, len(self.src)).astype(np.int64)
+    def fits(self, step: Step) -> bool:
+        """Whether `step` holds the very same arrays of ranks, as the steps of one phase of a ring do."""
+        return step.src is self.src and step.dst is self.dst and step.combine is self.combine
 
-    def _turns(self) -> list:
-        """The messages in turns, in each of which no rank sends twice or receives twice."""
-        turn_of, sends, receives = [], {}, {}
+    def seconds(self, moved: np.ndarray) -> np.ndarray:
+        """What each message takes: float [num_messages]. `moved`: bytes [num_messages]."""
+        at_once = moved
+        for messages, nic in self.shared:  # the bytes that go through a NIC together pass at its speed
+            at_once = at_once.copy()
+            at_once[messages] = np.maximum(at_once[messages], np.bincount(nic, moved[messages])[nic])
+        seconds = self.alpha + self.beta * at_once
+        return seconds if self.gamma is None else seconds + self.gamma * moved
+
+    def advance(self, clock: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        """When each rank is done with this step; `clock`, when it was done with the one before, may be overwritten."""
+        if self.sender_to is not None:
+            done, other = self.scratch  # written in place: for 16,384 ranks a new array costs more than its contents
+            np.maximum(clock, clock.take(self.dst, out=other, mode="clip"), out=done)
+            done += seconds
+            return np.maximum(done, done.take(self.sender_to, out=other, mode="clip"), out=clock)
+        sender, receiver = clock.copy(), clock.copy()
+        for turn in self.turns:
+            src, dst = self.src[turn], self.dst[turn]
+            done = np.maximum(sender[src], receiver[dst]) + seconds[turn]
+            np.maximum.at(sender, src, done)
+            np.maximum.at(receiver, dst, done)
+        return np.maximum(sender, receiver)
+
+    def _turns(self, ports: int) -> list[np.ndarray]:
+        """The messages in turns, in each of which no rank sends, or receives, more than it has ports for."""
+        turn_of, sends, receives = [], Counter(), Counter()
         for src, dst in zip(self.src.tolist(), self.dst.tolist(), strict=True):
-            turn = max(sends.get(src, 0), receives.get(dst, 0))
-            sends[src] = receives[dst] = turn + 1
+            turn = max(sends[src], receives[dst]) // ports
+            sends[src] = max(sends[src], turn * ports) + 1
+            receives[dst] = max(receives[dst], turn * ports) + 1
             turn_of.append(turn)
-        turns = max(turn_of, default=-1) + 1
-        if turns == 1:
-            return [slice(None)]
-        return [np.flatnonzero(np.array(turn_of) == turn) for turn in range(turns)]
+        return [np.flatnonzero(np.array(turn_of) == turn) for turn in range(max(turn_of, default=-1) + 1)]
+
+    def _shared_nics(self, topology: Topology) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The messages that leave their node and the NICs that they leave by; the same for those they enter by."""
+        if topology.ranks_per_nic == 1:
+            return []
+        across = np.flatnonzero(topology.crosses(self.src, self.dst))
+        return [(across, ranks[across] // topology.ranks_per_nic) for ranks in (self.src, self.dst)]
+
+
+def algbw(num_bytes: float, seconds: float) -> float:
+    """Bytes a second as an application sees them: S over the time."""
+    return num_bytes / seconds
+
+
+def busbw(collective: str, world_size: int, num_bytes: float, seconds: float) -> float:
+    """`algbw` rescaled as nccl-tests does, to what the busiest link carries: to be set beside the link's own rate.
+
+    `num_bytes` is S, the full buffer: for a reduce-scatter what goes in, for an all-gather what comes out, for an
+    all-to-all what a rank holds. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+    """
+    around = (world_size - 1) / world_size
+    factors = {"all_reduce": 2 * around, "reduce_scatter": around, "all_gather": around, "all_to_all": around}
+    factors |= {"broadcast": 1.0, "reduce": 1.0}
+    if collective not in factors:
+        raise ValueError(f"nccl-tests has no bus bandwidth for {collective!r}, only for {', '.join(factors)}")
+    return algbw(num_bytes, seconds) * factors[collective]

@@ -1,8 +1,10 @@
-"""A collective as data: steps of transfers, each one chunk moving from one rank to another.
+"""A collective as data: steps of transfers, each moving chunks from one rank to another.
 
 Every rank holds one buffer, cut into `num_chunks` chunks that are numbered alike on all ranks. The pair
 (rank, chunk) is a **slot**. A transfer sends the slot (src, chunk) and copies it into, or adds it to, the slot
-(dst, chunk). All transfers of a step read the state *before* the step, so their order in a step means nothing.
+(dst, chunk); a few say `into`, and put it in another chunk there. A run of neighbouring chunks may go as one
+transfer: a transfer is what travels as one message. All transfers of a step read the state *before* the step, so
+their order in a step means nothing.
 
 Nothing here runs, counts time or draws: `simulate`, `execute`, `price` and `draw` read this data, each for itself.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain, islice
 from operator import index
 from typing import NamedTuple
@@ -28,15 +31,27 @@ class ScheduleError(ValueError):
 
 
 class Transfer(NamedTuple):
-    """One chunk from rank `src` to rank `dst`, combined on arrival by "copy" or "reduce" (addition)."""
+    """A message from rank `src` to rank `dst`, combined on arrival by "copy" or "reduce" (addition).
+
+    It carries `count` neighbouring chunks from `chunk` on. They land in the same chunks of `dst`, or in those from
+    `into` on if that is given.
+    """
 
     src: int
     dst: int
     chunk: int
     combine: str = COPY
+    into: int | None = None
+    count: int = 1
+
+    @property
+    def lands(self) -> int:
+        """The first chunk that it writes on `dst`."""
+        return self.chunk if self.into is None else self.into
 
     def __str__(self) -> str:
-        return f"{self.chunk}:{self.src}→{self.dst}{'+' if self.combine == REDUCE else ''}"
+        lands = "" if self.lands == self.chunk else f":{_run(self.lands, self.count)}"
+        return f"{_run(self.chunk, self.count)}:{self.src}→{self.dst}{lands}{'+' if self.combine == REDUCE else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +59,8 @@ class Step:
     """Transfers that may run together, kept as equally long integer arrays so that 16,384 of them are cheap.
 
     `src`, `dst`, `chunk`: arrays [num_transfers]. `combine`: "copy" or "reduce", one for the whole step, or one
-    for each transfer. `phase`: the name of the run of steps that this one belongs to, such as "reduce-scatter".
+    for each transfer. `phase`: the name of the run of steps that this one belongs to, such as "reduce_scatter".
+    `into`, `count`: arrays [num_transfers], or None if all land in the chunk they leave, or carry one chunk.
     """
 
     src: np.ndarray
@@ -52,21 +68,36 @@ class Step:
     chunk: np.ndarray
     combine: str | tuple[str, ...] = COPY
     phase: str = ""
+    into: np.ndarray | None = None
+    count: np.ndarray | None = None
 
     @classmethod
     def of(cls, transfers: Iterable[Transfer | tuple], phase: str = "") -> Step:
         """A step from readable transfers (or plain tuples `(src, dst, chunk, combine)`)."""
-        transfers = [_transfer(transfer) for transfer in transfers]
-        src, dst, chunk = (np.array([t[i] for t in transfers], dtype=np.int64) for i in range(3))
-        return cls(src, dst, chunk, tuple(t.combine for t in transfers), phase)
+        made = [_transfer(transfer) for transfer in transfers]
+        numbers = np.array([(t.src, t.dst, t.chunk, t.lands, t.count) for t in made], dtype=np.int64)
+        src, dst, chunk, into, count = numbers.reshape(-1, 5).T
+        combine = tuple(t.combine for t in made)
+        return cls(
+            *(src, dst, chunk, combine, phase),
+            into=None if (into == chunk).all() else into,
+            count=None if (count == 1).all() else count,
+        )
 
     def __len__(self) -> int:
         return len(self.src)
 
     def __iter__(self) -> Iterator[Transfer]:
-        combines = [self.combine] * len(self) if isinstance(self.combine, str) else self.combine
-        for src, dst, chunk, combine in zip(self.src, self.dst, self.chunk, combines, strict=True):
-            yield Transfer(int(src), int(dst), int(chunk), combine)
+        combine = [self.combine] * len(self) if isinstance(self.combine, str) else self.combine
+        into = [None] * len(self) if self.into is None else self.into.tolist()
+        count = [1] * len(self) if self.count is None else self.count.tolist()
+        rows = zip(self.src.tolist(), self.dst.tolist(), self.chunk.tolist(), combine, into, count, strict=True)
+        return (Transfer(*row) for row in rows)
+
+    @property
+    def lands(self) -> np.ndarray:
+        """The first chunk that each transfer writes: int [num_transfers]."""
+        return self.chunk if self.into is None else self.into
 
     @property
     def reduces(self) -> np.ndarray:
@@ -75,17 +106,43 @@ class Step:
             return np.full(len(self), self.combine == REDUCE)
         return np.array([combine == REDUCE for combine in self.combine], dtype=bool)
 
+    @property
+    def singles(self) -> Step:
+        """The same step with every chunk in a transfer of its own."""
+        if self.count is None:
+            return self
+        which = np.repeat(np.arange(len(self)), self.count)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        combine = self.combine if isinstance(self.combine, str) else tuple(self.combine[i] for i in which)
+        into = None if self.into is None else self.into[which] + nth
+        return Step(self.src[which], self.dst[which], self.chunk[which] + nth, combine, self.phase, into)
+
     def apply(self, slots: np.ndarray) -> None:
         """Run this step, in place, on `slots`: an array [world_size, num_chunks, ...].
 
         This is the meaning of a step, written down only here. The slots may hold numbers,
         or vectors that count contributions: a transfer copies and adds, whatever it moves.
         """
+        if self.count is not None:
+            return self.singles.apply(slots)
         arriving = slots[self.src, self.chunk]  # a copy: sends read the state before the step
         reduces = self.reduces
         copies = ~reduces
-        slots[self.dst[copies], self.chunk[copies]] = arriving[copies]
-        np.add.at(slots, (self.dst[reduces], self.chunk[reduces]), arriving[reduces])
+        slots[self.dst[copies], self.lands[copies]] = arriving[copies]
+        np.add.at(slots, (self.dst[reduces], self.lands[reduces]), arriving[reduces])
+
+    def check_fit(self, bounds: np.ndarray) -> None:
+        """`ValueError` if a chunk would land in one of another length; `bounds` are those of `Schedule.bounds`."""
+        if self.into is None:
+            return
+        one, lengths = self.singles, np.diff(bounds)
+        misfits = np.flatnonzero(lengths[one.chunk] != lengths[one.lands])
+        if len(misfits):
+            chunk, into = one.chunk[misfits[0]], one.lands[misfits[0]]
+            raise ValueError(
+                f"chunk {chunk} has {lengths[chunk]} elements and lands in chunk {into}, which has {lengths[into]}: "
+                f"the length of the buffer, {bounds[-1]}, must divide by the number of chunks, {len(lengths)}"
+            )
 
     def __str__(self) -> str:
         shown = "  ".join(str(transfer) for transfer in islice(self, PRINTED_TRANSFERS))
@@ -101,6 +158,9 @@ class Schedule:
     transfers is never held in memory. `collective` and `root` name the contract that the schedule is meant to meet
     ("all_reduce", or "broadcast" from rank `root`); a schedule of your own may leave them out. Two schedules of
     the same shape are run one after the other by `+`.
+
+    `lengths`: the elements of each chunk, where they are not the even cut of `chunk_bounds`. `rank_zero`: see
+    `Schedule.rotated`.
     """
 
     world_size: int
@@ -109,12 +169,18 @@ class Schedule:
     name: str = "schedule"
     collective: str | None = None
     root: int | None = None
+    lengths: tuple[int, ...] | None = None
+    rank_zero: Callable[[], Iterable[list[Transfer]]] | None = None
 
     def __post_init__(self):
         for field in ("world_size", "num_chunks"):
             size = getattr(self, field)
             if not isinstance(size, (int, np.integer)) or size < 1:
                 raise ScheduleError(f"{self.name}: {field} is a whole number of at least 1, not {size!r}")
+        if self.lengths is not None and (len(self.lengths) != self.num_chunks or min(self.lengths) < 0):
+            raise ScheduleError(f"{self.name}: lengths are {self.num_chunks} numbers of elements, not {self.lengths}")
+        if self.root is not None and not 0 <= self.root < self.world_size:
+            raise ScheduleError(f"{self.name}: root {self.root} is not one of the {self.world_size} ranks")
 
     @classmethod
     def of(cls, world_size: int, num_chunks: int, steps: Iterable[Iterable], **names) -> Schedule:
@@ -124,18 +190,50 @@ class Schedule:
         schedule.validate()
         return schedule
 
+    @classmethod
+    def rotated(
+        cls,
+        world_size: int,
+        num_chunks: int,
+        rank_zero: Callable[[], Iterable[list[Transfer]]],
+        collective: str,
+        name: str,
+    ) -> Schedule:
+        """A schedule in which all ranks do the same: rank r does what rank 0 does, with all numbers r further round.
+
+        `rank_zero()` yields, for each step, the transfers that rank 0 sends; ranks and chunks are counted round,
+        so that chunk -1 is the last one. `num_chunks` is `world_size`, or 1.
+        """
+        steps = partial(_rotated, world_size, num_chunks, rank_zero, collective)
+        return cls(world_size, num_chunks, steps, name, collective, rank_zero=rank_zero)
+
     def __iter__(self) -> Iterator[Step]:
         return iter(self.make_steps())
 
     def __add__(self, other: Schedule) -> Schedule:
         if not isinstance(other, Schedule):
             return NotImplemented
-        mine, theirs = (self.world_size, self.num_chunks), (other.world_size, other.num_chunks)
+        mine, theirs = ((s.world_size, s.num_chunks) for s in (self, other))
         if mine != theirs:
             raise ScheduleError(
                 f"cannot run {self.name!r} and then {other.name!r}: (ranks, chunks) are {mine} and {theirs}"
             )
-        return Schedule(*mine, lambda: chain(self, other), name=f"{self.name}, then {other.name}")
+        if self.lengths != other.lengths:
+            raise ScheduleError(f"cannot run {self.name!r} and then {other.name!r}: their chunks differ in length")
+        rank_zero = None
+        if self.rank_zero and other.rank_zero:
+            rank_zero = lambda: chain(self.rank_zero(), other.rank_zero())  # noqa: E731
+        name = f"{self.name}, then {other.name}"
+        return Schedule(*mine, lambda: chain(self, other), name, lengths=self.lengths, rank_zero=rank_zero)
+
+    def bounds(self, num_elements: int) -> np.ndarray:
+        """Where each chunk of a buffer of `num_elements` begins and ends: int [num_chunks + 1], as `chunk_bounds`."""
+        if self.lengths is None:
+            return chunk_bounds(num_elements, self.num_chunks)
+        bounds = np.cumsum([0, *self.lengths])
+        if bounds[-1] != num_elements:
+            raise ValueError(f"{self.name} is for buffers of {bounds[-1]} elements, not {num_elements}")
+        return bounds
 
     def validate(self) -> None:
         """Raise `ScheduleError` at the first transfer that no machine could carry out as written."""
@@ -152,11 +250,41 @@ class Schedule:
         return "\n".join(lines) or "no steps: nothing has to move"
 
 
+def _run(first: int, count: int) -> str:
+    """ "3", or "3-5" for three chunks."""
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _rotated(world_size: int, num_chunks: int, rank_zero: Callable, phase: str) -> Iterator[Step]:
+    """The steps of `Schedule.rotated`: every rank's transfers, in the order in which rank 0 has its own."""
+    around = {size: np.arange(size + world_size) % size for size in (world_size, num_chunks)}
+
+    @cache  # a slice of `around` is a view, so that 16,384 ranks are turned without copying them
+    def turned(start: int, size: int) -> np.ndarray:
+        return around[size][start : start + world_size]
+
+    for sends in rank_zero():
+        moves = any(t.into is not None for t in sends)
+        yield Step(
+            src=_together([turned(0, world_size) for _ in sends]),
+            dst=_together([turned(t.dst % world_size, world_size) for t in sends]),
+            chunk=_together([turned(t.chunk % num_chunks, num_chunks) for t in sends]),
+            combine=sends[0].combine,
+            phase=phase,
+            into=_together([turned(t.lands % num_chunks, num_chunks) for t in sends]) if moves else None,
+        )
+
+
+def _together(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
 def _transfer(given: Transfer | tuple) -> Transfer:
     """A transfer from a tuple; `ScheduleError` if it is none, or if its numbers are not whole."""
     try:
-        src, dst, chunk, combine = Transfer(*given)
-        return Transfer(index(src), index(dst), index(chunk), combine)
+        src, dst, chunk, combine, into, count = Transfer(*given)
+        into = None if into is None else index(into)
+        return Transfer(index(src), index(dst), index(chunk), combine, into, index(count))
     except TypeError:
         raise ScheduleError(
             f"{given!r} is no transfer: (src, dst, chunk, combine), the first three whole numbers"
@@ -165,21 +293,25 @@ def _transfer(given: Transfer | tuple) -> Transfer:
 
 def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
     """What makes `step` impossible on such a machine, in words; None if nothing does."""
-    limits = {"src": world_size, "dst": world_size, "chunk": num_chunks}
     written: dict[tuple[int, int], Transfer] = {}
     for transfer in step:
-        for field, limit in limits.items():
-            if not 0 <= getattr(transfer, field) < limit:
-                kind = "chunks" if field == "chunk" else "ranks"
-                return f"{transfer} has {field} {getattr(transfer, field)}, but the {kind} are 0 to {limit - 1}"
+        for field, number in (("src", transfer.src), ("dst", transfer.dst)):
+            if not 0 <= number < world_size:
+                return f"{transfer} has {field} {number}, but the ranks are 0 to {world_size - 1}"
+        if transfer.count < 1:
+            return f"{transfer.src}→{transfer.dst} carries {transfer.count} chunks; a transfer carries at least 1"
+        for field, first in (("chunk", transfer.chunk), ("into", transfer.lands)):
+            for chunk in (first, first + transfer.count - 1):
+                if not 0 <= chunk < num_chunks:
+                    return f"{transfer} has {field} {chunk}, but the chunks are 0 to {num_chunks - 1}"
         if transfer.src == transfer.dst:
             return f"{transfer} sends rank {transfer.src} to itself"
         if transfer.combine not in (COPY, REDUCE):
             return f"{transfer.src}→{transfer.dst} combines by {transfer.combine!r}; it must be 'copy' or 'reduce'"
-        slot = transfer.dst, transfer.chunk
-        other = written.setdefault(slot, transfer)
-        if other is not transfer and COPY in (other.combine, transfer.combine):
-            return f"{other} and {transfer} both write chunk {transfer.chunk} on rank {transfer.dst}"
+        for chunk in range(transfer.lands, transfer.lands + transfer.count):
+            other = written.setdefault((transfer.dst, chunk), transfer)
+            if other is not transfer and COPY in (other.combine, transfer.combine):
+                return f"{other} and {transfer} both write chunk {chunk} on rank {transfer.dst}"
     return None
 
 

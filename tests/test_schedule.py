@@ -53,7 +53,7 @@ def test_sends_of_a_step_read_the_state_before_it():
     assert slots.tolist() == [[20], [10]]
 
 
-@pytest.mark.parametrize("given", [(0.9, 1.5, 0), ("0", "1", 0), (0, 1), None, (0, 1, 0, "copy", 5)])
+@pytest.mark.parametrize("given", [(0.9, 1.5, 0), ("0", "1", 0), (0, 1), None, (0, 1, 0, "copy", 1.5)])
 def test_what_is_no_transfer_is_refused_and_not_rounded(given):
     with pytest.raises(ScheduleError, match="is no transfer"):
         Schedule.of(4, 4, [[given]])

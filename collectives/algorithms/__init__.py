@@ -3,6 +3,6 @@
 Every algorithm is documented by two numbers: its steps, and the bytes that a rank sends for a buffer of S bytes.
 """
 
-from . import flat, ring, tree
+from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
 
-__all__ = ["flat", "ring", "tree"]
+__all__ = ["chain", "double_tree", "doubling", "flat", "halving_doubling", "hierarchical", "pairwise", "ring", "tree"]

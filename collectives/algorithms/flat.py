@@ -1,7 +1,4 @@
-"""The root talks to every other rank in turn: the baseline, where one link carries everything.
-
-The buffer travels whole, as one chunk.
-"""
+"""The root talks to every other rank in turn: the baseline, where one link carries everything."""
 
 from __future__ import annotations
 
@@ -11,21 +8,21 @@ from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 
 def broadcast(world_size: int, root: int = 0) -> Schedule:
-    """The root sends its buffer to each rank.
+    """The root sends its whole buffer to each rank.
 
     Steps: P - 1. Bytes sent by the root: (P-1) S.
     """
     transfers = [Transfer(root, peer, 0, COPY) for peer in range(world_size) if peer != root]
-    return _one_by_one(world_size, transfers, "broadcast", root)
+    return _one_by_one(world_size, 1, transfers, "broadcast", root)
 
 
 def reduce(world_size: int, root: int = 0) -> Schedule:
-    """Each rank sends its buffer to the root, which adds.
+    """Each rank sends its whole buffer to the root, which adds.
 
     Steps: P - 1. Bytes received by the root: (P-1) S.
     """
     transfers = [Transfer(peer, root, 0, REDUCE) for peer in range(world_size) if peer != root]
-    return _one_by_one(world_size, transfers, "reduce", root)
+    return _one_by_one(world_size, 1, transfers, "reduce", root)
 
 
 def all_reduce(world_size: int, root: int = 0) -> Schedule:
@@ -37,8 +34,24 @@ def all_reduce(world_size: int, root: int = 0) -> Schedule:
     return replace(both, name="flat all_reduce", collective="all_reduce")
 
 
-def _one_by_one(world_size: int, transfers: list[Transfer], collective: str, root: int) -> Schedule:
-    if not 0 <= root < world_size:
-        raise ValueError(f"root {root} is not one of the {world_size} ranks")
+def scatter(world_size: int, root: int = 0) -> Schedule:
+    """The root sends each rank its own chunk.
+
+    Steps: P - 1. Bytes sent by the root: (P-1)/P S.
+    """
+    transfers = [Transfer(root, peer, peer, COPY) for peer in range(world_size) if peer != root]
+    return _one_by_one(world_size, world_size, transfers, "scatter", root)
+
+
+def gather(world_size: int, root: int = 0) -> Schedule:
+    """Each rank sends the root its own chunk.
+
+    Steps: P - 1. Bytes received by the root: (P-1)/P S.
+    """
+    transfers = [Transfer(peer, root, peer, COPY) for peer in range(world_size) if peer != root]
+    return _one_by_one(world_size, world_size, transfers, "gather", root)
+
+
+def _one_by_one(world_size: int, num_chunks: int, transfers: list[Transfer], collective: str, root: int) -> Schedule:
     steps = [Step.of([transfer], phase=collective) for transfer in transfers]
-    return Schedule(world_size, 1, lambda: steps, f"flat {collective}", collective, root)
+    return Schedule(world_size, num_chunks, lambda: steps, f"flat {collective}", collective, root)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
-from ..schedule import COPY, REDUCE, Schedule, Step
+from ..schedule import COPY, REDUCE, Schedule, Transfer
 
 
 def reduce_scatter(world_size: int) -> Schedule:
@@ -41,12 +39,28 @@ def all_reduce(world_size: int) -> Schedule:
 
 def _ring(world_size: int, first_chunk: int, combine: str, collective: str) -> Schedule:
     """In step s rank r sends chunk r + first_chunk - s to rank r + 1: what it has just received."""
-    ranks = np.arange(world_size)
-    right = (ranks + 1) % world_size
 
-    def steps() -> Iterator[Step]:
-        for step in range(world_size - 1):  # P - 1 steps of P transfers
-            chunk = (ranks + first_chunk - step) % world_size
-            yield Step(src=ranks, dst=right, chunk=chunk, combine=combine, phase=collective)
+    def rank_zero() -> Iterator[list[Transfer]]:
+        for step in range(world_size - 1):  # P - 1 steps; rank r does what rank 0 does, r further round
+            yield [Transfer(0, 1, first_chunk - step, combine)]
 
-    return Schedule(world_size, world_size, steps, name=f"ring {collective}", collective=collective)
+    return Schedule.rotated(world_size, world_size, rank_zero, collective, f"ring {collective}")
+
+
+def all_reduce_bidirectional(world_size: int) -> Schedule:
+    """Both ways round at once: every sum is collected from both sides, and handed out to both.
+
+    Steps: 2 ceil((P-1)/2), with a message each way. Bytes sent by a rank: 2(P-1)/P S, half of them each way: a rank
+    that has two ports needs half the ring's time.
+    """
+    far, near = world_size // 2, (world_size - 1) // 2  # how many ranks lie on each side: P - 1 in all
+
+    def rank_zero() -> Iterator[list[Transfer]]:
+        for step in range(far):  # sums for chunk c come from rank c + far leftwards, from c - near rightwards
+            leftwards, rightwards = Transfer(0, -1, step - far, REDUCE), Transfer(0, 1, near - step, REDUCE)
+            yield [leftwards, rightwards] if step < near else [leftwards]
+        for step in range(far):  # finished chunks leave rank c both ways
+            rightwards, leftwards = Transfer(0, 1, -step, COPY), Transfer(0, -1, step, COPY)
+            yield [rightwards, leftwards] if step < near else [rightwards]
+
+    return Schedule.rotated(world_size, world_size, rank_zero, "all_reduce", "bidirectional ring all_reduce")

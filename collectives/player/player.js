@@ -71,10 +71,15 @@
       return group;
     }
 
-    // From side to side between neighbours; further away up, along the lane above the row, and down.
-    route([src, dst, chunk, , lane]) {
+    // From side to side between neighbours; further away up, along the lane above the row, and down; straight between rows.
+    route([src, dst, chunk, , lane, , lands]) {
       const [width, height] = this.cell, way = dst > src ? 1 : -1;
-      const [from, y] = this.corner(src, chunk), [to] = this.corner(dst, chunk);
+      const [from, y] = this.corner(src, chunk), [to, bottom] = this.corner(dst, lands);
+      if (lands !== chunk) {
+        const length = Math.hypot(to - from, bottom - y), ux = (to - from) / length, uy = (bottom - y) / length;
+        const reach = height * 0.5, cx = width / 2 - uy * 5, cy = height / 2 + ux * 5; // aside: two ways stay apart
+        return [[from + cx + ux * reach, y + cy + uy * reach], [to + cx - ux * reach, bottom + cy - uy * reach]];
+      }
       if (!lane) {
         const middle = y + height * (0.5 - 0.14 * way), side = way > 0 ? [width + 2, -3] : [-2, width + 3];
         return [[from + side[0], middle], [to + side[1], middle]];
@@ -85,8 +90,8 @@
 
     arrow(move) {
       const points = this.route(move), [x, y] = points.at(-1), [px, py] = points.at(-2);
-      const dx = Math.sign(x - px) * 9, dy = Math.sign(y - py) * 9;
-      const head = `M${x} ${y}L${x - dx - dy * 0.6} ${y - dy - dx * 0.6}L${x - dx + dy * 0.6} ${y - dy + dx * 0.6}z`;
+      const size = 9 / Math.hypot(x - px, y - py), dx = (x - px) * size, dy = (y - py) * size;
+      const head = `M${x} ${y}L${x - dx - dy * 0.6} ${y - dy + dx * 0.6}L${x - dx + dy * 0.6} ${y - dy - dx * 0.6}z`;
       const line = [...points.slice(0, -1), [x - dx, y - dy]];
       const group = make("g", { class: move[5] ? "guilty" : "" },
         make("path", { class: "arrow", d: "M" + line.join("L") }), make("path", { class: "head", d: head }));
@@ -100,9 +105,9 @@
 
     // What travels while a step plays: a copy of the contents, from cell to cell along the arrow.
     chip(move, slot) {
-      const [src, dst, chunk] = move, [width, height] = this.cell;
+      const [src, dst, chunk, , , , lands] = move, [width, height] = this.cell;
       const route = this.route(move).map(([x, y]) => [x - width / 2, y - height / 2]);
-      const points = [this.corner(src, chunk), ...(move[4] ? route.slice(1, 3) : []), this.corner(dst, chunk)];
+      const points = [this.corner(src, chunk), ...(move[4] ? route.slice(1, 3) : []), this.corner(dst, lands)];
       const lengths = points.map((point, i) => (i ? Math.hypot(point[0] - points[i - 1][0], point[1] - points[i - 1][1]) : 0));
       const total = lengths.reduce((sum, length) => sum + length);
       let done = 0;

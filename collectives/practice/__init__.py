@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import ranks, topology
-from .contracts import Contract, ContractError, ranks_in_words
-from .draw import draw
-from .price import Cost, price
-from .schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
+from .. import ranks, topology
+from ..contracts import Contract, ContractError, ranks_in_words
+from ..draw import draw
+from ..price import Cost, price
+from ..schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 
 PATIENCE = 10.0  # seconds that real ranks may take: an answer needs well under one, so ten are a deadlock
 LINE = 100  # characters: longer lines would be cut off on a feedback page
@@ -65,7 +65,7 @@ def _call(function: Callable, args: Iterable) -> str:
 
 def _learners_line(error: Exception) -> str:
     """Where in the learner's notebook an error came from; "" if it came from nowhere there."""
-    library = Path(__file__).parent
+    library = Path(__file__).parents[1]
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if library not in Path(frame.filename).parents
     ]
@@ -138,8 +138,10 @@ def _steps(given: Any, call: str) -> list[list[Transfer]]:
 
 def _transfer(item: Any, where: str) -> Transfer:
     try:
-        src, dst, chunk, combine = item
-        return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), combine)
+        src, dst, chunk, combine, into, count = Transfer(*item)
+        into = None if into is None else operator.index(into)
+        numbers = (operator.index(number) for number in (src, dst, chunk))
+        return Transfer(*numbers, combine, into, operator.index(count))
     except (TypeError, ValueError):
         words = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine), with whole numbers"
         raise NotYet(words) from None
@@ -349,7 +351,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
 def _on_rank(rank: int, world_size: int, function: Callable, buffers: np.ndarray) -> Outcome:
     import torch
 
-    from .wire import BytesSent
+    from ..wire import BytesSent
 
     buffer = torch.tensor(buffers[rank])
     with BytesSent() as sent:

@@ -1,0 +1,110 @@
+"""Everybody talks to everybody, without a detour: P - 1 messages from each rank, each between the two it concerns.
+
+Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
+from .doubling import needs_power_of_two
+
+
+def barrier(world_size: int) -> Schedule:
+    """Tell every other rank, one a step, that you are here. No data moves.
+
+    Steps: P - 1. Messages sent by a rank: P - 1, of no bytes.
+    """
+
+    def rank_zero() -> Iterator[list[Transfer]]:
+        for distance in range(1, world_size):  # P - 1 steps
+            yield [Transfer(0, distance, 0, REDUCE)]
+
+    return Schedule.rotated(world_size, 1, rank_zero, "barrier", "pairwise barrier")
+
+
+def all_to_all(world_size: int) -> Schedule:
+    """By shift: in step k swap with the rank k further round, and with the rank k back, in place.
+
+    A chunk for rank r + k leaves the slot into which the chunk from there arrives: so both ways go in one step.
+    Steps: floor(P/2). Messages sent by a rank: P - 1. Bytes: (P-1)/P S.
+    """
+
+    def rank_zero() -> Iterator[list[Transfer]]:
+        for k in range(1, world_size // 2 + 1):  # rank r sends chunk r + k to rank r + k, where it becomes chunk r
+            there, back = Transfer(0, k, k, COPY, into=0), Transfer(0, -k, -k, COPY, into=0)
+            yield [there] if 2 * k == world_size else [there, back]
+
+    return Schedule.rotated(world_size, world_size, rank_zero, "all_to_all", "pairwise all_to_all")
+
+
+def all_to_all_xor(world_size: int) -> Schedule:
+    """By mask: in step k swap with rank r XOR k, who swaps with you. P is a power of two.
+
+    Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
+    """
+    ranks = np.arange(needs_power_of_two(world_size, "the XOR exchange"))
+
+    def steps() -> Iterator[Step]:
+        for mask in range(1, world_size):  # P - 1 steps, each a perfect matching
+            peer = ranks ^ mask
+            yield Step(ranks, peer, chunk=peer, combine=COPY, phase="all_to_all", into=ranks)
+
+    return Schedule(world_size, world_size, steps, "XOR all_to_all", "all_to_all")
+
+
+def all_to_all_uneven(lengths: Sequence[Sequence[int]]) -> Schedule:
+    """By shift, with blocks of any length: `lengths[src][dst]` elements go from rank src to rank dst.
+
+    One numbering holds all blocks, chunk src x P + dst; a rank's buffer has room for all, and uses its own.
+    Steps: P - 1. Bytes sent by a rank: the sum of its row, without what it keeps.
+    """
+    lengths = np.array(lengths)
+    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1]:
+        raise ValueError(f"lengths are a table of P x P numbers of elements, not one of shape {lengths.shape}")
+    ranks = np.arange(world_size := len(lengths))
+
+    def steps() -> Iterator[Step]:
+        for distance in range(1, world_size):  # P - 1 steps
+            dst = (ranks + distance) % world_size
+            yield Step(ranks, dst, chunk=ranks * world_size + dst, combine=COPY, phase="all_to_all")
+
+    name, collective = "uneven all_to_all", "all_to_all_uneven"
+    flat = tuple(lengths.ravel().tolist())
+    return Schedule(world_size, world_size**2, steps, name, collective, lengths=flat)
+
+
+def reduce_scatter(world_size: int) -> Schedule:
+    """Every rank sends each chunk straight to the rank that keeps it.
+
+    Steps: 1, with P - 1 messages from each rank. Bytes sent by a rank: (P-1)/P S.
+    """
+    sends = [Transfer(0, distance, distance, REDUCE) for distance in range(1, world_size)]
+    return _at_once(world_size, sends, "reduce_scatter")
+
+
+def all_gather(world_size: int) -> Schedule:
+    """Every rank sends its chunk straight to every other rank.
+
+    Steps: 1, with P - 1 messages from each rank. Bytes sent by a rank: (P-1)/P S.
+    """
+    sends = [Transfer(0, distance, 0, COPY) for distance in range(1, world_size)]
+    return _at_once(world_size, sends, "all_gather")
+
+
+def all_reduce(world_size: int) -> Schedule:
+    """Reduce-scatter, then all-gather.
+
+    Steps: 2, with P - 1 messages from each rank in each. Bytes sent by a rank: 2(P-1)/P S.
+    """
+    both = reduce_scatter(world_size) + all_gather(world_size)
+    return replace(both, name="pairwise all_reduce", collective="all_reduce")
+
+
+def _at_once(world_size: int, sends: list[Transfer], collective: str) -> Schedule:
+    rounds = [sends] if sends else []  # a rank alone has nothing to send
+    return Schedule.rotated(world_size, world_size, lambda: rounds, collective, f"pairwise {collective}")
