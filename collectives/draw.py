@@ -76,7 +76,10 @@ def draw(schedule: Schedule, contract: Contract | None = None, caption: str | No
 
 def frames(schedule: Schedule, contract: Contract | None = None) -> list[Frame]:
     """What every slot holds and what it is worth: `num_steps + 1` frames, the first before any step."""
-    terms, fault = _terms(schedule, contract), find_fault(schedule, contract)
+    return _frames(schedule, _terms(schedule, contract), find_fault(schedule, contract))
+
+
+def _frames(schedule: Schedule, terms: Terms, fault: ContractError | None) -> list[Frame]:
     steps, written, told = [None, *(step.singles for step in schedule)], terms.given.copy(), []
     for step, contents, needed in zip(steps, contributions(schedule), live(schedule, terms.wanted), strict=True):
         if step is not None:
@@ -130,8 +133,11 @@ def words(schedule: Schedule, contract: Contract | None = None) -> list[str]:
     Steps are numbered from 0, as a printed schedule and a `ContractError` number them. The last text ends with
     whether the contract is kept; if it is not, with the error's own message.
     """
-    told, fault = frames(schedule, contract), find_fault(schedule, contract)
-    texts = [_before(schedule, _terms(schedule, contract).given)]
+    return draw(schedule, contract).words
+
+
+def _words(schedule: Schedule, contract: Contract | None, given: np.ndarray, told: list[Frame], fault) -> list[str]:
+    texts = [_before(schedule, given)]
     for index, (before, after) in enumerate(pairwise(told)):
         phase = f", {_prose(after.step.phase)}" if after.step.phase else ""
         sentences = [*_moves(after), *_outcomes(before, after)]
@@ -259,8 +265,9 @@ class Drawing:
         _refuse_if_too_big(schedule)
         schedule.validate()
         self.schedule = schedule
-        self.frames, self.words = frames(schedule, contract), words(schedule, contract)
-        self.fault = find_fault(schedule, contract)
+        terms, self.fault = _terms(schedule, contract), find_fault(schedule, contract)
+        self.frames = _frames(schedule, terms, self.fault)
+        self.words = _words(schedule, contract, terms.given, self.frames, self.fault)
         self.caption = caption or _title(schedule)
 
     def __repr__(self) -> str:

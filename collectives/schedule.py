@@ -140,8 +140,8 @@ class Step:
         if len(misfits):
             chunk, into = one.chunk[misfits[0]], one.lands[misfits[0]]
             raise ValueError(
-                f"chunk {chunk} has {lengths[chunk]} elements and lands in chunk {into}, which has {lengths[into]}: "
-                f"the length of the buffer, {bounds[-1]}, must divide by the number of chunks, {len(lengths)}"
+                f"chunk {chunk} lands in chunk {into}, which is not as long: "
+                f"the length of the buffer must divide by the number of chunks, {len(lengths)}"
             )
 
     def __str__(self) -> str:

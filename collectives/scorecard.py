@@ -247,3 +247,29 @@ ROWS = (
         powers_of_two=True,
     ),
 )
+
+
+def markdown(world_size: int) -> str:
+    """The scorecard for `world_size` ranks as a Markdown table: counted coefficients, closed forms, lower bounds.
+
+    A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
+    """
+    lines = ["| Collective | Algorithm | messages in a row | S sent in a row | S added in a row | closed form | source |"]
+    lines.append("|---|---|--:|--:|--:|---|---|")
+    for row in ROWS:
+        if row.takes(world_size):
+            schedule = row.algorithm(world_size)
+            bounds = lower_bounds(schedule.collective, world_size)
+            cells = (_cell(*pair) for pair in zip(coefficients(schedule), bounds, strict=True))
+            name = schedule.collective.replace("_", "-")
+            lines.append(f"| {name} | {row.name} | {' | '.join(cells)} | ${row.formula}$ | {row.source} |")
+    return "\n".join(lines)
+
+
+def _cell(coefficient: float, bound: float) -> str:
+    """ "**3**" at the bound, "14 (4.67x)" above it, "" for nothing."""
+    if coefficient == 0:
+        return ""
+    if coefficient <= bound * (1 + 1e-9):
+        return f"**{coefficient:.4g}**"
+    return f"{coefficient:.4g} ({coefficient / bound:.3g}×)" if bound else f"{coefficient:.4g}"

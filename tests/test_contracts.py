@@ -66,6 +66,67 @@ def test_a_wrong_schedule_is_refused_with_its_fault(fault):
     assert refusal.value.wrong[refusal.value.rank, refusal.value.chunk]
 
 
+def shift(steps):
+    """An all-to-all in place: in step k every rank sends rank r + k its chunk, which becomes chunk r there."""
+    return [[Transfer(r, (r + k) % P, (r + k) % P, COPY, into=r) for r in range(P) for k in ks] for ks in steps]
+
+
+OF_MANY_KINDS = {
+    "a chunk is overwritten before it is sent": (
+        contracts.all_to_all,
+        shift([[1], [2], [3]]),
+        "chunk 1 on rank 0 holds what rank 0 began with and lacks rank 1 and holds what was in chunk 1 instead of chunk 0",
+    ),
+    "a chunk lands in the wrong place": (
+        contracts.all_to_all,
+        [[Transfer(r, r ^ mask, r ^ mask, COPY, into=r ^ mask) for r in range(P)] for mask in (1, 2, 3)],
+        "chunk 0 on rank 0 holds what rank 3 began with and lacks rank 0: the last to write it is step 2 (0:3→0)",
+    ),
+    "a shard goes to the neighbour": (
+        contracts.scatter,
+        [[Transfer(0, r, (r + 1) % P, COPY)] for r in range(1, P)],
+        "chunk 1 on rank 1 holds what rank 1 began with and lacks rank 0: no step ever writes it",
+    ),
+    "a shard is forgotten": (
+        contracts.gather,
+        [[Transfer(r, 0, r, COPY)] for r in range(2, P)],
+        "chunk 1 on rank 0 holds what rank 0 began with and lacks rank 1: no step ever writes it",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", OF_MANY_KINDS)
+def test_a_wrong_schedule_of_any_collective_is_refused_with_its_fault(fault):
+    contract, steps, words = OF_MANY_KINDS[fault]
+    with pytest.raises(contracts.ContractError) as refusal:
+        contract.check(Schedule.of(P, P, steps))
+    assert words in str(refusal.value)
+
+
+def test_the_shift_that_swaps_both_ways_in_one_step_loses_nothing():
+    contracts.all_to_all.check(Schedule.of(P, P, shift([[1, 3], [2]])))
+
+
+def test_a_barrier_may_hear_twice_but_must_hear_from_all():
+    hear = [[Transfer(r, (r + distance) % P, 0, REDUCE) for r in range(P)] for distance in (1, 2)]
+    contracts.barrier.check(Schedule.of(P, 1, hear))
+    contracts.barrier.check(Schedule.of(P, 1, hear + hear))
+    with pytest.raises(contracts.ContractError, match="chunk 0 on rank 0 lacks ranks 1 and 2"):
+        contracts.barrier.check(Schedule.of(P, 1, hear[:1]))
+
+
+def test_two_chunks_mixed_into_one_are_no_sum_of_either():
+    """Every rank is in the sum once, but not all of them with the same chunk."""
+    steps = [[Transfer(1, 0, 1, REDUCE, into=0)], [Transfer(0, 1, 0, COPY)], [Transfer(1, 0, 1, REDUCE)]]
+    with pytest.raises(contracts.ContractError, match="holds what was in chunks 0 and 1 instead of chunk 0"):
+        contracts.reduce.check(Schedule.of(2, 2, steps))
+
+
+def test_uneven_blocks_have_a_chunk_for_each_pair():
+    with pytest.raises(ValueError, match="a chunk for each pair of its 2 ranks, not 3 chunks"):
+        contracts.all_to_all_uneven.check(Schedule.of(2, 3, []))
+
+
 def test_removing_or_repeating_any_one_step_breaks_the_ring():
     """No step of the ring all-reduce is superfluous, and the checker sees each of them go."""
     steps = list(ring.all_reduce(P))

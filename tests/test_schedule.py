@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from collectives import Schedule, ScheduleError, Transfer, chunk_bounds
-from collectives.algorithms import ring, tree
+from collectives import Schedule, ScheduleError, Transfer, chunk_bounds, price, simulate, topology
+from collectives.algorithms import pairwise, ring, tree
 
 
 def test_a_schedule_prints_as_its_own_picture():
@@ -32,6 +32,10 @@ def test_chunks_are_cut_as_numpy_cuts_arrays(num_elements, num_chunks):
         ([(2, 2, 0, "copy")], "0:2→2 sends rank 2 to itself"),
         ([(0, 1, 0, "add")], "combines by 'add'; it must be 'copy' or 'reduce'"),
         ([(0, 1, 0, "copy"), (2, 1, 0, "reduce")], "0:0→1 and 0:2→1+ both write chunk 0 on rank 1"),
+        ([(0, 1, 0, "copy", 5)], "0:0→1:5 has into 5, but the chunks are 0 to 1"),
+        ([(0, 1, 1, "copy", None, 2)], "1-2:0→1 has chunk 2, but the chunks are 0 to 1"),
+        ([(0, 1, 0, "copy", None, 0)], "0→1 carries 0 chunks; a transfer carries at least 1"),
+        ([(0, 1, 0, "copy", None, 2), (2, 1, 0, "copy", 1)], "0-1:0→1 and 0:2→1:1 both write chunk 1 on rank 1"),
     ],
 )
 def test_a_step_that_no_machine_could_run_is_refused_by_name(transfers, complaint):
@@ -43,6 +47,56 @@ def test_a_step_that_no_machine_could_run_is_refused_by_name(transfers, complain
 def test_schedules_of_different_shape_do_not_add():
     with pytest.raises(ScheduleError, match=r"\(4, 4\) and \(4, 1\)"):
         ring.reduce_scatter(4) + tree.broadcast(4)
+
+
+def test_a_run_of_chunks_means_what_its_chunks_mean_one_by_one():
+    """Chunks 0 and 1 of rank 0 land in 2 and 3 of rank 1, added there to what is."""
+    run = Schedule.of(2, 4, [[(0, 1, 0, "reduce", 2, 2), (1, 0, 3, "copy", 0, 1)]])
+    assert str(run) == "step 0: 0-1:0→1:2-3+  3:1→0:0"
+    (step,) = run
+    assert [str(transfer) for transfer in step.singles] == ["0:0→1:2+", "1:0→1:3+", "3:1→0:0"]
+    slots = np.array([[1, 2, 3, 4], [10, 20, 30, 40]])
+    step.apply(slots)
+    assert slots.tolist() == [[40, 2, 3, 4], [10, 20, 31, 42]]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+def test_in_a_rotated_schedule_every_rank_does_what_rank_zero_does(world_size):
+    for algorithm in (ring.all_reduce, ring.all_reduce_bidirectional, pairwise.all_to_all, pairwise.all_reduce):
+        schedule = algorithm(world_size)
+        for step, sends in zip(schedule, schedule.rank_zero(), strict=True):
+            turned = {
+                tuple((number + rank) % world_size for number in (0, t.dst, t.chunk, t.lands))
+                for t in sends
+                for rank in range(world_size)
+            }
+            assert {(t.src, t.dst, t.chunk, t.lands) for t in step} == turned
+            assert len(step) == len(sends) * world_size
+
+
+def test_chunks_may_have_lengths_of_their_own():
+    uneven = Schedule.of(2, 3, [[(0, 1, 1, "copy")]], lengths=(2, 0, 5))
+    assert uneven.bounds(7).tolist() == [0, 2, 2, 7]
+    with pytest.raises(ValueError, match="is for buffers of 7 elements, not 8"):
+        uneven.bounds(8)
+    with pytest.raises(ScheduleError, match=r"lengths are 3 numbers of elements, not \(2, 5\)"):
+        Schedule.of(2, 3, [], lengths=(2, 5))
+    with pytest.raises(ScheduleError, match="their chunks differ in length"):
+        uneven + Schedule.of(2, 3, [])
+
+
+def test_chunks_change_places_only_with_chunks_of_their_length():
+    for reader in (
+        lambda: simulate(pairwise.all_to_all(3), np.zeros((3, 10))),
+        lambda: price(pairwise.all_to_all(3), 10, topology.uniform(3, 0, 0)),
+    ):
+        with pytest.raises(ValueError, match="the length of the buffer must divide by the number of chunks, 3"):
+            reader()
+
+
+def test_a_root_is_one_of_the_ranks():
+    with pytest.raises(ScheduleError, match="root 4 is not one of the 4 ranks"):
+        tree.broadcast(4, root=4)
 
 
 def test_sends_of_a_step_read_the_state_before_it():

@@ -22,7 +22,7 @@ step() {
 recent_python() { "$PYTHON" -c 'import sys; assert sys.version_info >= (3, 11), sys.version'; }
 virtual_environment() { [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv; }
 
-step "system packages (chromium, bubblewrap, node, npm)" "Install them by hand, then run make again." \
+step "system packages (chromium, bubblewrap, node, npm, iproute2)" "Install them by hand, then run make again." \
   bash tools/system_packages.sh
 step "Python 3.11 or newer" "Name one: make PYTHON=/path/to/python3.11 env." recent_python
 step "virtual environment .venv" "On Debian or Ubuntu: apt-get install python3-venv." virtual_environment

@@ -8,6 +8,9 @@ command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
 command -v bwrap >/dev/null || missing+=(bubblewrap)           # the autograder's sandbox
 command -v node >/dev/null || missing+=(nodejs)                # renders formulas
 command -v npm >/dev/null || missing+=(npm)
+if [ "$(uname)" = Linux ]; then                                # elsewhere there are no network namespaces
+  command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)   # joins emulated nodes by shaped lines
+fi
 
 [ ${#missing[@]} -gt 0 ] || exit 0
 
