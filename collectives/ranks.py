@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import linecache
 import multiprocessing
 import os
@@ -24,6 +23,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
 from typing import Any
@@ -32,6 +32,7 @@ import cloudpickle
 
 _swapping_main = threading.Lock()
 
+START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
 ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
 
 
@@ -44,21 +45,29 @@ class RanksError(RuntimeError):
 
 
 def run(
-    function: Callable, world_size: int, *args: Any, timeout: float = 60.0, backend: str | None = None
+    function: Callable,
+    world_size: int,
+    *args: Any,
+    timeout: float = 60.0,
+    backend: str | None = None,
+    enter: Callable[[int], None] | None = None,
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return what each returned, by rank.
 
     Each rank is a process with one torch thread, in a process group over `backend` ("gloo", or "nccl" with one GPU
     a rank; by default nccl only if there are as many GPUs as ranks). What a rank prints is printed here, rank after
-    rank. If one raises, dies, or has not returned after `timeout` seconds, all are ended and a `RanksError` says
-    which rank it was, with its traceback, and who was waiting for whom, as far as a blocking `send`, `recv` or
-    `execute` shows it.
+    rank. If one raises, dies, or has not returned `timeout` seconds after all have begun, all are ended and a
+    `RanksError` says which rank it was, with its traceback, and who was waiting for whom, as far as a blocking `send`,
+    `recv`, `execute` or a list of `P2POp`s shows it. Ranks see the environment variables of this process as they are.
+
+    `enter(rank)`, a function of a module, is called in each rank before all else: `emulate` puts ranks on its nodes.
     """
     if world_size < 1:
         raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, this process is one rank among those started
         return _run_as_launched(function, world_size, args, timeout, backend)
-    return _Run(function, world_size, args, timeout, backend or default_backend(world_size)).results()
+    task = cloudpickle.dumps((function, args, _sources(function, *args)))
+    return _Run(task, world_size, timeout, backend or default_backend(world_size), enter).results()
 
 
 def default_backend(world_size: int) -> str:
@@ -68,18 +77,31 @@ def default_backend(world_size: int) -> str:
     return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world_size else "gloo"
 
 
+@dataclass(frozen=True)
+class _Setup:
+    """What every rank of a run is told. `folder`: for the store by which ranks meet, and for what they print."""
+
+    world_size: int
+    backend: str
+    timeout: float
+    folder: str
+    environment: dict[str, str]
+    enter: Callable[[int], None] | None
+
+
 class _Run:
     """The parent's side of one run: starts the ranks, collects what they send, and leaves nothing running."""
 
-    def __init__(self, function: Callable, world_size: int, args: tuple, timeout: float, backend: str):
+    def __init__(self, task: bytes, world_size: int, timeout: float, backend: str, enter: Callable | None):
+        self.task = task
         self.timeout = timeout
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        self.task = cloudpickle.dumps((function, args, _sources(function, *args)))
-        self.setup = (world_size, backend, self.folder.name, timeout)
+        patience = START_SECONDS + timeout  # of the group's own operations: longer than the run lasts
+        self.setup = _Setup(world_size, backend, patience, self.folder.name, dict(os.environ), enter)
         self.processes, self.pipes = [], []
+        self.begun: set[int] = set()
         self.returned: dict[int, Any] = {}
-        self.printed: dict[int, str] = {}
-        self.complaints: dict[int, str] = {}  # what each wrote to stderr
+        self.died: set[int] = set()
 
     def results(self) -> list[Any]:
         try:
@@ -87,20 +109,13 @@ class _Run:
             self._collect()
         finally:
             self._end()
-            for rank in sorted(self.printed):
-                for line in self.printed[rank].splitlines():
-                    print(f"rank {rank}: {line}")
-        for rank in range(len(self.processes)):
-            if complaint := self.complaints[rank]:
-                print(f"rank {rank}: {complaint}", file=sys.stderr)
         return [self.returned[rank] for rank in range(len(self.processes))]
 
     def _start(self) -> None:
         context = _fork_server()
-        world_size = self.setup[0]
-        for rank in range(world_size):
+        for rank in range(self.setup.world_size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_rank_main, args=(rank, *self.setup, self.task, theirs), daemon=True)
+            process = context.Process(target=_rank_main, args=(rank, self.setup, self.task, theirs), daemon=True)
             self.processes.append(process)  # before it starts: an interrupt must not leave one behind
             self.pipes.append(mine)
             with _no_main_module():
@@ -109,25 +124,32 @@ class _Run:
 
     def _collect(self) -> None:
         """Read each rank's outcome as it comes, until all have returned, one fails, or the time is up."""
-        deadline = time.monotonic() + self.timeout
+        deadline, begun = time.monotonic() + START_SECONDS, False
         while len(self.returned) < len(self.pipes):
+            if not begun and len(self.begun) == len(self.pipes):
+                deadline, begun = time.monotonic() + self.timeout, True
             waiting = {self.pipes[rank]: rank for rank in self._unfinished()}
             ready = connection.wait(list(waiting), max(deadline - time.monotonic(), 0))
             if not ready:
-                self._fail(f"{len(waiting)} of {len(self.pipes)} ranks did not finish within {self.timeout:g} s")
+                late = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
+                self._fail(f"{len(waiting)} of {len(self.pipes)} ranks did not {late}")
             for pipe in ready:
                 self._read(waiting[pipe], pipe)
 
     def _read(self, rank: int, pipe: connection.Connection) -> None:
         try:
-            kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
+            kind, value = cloudpickle.loads(pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
+            self.died.add(rank)
             self.processes[rank].join(ANSWER_SECONDS)
             headline = f"rank {rank} died with exit code {self.processes[rank].exitcode}"
-            self._fail(headline, culprit=rank, details=explain_death(_stderr(self.folder.name, rank)))
+            self._fail(headline, culprit=rank, details=explain_death(_written(self.folder.name, rank, "stderr")))
         if kind == "raised":
             self._fail(f"rank {rank} failed", rank, *value)
-        self.returned[rank] = value
+        elif kind == "begins":
+            self.begun.add(rank)
+        else:
+            self.returned[rank] = value
 
     def _unfinished(self) -> list[int]:
         return [rank for rank in range(len(self.pipes)) if rank not in self.returned]
@@ -159,19 +181,20 @@ class _Run:
         pipe = self.pipes[rank]
         try:
             while pipe.poll(max(deadline - time.monotonic(), 0)):
-                kind, value, self.printed[rank] = cloudpickle.loads(pipe.recv_bytes())
+                kind, value = cloudpickle.loads(pipe.recv_bytes())
                 if kind == "where":
                     return value
                 if kind == "raised":
                     details, peer = value
                     return f"failed too: {details.strip().splitlines()[-1]}", peer
-                return "has returned", None
+                if kind == "returned":
+                    return "has returned", None
         except (EOFError, OSError):
             return "is gone", None
         return "does not answer: it is busy", None
 
     def _end(self) -> None:
-        """End every rank, and wait until it is gone."""
+        """End every rank, wait until it is gone, and show what it printed."""
         for pipe in self.pipes:
             pipe.close()  # a rank ends itself when its pipe closes
         started = [process for process in self.processes if process.pid is not None]
@@ -182,7 +205,12 @@ class _Run:
             if process.is_alive():
                 process.kill()
             process.join()
-        self.complaints = {rank: _stderr(self.folder.name, rank) for rank in range(len(self.processes))}
+        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            for rank in range(len(self.processes)):
+                if name == "stderr" and rank in self.died:
+                    continue  # its last words are in the error
+                for line in _written(self.folder.name, rank, name).splitlines():
+                    print(f"rank {rank}: {line}", file=stream)
         self.folder.cleanup()
 
 
@@ -227,14 +255,24 @@ def _sources(*values: Any) -> dict[str, list[str]]:
     return {name: linecache.getlines(name) for name in names}
 
 
-def _stderr_path(folder: str, rank: int) -> str:
-    return os.path.join(folder, f"rank-{rank}.stderr")
+def _write_to_files(folder: str, rank: int) -> None:
+    """Lead this process's stdout and stderr to files, line by line: what it printed is there even if it dies."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(_path(folder, rank, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, descriptor)  # C++ writes there when it aborts
+        os.close(file)
+        setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False))
 
 
-def _stderr(folder: str, rank: int) -> str:
-    """What a rank wrote to stderr; "" if it never came to write anything."""
-    with contextlib.suppress(FileNotFoundError), open(_stderr_path(folder, rank), errors="replace") as file:
-        return file.read().strip()
+def _path(folder: str, rank: int, name: str) -> str:
+    return os.path.join(folder, f"rank-{rank}.{name}")
+
+
+def _written(folder: str, rank: int, name: str) -> str:
+    """What a rank wrote to its "stdout" or "stderr"; "" if it never came to write anything."""
+    path = _path(folder, rank, name)
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().strip("\n")
     return ""
 
 
@@ -250,27 +288,29 @@ def explain_death(last_words: str) -> str:
     return last_words
 
 
-def _rank_main(rank, world_size, backend, folder, timeout, task, pipe) -> None:
+def _rank_main(rank: int, setup: _Setup, task: bytes, pipe: connection.Connection) -> None:
     """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
-    if not os.path.isdir(folder):
+    if not os.path.isdir(setup.folder):
         os._exit(0)  # the run was interrupted while this rank was being started
-    os.dup2(os.open(_stderr_path(folder, rank), os.O_WRONLY | os.O_CREAT), 2)  # C++ writes there when it aborts
-    printed = io.StringIO()
+    _write_to_files(setup.folder, rank)
+    os.environ.clear()  # what the fork server saw when it started is out of date
+    os.environ.update(setup.environment)
     lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:
         with lock:
-            pipe.send_bytes(cloudpickle.dumps((kind, value, printed.getvalue())))
+            pipe.send_bytes(cloudpickle.dumps((kind, value)))
 
-    threading.Thread(target=_answer, args=(pipe, send, threading.get_ident()), daemon=True).start()
     try:
-        with contextlib.redirect_stdout(printed):
-            function, args, sources = cloudpickle.loads(task)
-            for name, lines in sources.items():
-                linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-            _join_group(rank, world_size, backend, f"file://{folder}/store", timeout)
-            result = function(rank, world_size, *args)
-        send("returned", result)
+        if setup.enter:
+            setup.enter(rank)  # before the thread starts: Linux lets only a single thread into a user namespace
+        threading.Thread(target=_answer, args=(pipe, send, threading.get_ident()), daemon=True).start()
+        function, args, sources = cloudpickle.loads(task)
+        for name, lines in sources.items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        _join_group(rank, setup.world_size, setup.backend, f"file://{setup.folder}/store", setup.timeout)
+        send("begins", None)
+        send("returned", function(rank, setup.world_size, *args))
     except BaseException as error:
         peers = getattr(error, "peers", [])  # an ExecutionError knows whom it waited for
         send("raised", (_traceback(error), next(iter(peers), None)))
@@ -323,15 +363,30 @@ def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
             what, peer = f"waits for {local.get('words')}", local.get("peer")
         if _is_users(frame):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            if what is None and "wait(" in line:  # for a `Work`, whose methods are C++ and not on the stack
+                senders = _senders(frame)
+                peer = senders[0] if len(senders) == 1 else None
+                what = "waits for a message" + (f" from rank {' or '.join(map(str, senders))}" if senders else "")
             return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
         frame = frame.f_back
     return "has not begun", None
 
 
+def _senders(frame: types.FrameType) -> list[int]:
+    """Ranks that the `P2POp`s among the variables of `frame`, or else of its caller, receive from."""
+    while frame is not None and _is_users(frame):
+        values = [one for value in frame.f_locals.values() for one in (value if isinstance(value, list) else [value])]
+        operations = [value for value in values if type(value).__name__ == "P2POp"]
+        if operations:
+            return sorted({operation.peer for operation in operations if operation.op.__name__ == "irecv"})
+        frame = frame.f_back
+    return []
+
+
 def _is_users(frame: types.FrameType) -> bool:
     """Whether a frame is the learner's own code, rather than a library's."""
     module = frame.f_globals.get("__name__", "")
-    libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib")
+    libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib", "importlib")
     return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's own
 
 

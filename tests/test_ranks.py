@@ -87,6 +87,25 @@ def test_a_deadlock_ends_by_the_time_out_and_shows_the_circle_of_waiting_ranks()
     assert failure.value.waits == {0: 1, 1: 2, 2: 0}
 
 
+def receive_first(rank, world_size, batched):
+    incoming, left, right = torch.zeros(4), (rank - 1) % world_size, (rank + 1) % world_size
+    if batched:
+        operations = [dist.P2POp(dist.irecv, incoming, left), dist.P2POp(dist.isend, torch.zeros(4), right)]
+        for work in reversed(dist.batch_isend_irecv(operations[: 1 + (rank > 0)])):  # rank 0 forgets to send
+            work.wait()
+    else:
+        dist.irecv(incoming, left).wait()
+
+
+def test_a_deadlock_in_a_batch_of_operations_names_who_did_not_send():
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(receive_first, 2, True, timeout=1)
+    assert "rank 1 waits for a message from rank 0 (line" in str(failure.value)
+    assert failure.value.waits == {1: 0}
+    with pytest.raises(ranks.RanksError, match=r"rank 1 waits for a message \(line \d+ of receive_first: dist.irecv"):
+        ranks.run(receive_first, 2, False, timeout=1)
+
+
 def one_dies(rank, world_size):
     if rank == 2:
         os._exit(7)
@@ -120,6 +139,33 @@ def warn(rank, world_size):
 def test_what_a_rank_writes_to_stderr_comes_out_with_its_name(capsys):
     ranks.run(warn, 2)
     assert capsys.readouterr().err.splitlines() == ["rank 0: careful", "rank 1: careful"]
+
+
+def last_words(rank, world_size, end):
+    print("so far so good")
+    os.system("echo from a child")
+    print("careful", file=sys.stderr)
+    end()
+
+
+@pytest.mark.parametrize("end", [lambda: 1 / 0, lambda: os._exit(7)], ids=["raises", "dies"])
+def test_what_a_rank_wrote_before_it_failed_is_shown(end, capsys):
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(last_words, 1, end)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["rank 0: so far so good", "rank 0: from a child"]
+    assert "careful" in shown.err + str(failure.value)
+
+
+def environment(rank, world_size):
+    return os.environ.get("COURSE"), os.getcwd()
+
+
+def test_ranks_see_the_environment_of_the_moment(monkeypatch, tmp_path):
+    assert ranks.run(environment, 1) == [(None, os.getcwd())]
+    monkeypatch.setenv("COURSE", "collectives")
+    monkeypatch.chdir(tmp_path)
+    assert ranks.run(environment, 1) == [("collectives", str(tmp_path))]
 
 
 def calls(rank, world_size, function):
