@@ -38,6 +38,24 @@ DESERVED = {
         ["this is one half of it", "this is one phase", "leaves out one of the collectives", "this is upside down"],
     ),
     ("deadlock", "03_ring"): ("10/20", ["waits to send to rank", "each waits for the next: rank 0 → rank 1 → rank 0"]),
+    ("full", "06_all_to_all"): ("20/20", []),
+    ("partial", "06_all_to_all"): (
+        "6/20",
+        [
+            "Step 0 overwrites chunk 0 on rank 1, which step 1 has yet to send",
+            "in round 0 there are 2 without a partner",
+            "each waits for the next: rank 0 → rank 1 → rank 0",
+        ],
+    ),
+    ("empty", "06_all_to_all"): ("0/20", ["peers is not written yet", "exchange is not written yet"]),
+    ("peer_is_k", "06_all_to_all"): (
+        "0/20",
+        ["rank 0 waits for rank 1, whose partner is nobody", "rank 0 waits to send to rank 1"],
+    ),
+    ("shift_pairs", "06_all_to_all"): (
+        "6/20",
+        ["whose partner is rank 2. Each waits for the next: rank 0 → rank 1 → rank 2 → rank 0"],
+    ),
     ("malformed", "03_ring"): (
         "0/20",
         ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
