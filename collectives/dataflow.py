@@ -17,6 +17,9 @@ import numpy as np
 from .schedule import Schedule, Transfer
 
 
+SATURATED = 2**31  # "very often": the signals of a barrier multiply, and after 64 steps would no longer fit
+
+
 class Contents(NamedTuple):
     """What every slot is a sum of, at one moment: how often it contains each rank's input, and which part of it.
 
@@ -43,6 +46,7 @@ def contributions(schedule: Schedule) -> Iterator[Contents]:
     yield _contents(counts)
     for step in schedule:
         step.apply(counts)
+        np.minimum(counts, SATURATED, out=counts)
         yield _contents(counts)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from collectives import Schedule, Transfer, contracts
-from collectives.algorithms import ring, tree
+from collectives.algorithms import pairwise, ring, tree
 from collectives.schedule import COPY, REDUCE
 
 P = 4
@@ -113,6 +113,10 @@ def test_a_barrier_may_hear_twice_but_must_hear_from_all():
     contracts.barrier.check(Schedule.of(P, 1, hear + hear))
     with pytest.raises(contracts.ContractError, match="chunk 0 on rank 0 lacks ranks 1 and 2"):
         contracts.barrier.check(Schedule.of(P, 1, hear[:1]))
+
+
+def test_signals_that_multiply_do_not_overflow():
+    contracts.barrier.check(pairwise.barrier(70))
 
 
 def test_two_chunks_mixed_into_one_are_no_sum_of_either():

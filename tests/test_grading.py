@@ -18,6 +18,21 @@ ANSWERS = ROOT / "tests" / "submissions"
 
 # What every submission deserves: (student, exercise): (its points, words in its feedback that name the fault).
 DESERVED = {
+    ("full", "02_tree"): ("20/20", []),
+    ("empty", "02_tree"): ("0/20", ["broadcast_steps is not written yet", "tree_reduce is not written yet"]),
+    ("partial", "02_tree"): (
+        "10/20",
+        [
+            "takes 3 steps; 4 ranks need 2",
+            "the finished chunk 0 is on rank 0",
+            "only after 3 messages, one after the other; 2 are enough",
+        ],
+    ),
+    ("left_out", "02_tree"): ("7/20", ["no step ever writes it", "2 of 3 ranks did not finish within 10 s"]),
+    ("sends_too_early", "02_tree"): (
+        "4/20",
+        ["in step 0 rank 2 sends chunk 0 before it has it", "a sum without rank 3"],
+    ),
     ("full", "03_ring"): ("20/20", []),
     ("full", "04_all_reduce"): ("16/20, 4 to grade", []),
     ("partial", "03_ring"): ("6/20", ["right-hand neighbour is rank", "rounds the length of every chunk down"]),
@@ -151,7 +166,8 @@ def test_the_feedback_page_names_the_fault(graded, student, exercise):
 def test_a_submission_that_cannot_be_graded_says_why_and_stops_nobody(graded, student, reason):
     assert line_of(graded, f"{student}/03_ring").startswith(f"NOT GRADED: {reason}")
     assert graded[0].returncode == 1
-    assert "4 of 21 submissions could not be graded" in graded[0].stdout
+    handed_in = len(DESERVED) + len(["not_json", "other_json", "other_notebook", "no_file", "check_deleted"])
+    assert f"4 of {handed_in} submissions could not be graded" in graded[0].stdout
 
 
 def test_a_deleted_check_is_left_to_a_person_and_a_file_beside_the_notebook_does_nothing(graded):
@@ -165,9 +181,11 @@ def test_a_folder_that_is_no_exercise_is_told_of(graded):
 
 def test_the_summary_has_a_row_for_each_student_and_says_where_everything_is(graded):
     printed, into = graded[0].stdout, graded[1]
-    assert re.search(r"^student +03_ring +04_all_reduce$", printed, re.MULTILINE)
-    assert re.search(r"^one_half +- +4/20$", printed, re.MULTILINE)
-    assert re.search(r"^no_file +not graded +-$", printed, re.MULTILINE)
+    exercises = sorted({exercise for _, exercise in DESERVED})
+    assert re.search(rf"^student +{' +'.join(exercises)}$", printed, re.MULTILINE)
+    for student, only, result in [("one_half", "04_all_reduce", "4/20"), ("no_file", "03_ring", "not graded")]:
+        row = [result if exercise == only else "-" for exercise in exercises]
+        assert re.search(rf"^{student} +{' +'.join(row)}$", printed, re.MULTILINE)
     assert f"{into}/feedback/" in printed
     assert (into / "gradebook.db").exists()
 
