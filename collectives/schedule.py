@@ -11,8 +11,8 @@ Nothing here runs, counts time or draws: `simulate`, `execute`, `price` and `dra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
 from operator import index
@@ -226,6 +226,15 @@ class Schedule:
         name = f"{self.name}, then {other.name}"
         return Schedule(*mine, lambda: chain(self, other), name, lengths=self.lengths, rank_zero=rank_zero)
 
+    def placed(self, places: Sequence[int]) -> Schedule:
+        """The same schedule with what rank r does done by rank `places[r]`: another order of the ranks."""
+        places = np.asarray(places)
+        if sorted(places.tolist()) != list(range(self.world_size)):
+            raise ScheduleError(f"{self.name}: places are the ranks 0 to {self.world_size - 1} in some order")
+        make_steps = partial(_placed, self, places)
+        root = None if self.root is None else int(places[self.root])
+        return replace(self, make_steps=make_steps, root=root, rank_zero=None)
+
     def bounds(self, num_elements: int) -> np.ndarray:
         """Where each chunk of a buffer of `num_elements` begins and ends: int [num_chunks + 1], as `chunk_bounds`."""
         if self.lengths is None:
@@ -273,6 +282,16 @@ def _rotated(world_size: int, num_chunks: int, rank_zero: Callable, phase: str) 
             phase=phase,
             into=_together([turned(t.lands % num_chunks, num_chunks) for t in sends]) if moves else None,
         )
+
+
+def _placed(schedule: Schedule, places: np.ndarray) -> Iterator[Step]:
+    """The steps of `Schedule.placed`. A ring's steps share their arrays of ranks; so do these, which prices quicker."""
+    turned: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by identity: the array, kept alive, and its places
+    for step in schedule:
+        for ranks in (step.src, step.dst):
+            if id(ranks) not in turned:
+                turned[id(ranks)] = ranks, places[ranks]
+        yield replace(step, src=turned[id(step.src)][1], dst=turned[id(step.dst)][1])
 
 
 def _together(arrays: list[np.ndarray]) -> np.ndarray:

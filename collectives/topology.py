@@ -71,8 +71,8 @@ class Topology:
 
     def seconds(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The alpha and the beta of the links from each `src` to each `dst`, as arrays of their shape."""
-        alpha = np.full(len(src), self.link.alpha)
-        beta = np.full(len(src), self.link.beta)
+        alpha = np.full(len(src), self.link.alpha, dtype=float)
+        beta = np.full(len(src), self.link.beta, dtype=float)
         if self.across is not None:
             far = self.crosses(src, dst)
             alpha[far], beta[far] = self.across.alpha, self.across.beta

@@ -71,6 +71,21 @@ DESERVED = {
         "6/20",
         ["whose partner is rank 2. Each waits for the next: rank 0 → rank 1 → rank 2 → rank 0"],
     ),
+    ("full", "07_topology"): ("20/20", []),
+    ("partial", "07_topology"): (
+        "11/20",
+        [
+            "Of the links between nodes 0→4 carries the most, 12 MiB",
+            "this is what leaves one rank",
+            "a node does not send to itself",
+        ],
+    ),
+    ("empty", "07_topology"): (
+        "0/20",
+        ["two_level_all_reduce_steps is not written yet", "leaving_ring is not written yet"],
+    ),
+    ("one_half", "07_topology"): ("0/20", ["chunk 2 on rank 0 lacks ranks 1, 2 and 3", "this is one half of it"]),
+    ("rings", "07_topology"): ("17/20", ["22% more than the 160 microseconds", "It pays for 12 messages in a row"]),
     ("malformed", "03_ring"): (
         "0/20",
         ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
@@ -183,7 +198,7 @@ def test_the_summary_has_a_row_for_each_student_and_says_where_everything_is(gra
     printed, into = graded[0].stdout, graded[1]
     exercises = sorted({exercise for _, exercise in DESERVED})
     assert re.search(rf"^student +{' +'.join(exercises)}$", printed, re.MULTILINE)
-    for student, only, result in [("one_half", "04_all_reduce", "4/20"), ("no_file", "03_ring", "not graded")]:
+    for student, only, result in [("peer_is_k", "06_all_to_all", "0/20"), ("no_file", "03_ring", "not graded")]:
         row = [result if exercise == only else "-" for exercise in exercises]
         assert re.search(rf"^{student} +{' +'.join(row)}$", printed, re.MULTILINE)
     assert f"{into}/feedback/" in printed
@@ -215,7 +230,7 @@ def test_nothing_but_plain_lines_is_printed(graded):
     [
         (["nowhere"], "nowhere is not a folder"),
         (["."], "holds no submission"),
-        ([".", "--exercise", "03_rings"], "no exercise is called 03_rings; there are 03_ring, 04_all_reduce"),
+        ([".", "--exercise", "03_rings"], "no exercise is called 03_rings; there are 02_tree, 03_ring"),
     ],
 )
 def test_a_wrong_command_is_answered_in_one_line(tmp_path, monkeypatch, arguments, reason):

@@ -65,6 +65,12 @@ def test_ranks_that_share_a_nic_share_its_bandwidth_and_pay_alpha_each():
     assert price(stay, 1000, machine).seconds == pytest.approx(ALPHA + 1000 * BETA)
 
 
+def test_a_free_link_beside_a_slow_one_is_the_only_free_one():
+    """Links given in whole numbers are no whole numbers to the others."""
+    machine = topology.two_level(2, 2, Link(0, 0), Link(ALPHA, BETA))
+    assert price(Schedule.of(4, 1, [[(1, 2, 0)]]), 1000, machine).seconds == pytest.approx(ALPHA + 1000 * BETA)
+
+
 def test_two_levels_send_less_across_than_a_ring_and_win_where_across_is_slow():
     machine = topology.two_level(4, 8, Link(1e-6, 1e-11), Link(5e-6, 2e-10), ranks_per_nic=8)
     flat, levels = ring.all_reduce(32), hierarchical.all_reduce(32, 8)

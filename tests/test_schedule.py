@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collectives import Schedule, ScheduleError, Transfer, chunk_bounds, price, simulate, topology
+from collectives import Schedule, ScheduleError, Transfer, chunk_bounds, contracts, price, simulate, topology
 from collectives.algorithms import pairwise, ring, tree
 
 
@@ -92,6 +92,19 @@ def test_chunks_change_places_only_with_chunks_of_their_length():
     ):
         with pytest.raises(ValueError, match="the length of the buffer must divide by the number of chunks, 3"):
             reader()
+
+
+def test_a_schedule_in_other_places_keeps_its_promise_there():
+    """A broadcast from root 1 in places 2 0 1 has its root at rank 0; a ring still adds everybody up."""
+    places = [2, 0, 1]
+    elsewhere = tree.broadcast(3, root=1).placed(places)
+    assert elsewhere.root == 0
+    contracts.broadcast.check(elsewhere)
+    contracts.all_reduce.check(ring.all_reduce(3).placed(places))
+    links = topology.uniform(3, 1e-6, 1e-9)
+    assert price(ring.all_reduce(3).placed(places), 300, links).seconds == price(ring.all_reduce(3), 300, links).seconds
+    with pytest.raises(ScheduleError, match="places are the ranks 0 to 2 in some order"):
+        ring.all_reduce(3).placed([0, 1, 1])
 
 
 def test_a_root_is_one_of_the_ranks():
