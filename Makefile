@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help env book lab test check exercises notebooks grade clean
+.PHONY: help env book lab test check bench record exercises notebooks grade clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ check: env  ## check style, notebooks, exercises and the built book's links
 	@$(BIN)/python tools/exercises.py --check
 	@$(BIN)/python tools/book.py --if-stale
 	@$(BIN)/python tools/links.py _build/html
+
+bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)
+	@$(BIN)/python tools/bench.py
 
 exercises: env  ## generate exercises/ from solutions/
 	@$(BIN)/python tools/exercises.py

@@ -1,21 +1,28 @@
-"""Run a schedule on real ranks, over torch.distributed: gloo between processes on CPUs, NCCL between GPUs.
+"""Run a schedule on real ranks.
 
 Every rank calls `execute` with the same schedule and its own buffer. A rank goes on to its next step when its own
 messages of this step are through: there is no barrier, a step waits only for the ranks that it exchanges data with.
+
+How messages travel is the transport's affair. By default it is the process group's own send and receive: gloo between
+processes on CPUs, NCCL between GPUs. Ranks of one host can share memory instead: see `shared`.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
 
-from .schedule import COPY, REDUCE, Schedule, Step
+from .schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 if TYPE_CHECKING:  # torch takes a second to import; `import collectives` does not wait for it
     import torch
     import torch.distributed as dist
+
+_kept = threading.local()  # `scratch`: a thread may be a rank
 
 
 class ExecutionError(RuntimeError):
@@ -26,94 +33,177 @@ class ExecutionError(RuntimeError):
         self.peers = peers
 
 
+class Transport(Protocol):
+    """What carries the messages of a schedule between the ranks of `group`."""
+
+    group: dist.ProcessGroup | None
+
+    def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
+        """This rank's part of `schedule`, in place on `buffer`; ExecutionError after `timeout` seconds in vain."""
+
+
 @dataclass(frozen=True)
-class Message:
-    """What one rank sends another, or receives from it, at once: `count` chunks of its own buffer from `first` on."""
+class Part:
+    """What one rank has to do in one step, the `number`-th: transfers that it sends, and those that it receives.
 
-    peer: int
-    first: int
-    count: int
-    combine: str
+    `arrive`, `leave`: for each of `receives` and of `sends` the peer that is waited for, and for what in words.
+    `in_place`: for each of `receives`, whether a message may land where it belongs.
+    """
 
-    def __str__(self) -> str:
-        last = self.first + self.count - 1
-        return f"chunk {self.first}" if self.count == 1 else f"chunks {self.first} to {last}"
+    number: int
+    step: Step
+    sends: list[Transfer]
+    receives: list[Transfer]
+    arrive: list[tuple[int, str]]
+    leave: list[tuple[int, str]]
+    in_place: list[bool]
 
 
 def execute(
-    schedule: Schedule, buffer: torch.Tensor, group: dist.ProcessGroup | None = None, timeout: float = 30.0
+    schedule: Schedule,
+    buffer: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    timeout: float = 30.0,
+    transport: Transport | None = None,
 ) -> None:
     """Run this rank's part of `schedule`, in place on `buffer`, with the other ranks of `group`.
 
     `buffer`: this rank's flat, contiguous tensor of any dtype that the backend can send; its length need not divide
     by the number of chunks. `group`: the process group, by default the one with all ranks. `timeout`: seconds that
-    one step may wait for its peers before it ends in an `ExecutionError` that names them.
+    one step may wait for its peers before it ends in an `ExecutionError` that names them. `transport`: None for the
+    group's own send and receive, or a `shared.Arena`, which knows its group.
 
     Memory beyond the buffer: one scratch area, as large as what arrives in a single step and cannot be received in
-    place (a chunk that is added, or that overwrites one which is being sent).
+    place (over a group: a chunk that is added; always: one that overwrites what is being sent). It is kept.
     """
     import torch.distributed as dist
 
-    rank = dist.get_rank(group)
-    _check_arguments(schedule, buffer, dist.get_world_size(group))
-    bounds = schedule.bounds(len(buffer)).tolist()
-    names = dist.get_process_group_ranks(group)  # the number by which everybody knows each rank of the group
-    scratch = buffer.new_empty(0)
-    for index, step in enumerate(schedule):
-        step.check_fit(bounds)
-        sends, receives = messages(step, rank)
-        places = [_view(buffer, bounds, message) for message in receives]
-        staged = [not _in_place(message, sends) for message in receives]
-        needed = sum(len(place) for place, waits in zip(places, staged, strict=True) if waits)
-        if needed > len(scratch):
-            scratch = buffer.new_empty(needed)
-        landings, used = [], 0  # where each message arrives: its place in the buffer, or the scratch area
-        for place, waits in zip(places, staged, strict=True):
-            landings.append(scratch[used : used + len(place)] if waits else place)
-            used += len(place) if waits else 0
-        operations = [
-            dist.P2POp(dist.irecv, landing, group=group, group_peer=m.peer)
-            for landing, m in zip(landings, receives, strict=True)
-        ]
-        operations += [dist.P2POp(dist.isend, _view(buffer, bounds, m), group=group, group_peer=m.peer) for m in sends]
-        if operations:
-            waits = [(names[m.peer], f"rank {names[m.peer]} to send {m}") for m in receives]
-            waits += [(names[m.peer], f"rank {names[m.peer]} to take {m}") for m in sends]
-            _wait(dist.batch_isend_irecv(operations), waits, f"rank {names[rank]}, step {index}", timeout)
-        for message, place, landing, waits in zip(receives, places, landings, staged, strict=True):
-            if waits:
-                place.add_(landing) if message.combine == REDUCE else place.copy_(landing)
+    if transport is None:
+        transport = _Messages(group)
+    elif group not in (None, transport.group):
+        raise ValueError("the transport was made for another group: leave `group` out")
+    _check_arguments(schedule, buffer, dist.get_world_size(transport.group))
+    bounds = schedule.bounds(len(buffer))
+    for part in parts(schedule, dist.get_rank(transport.group)):
+        part.step.check_fit(bounds)
+    transport.run(schedule, buffer, timeout)
 
 
-def messages(step: Step, rank: int) -> tuple[list[Message], list[Message]]:
-    """What `rank` sends and what it receives in `step`, each transfer as a message."""
-    mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
-    sends = [Message(t.dst, t.chunk, t.count, t.combine) for t in mine if t.src == rank]
-    receives = [Message(t.src, t.lands, t.count, t.combine) for t in mine if t.dst == rank]
-    return sends, receives
+@lru_cache(maxsize=64)
+def parts(schedule: Schedule, rank: int) -> list[Part]:
+    """What `rank` has to do, step by step, without the steps in which it has nothing to do."""
+    made = []
+    for number, step in enumerate(schedule):
+        mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
+        sends = [transfer for transfer in mine if transfer.src == rank]
+        receives = [transfer for transfer in mine if transfer.dst == rank]
+        if mine:
+            arrive = [(transfer.src, f"to send {_what(transfer)}") for transfer in receives]
+            leave = [(transfer.dst, f"to take {_what(transfer)}") for transfer in sends]
+            in_place = [_in_place(transfer, sends) for transfer in receives]
+            made.append(Part(number, step, sends, receives, arrive, leave, in_place))
+    return made
 
 
-def _in_place(message: Message, sends: list[Message]) -> bool:
-    """Whether `message` may land where it belongs: it overwrites, and nothing that is being sent meanwhile."""
-    first, end = message.first, message.first + message.count
-    free = all(end <= sent.first or sent.first + sent.count <= first for sent in sends)
-    return message.combine == COPY and free
+def _what(transfer: Transfer) -> str:
+    """What it carries: "chunk 3", or "chunks 3 to 5"."""
+    last = transfer.chunk + transfer.count - 1
+    return f"chunk {transfer.chunk}" if transfer.count == 1 else f"chunks {transfer.chunk} to {last}"
 
 
-def _view(buffer: torch.Tensor, bounds: list[int], message: Message) -> torch.Tensor:
-    return buffer[bounds[message.first] : bounds[message.first + message.count]]
+def _in_place(transfer: Transfer, sends: list[Transfer]) -> bool:
+    """Whether it may land where it belongs: it overwrites, and nothing that is being sent meanwhile."""
+    first, end = transfer.lands, transfer.lands + transfer.count
+    free = all(end <= sent.chunk or sent.chunk + sent.count <= first for sent in sends)
+    return transfer.combine == COPY and free
 
 
-def _wait(works: list, waits: list[tuple[int, str]], where: str, timeout: float) -> None:
+def view(buffer: torch.Tensor, bounds: list[int], first: int, count: int) -> torch.Tensor:
+    """`count` chunks of a buffer, from `first` on."""
+    return buffer[bounds[first] : bounds[first + count]]
+
+
+def scratch(num_elements: int, like: torch.Tensor) -> torch.Tensor:
+    """Memory of this rank's own, of the dtype and device of `like`, until the next call.
+
+    On a CPU it is kept from call to call: to get fresh memory takes longer than what is done with it here.
+    """
+    import torch
+
+    if like.is_cuda:
+        return like.new_empty(num_elements)
+    num_bytes = num_elements * like.element_size()
+    kept = getattr(_kept, "scratch", None)
+    if kept is None or len(kept) < num_bytes:
+        kept = _kept.scratch = torch.empty(num_bytes, dtype=torch.uint8)
+    return kept[:num_bytes].view(like.dtype)
+
+
+class _Messages:
+    """The transport that is always there: the send and the receive of a process group."""
+
+    def __init__(self, group: dist.ProcessGroup | None):
+        import torch.distributed as dist
+
+        self.group = group or dist.group.WORLD
+
+    def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
+        import torch.distributed as dist
+
+        rank = self.group.rank()
+        names = dist.get_process_group_ranks(self.group)  # the number by which everybody knows each rank of the group
+        bounds = schedule.bounds(len(buffer)).tolist()
+        for part in parts(schedule, rank):
+            places = [view(buffer, bounds, t.lands, t.count) for t in part.receives]
+            landings = _landings(part, places, buffer)
+            receives = [(landing, t.src) for landing, t in zip(landings, part.receives, strict=True)]
+            sends = [(view(buffer, bounds, t.chunk, t.count), t.dst) for t in part.sends]
+            where = f"rank {names[rank]}, step {part.number}"
+            _wait(self._start(receives, sends), part.arrive + part.leave, names, where, timeout)
+            for transfer, place, landing in zip(part.receives, places, landings, strict=True):
+                if transfer.combine == REDUCE:
+                    place.add_(landing)
+                elif landing is not place:
+                    place.copy_(landing)
+
+    def _start(
+        self, receives: list[tuple[torch.Tensor, int]], sends: list[tuple[torch.Tensor, int]]
+    ) -> list[dist.Work]:
+        """The messages of a step, each a tensor and a peer, all under way at once."""
+        import torch.distributed as dist
+
+        if any(tensor.is_cuda for tensor, _ in receives + sends):  # NCCL must be given them together
+            operations = [
+                dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=peer) for tensor, peer in receives
+            ]
+            operations += [dist.P2POp(dist.isend, tensor, group=self.group, group_peer=peer) for tensor, peer in sends]
+            return dist.batch_isend_irecv(operations)
+        works = [self.group.recv([tensor], peer, 0) for tensor, peer in receives]
+        return works + [self.group.send([tensor], peer, 0) for tensor, peer in sends]
+
+
+def _landings(part: Part, places: list[torch.Tensor], buffer: torch.Tensor) -> list[torch.Tensor]:
+    """Where each message arrives: at its place in the buffer, or for the time being in the scratch area."""
+    both = list(zip(places, part.in_place, strict=True))
+    rest = scratch(sum(len(place) for place, in_place in both if not in_place), like=buffer)
+    landings = []
+    for place, in_place in both:
+        landing, rest = (place, rest) if in_place else (rest[: len(place)], rest[len(place) :])
+        landings.append(landing)
+    return landings
+
+
+def _wait(works: list[dist.Work], waits: list[tuple[int, str]], names: list[int], where: str, timeout: float) -> None:
     """Wait once for every work (a second wait would hang on gloo); name what never came.
 
-    `waits`: for each operation, the peer that it waits for, and for what in words.
+    `waits`: for each operation, the peer that it waits for, and for what in words. `names`: of the peers, see `run`.
     """
     start = time.monotonic()
     missing, reason = [], None
-    if len(works) != len(waits):  # NCCL answers a whole batch with one work
-        waits = [(waits[0][0], ", ".join(words for _, words in waits))] * len(works)
-    for work, (peer, words) in zip(works, waits, strict=True):  # `ranks` reads peer and words when a rank is stuck
+    named = [(names[peer], f"rank {names[peer]} {what}") for peer, what in waits]
+    if len(works) != len(named):  # NCCL answers a whole batch with one work
+        named = [(named[0][0], ", ".join(words for _, words in named))] * len(works)
+    for work, (peer, words) in zip(works, named, strict=True):  # `ranks` reads peer and words when a rank is stuck
         try:
             work.wait(timedelta(seconds=max(start + timeout - time.monotonic(), 0.001)))
         except RuntimeError as error:

@@ -9,8 +9,10 @@ bandwidth. Source: R. Hockney, "The communication challenge for MPP", 1994.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,18 +56,50 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
     at a time: tens of thousands of ranks take seconds, not memory. Where all ranks do the same over links that are
     all alike, one of them stands for all, and it takes milliseconds.
     """
+    bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
+    chunk_bytes = np.diff(bounds)
+    alike = topology.is_uniform and topology.ports == 1 and (chunk_bytes == chunk_bytes[0]).all()
+    if schedule.rank_zero and alike:
+        return _by_symmetry(schedule, int(chunk_bytes[0]), topology)
+    return _step_by_step(schedule, bounds, topology)
+
+
+class Span(NamedTuple):
+    """When the messages of `step` are under way: from `start` for `seconds`, each with `num_bytes`: [num_messages]."""
+
+    step: Step
+    start: np.ndarray
+    seconds: np.ndarray
+    num_bytes: np.ndarray
+
+
+def spans(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> Iterator[Span]:
+    """The same cost, message by message: for each step when each of its messages starts, and how long it takes."""
+    bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
+    clock = np.zeros(schedule.world_size)
+    for step in schedule:
+        step.check_fit(bounds)
+        pattern, starts = _Pattern(step, topology), np.zeros(len(step))
+        moved = _moved(step, bounds)
+        seconds = pattern.seconds(moved)
+        clock = pattern.advance(clock, seconds, starts)
+        yield Span(step, starts, seconds, moved)
+
+
+def _byte_bounds(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int) -> np.ndarray:
+    """Where each chunk begins and ends: bytes [num_chunks + 1]; `ValueError` for what cannot be priced."""
     if topology.world_size != schedule.world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, the topology for {topology.world_size}")
     if itemsize < 1:
         raise ValueError(f"an element has at least 1 byte, not {itemsize}")
     if num_bytes < 0 or num_bytes % itemsize:
         raise ValueError(f"a buffer of {num_bytes} bytes is not a whole number of {itemsize}-byte elements")
-    bounds = schedule.bounds(int(num_bytes) // itemsize) * itemsize
-    chunk_bytes = np.diff(bounds)
-    alike = topology.is_uniform and topology.ports == 1 and (chunk_bytes == chunk_bytes[0]).all()
-    if schedule.rank_zero and alike:
-        return _by_symmetry(schedule, int(chunk_bytes[0]), topology)
-    return _step_by_step(schedule, bounds, topology)
+    return schedule.bounds(int(num_bytes) // itemsize) * itemsize
+
+
+def _moved(step: Step, bounds: np.ndarray) -> np.ndarray:
+    """The bytes of each message: [num_messages]."""
+    return bounds[step.chunk + (1 if step.count is None else step.count)] - bounds[step.chunk]
 
 
 def _by_symmetry(schedule: Schedule, chunk_bytes: int, topology: Topology) -> Cost:
@@ -101,8 +135,7 @@ def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) ->
             patterns.append(pattern)
             seconds = None
         if seconds is None or step.count is not None or not alike:  # else every step moves the same
-            first, count = step.chunk, step.count
-            moved = chunk_bytes.take(first) if count is None else bounds[first + count] - bounds[first]
+            moved = chunk_bytes.take(step.chunk) if step.count is None else _moved(step, bounds)
             seconds = pattern.seconds(moved)
         clock = pattern.advance(clock, seconds)
         pattern.carried += moved
@@ -129,7 +162,7 @@ class _Pattern:
         one_each = np.array_equal(self.src, ranks) and np.array_equal(np.sort(self.dst), ranks)
         self.sender_to = np.argsort(self.dst) if one_each else None  # [world_size], if every rank sends and receives
         self.scratch = np.empty((2, topology.world_size)) if one_each else None
-        self.turns = None if one_each else self._turns(topology.ports)
+        self.turns = [slice(None)] if one_each else self._turns(topology.ports)
 
     def fits(self, step: Step) -> bool:
         """Whether `step` holds the very same arrays of ranks, as the steps of one phase of a ring do."""
@@ -144,9 +177,12 @@ class _Pattern:
         seconds = self.alpha + self.beta * at_once
         return seconds if self.gamma is None else seconds + self.gamma * moved
 
-    def advance(self, clock: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """When each rank is done with this step; `clock`, when it was done with the one before, may be overwritten."""
-        if self.sender_to is not None:
+    def advance(self, clock: np.ndarray, seconds: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+        """When each rank is done with this step; `clock`, when it was done with the one before, may be overwritten.
+
+        `starts`: where to note when each message starts, [num_messages].
+        """
+        if self.sender_to is not None and starts is None:
             done, other = self.scratch  # written in place: for 16,384 ranks a new array costs more than its contents
             np.maximum(clock, clock.take(self.dst, out=other, mode="clip"), out=done)
             done += seconds
@@ -154,7 +190,10 @@ class _Pattern:
         sender, receiver = clock.copy(), clock.copy()
         for turn in self.turns:
             src, dst = self.src[turn], self.dst[turn]
-            done = np.maximum(sender[src], receiver[dst]) + seconds[turn]
+            ready = np.maximum(sender[src], receiver[dst])
+            if starts is not None:
+                starts[turn] = ready
+            done = ready + seconds[turn]
             np.maximum.at(sender, src, done)
             np.maximum.at(receiver, dst, done)
         return np.maximum(sender, receiver)

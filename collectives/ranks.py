@@ -33,6 +33,8 @@ import cloudpickle
 _swapping_main = threading.Lock()
 
 START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
+_TRANSPORTS = {"collectives.execute", "collectives.shared"}  # whose `_wait` knows `peer`, and for what in `words`
+
 ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
 
 
@@ -228,7 +230,7 @@ def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
 def _fork_server() -> multiprocessing.context.BaseContext:
     """The context whose processes are forked from a server that has torch imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "collectives.ranks", "collectives.execute"])
+    context.set_forkserver_preload(["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.shared"])
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
     return context
 
@@ -359,7 +361,7 @@ def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
                 what = f"waits to send to rank {peer}" if name == "send" else f"waits to receive from rank {peer}"
             elif not name.startswith("_") and name != "wrapper":
                 what = f"waits in {name}"
-        if what is None and name == "_wait" and frame.f_globals.get("__name__") == "collectives.execute":
+        if what is None and name == "_wait" and frame.f_globals.get("__name__") in _TRANSPORTS:
             what, peer = f"waits for {local.get('words')}", local.get("peer")
         if _is_users(frame):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
