@@ -194,7 +194,7 @@ def _shape(name: str, bytes_per_second: float) -> Iterator[str]:
 def _enter(holder: int, ranks_per_node: int, rank: int) -> None:
     """Move this process, which is to be `rank`, to its node."""
     _join(f"/proc/{holder}/ns/user", _NEW_USER)
-    _join(f"/proc/{holder}/root/run/netns/node{rank // ranks_per_node}", _NEW_NETWORK)
+    _join(os.path.join("/proc", str(holder), "root", f"run/netns/node{rank // ranks_per_node}"), _NEW_NETWORK)
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
 
 
