@@ -10,14 +10,14 @@ owns chunk r.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from .dataflow import Contents, contributions, last_write
+from .dataflow import Contents, contributions, final_contributions, last_write
 from .schedule import COPY, REDUCE, Schedule
 
 
@@ -43,7 +43,10 @@ class Terms(NamedTuple):
     repeats: bool = False  # whether a part may be there more often: a signal that is heard twice is heard
 
     def finished(self, contents: Contents) -> np.ndarray:
-        """Which slots hold just what they must hold if they are wanted: bool [world_size, num_chunks]."""
+        """Which slots hold just what they must hold if they are wanted: bool [world_size, num_chunks].
+
+        If all that a slot holds was in one chunk, then its counts by rank are counts of that chunk.
+        """
         enough = contents.ranks >= self.parts if self.repeats else contents.ranks == self.parts
         return enough.all(axis=-1) & (contents.of_chunk() == self.origin)
 
@@ -53,7 +56,8 @@ class Terms(NamedTuple):
             return np.zeros(self.parts.shape, dtype=bool)
         most = np.zeros(self.parts.shape[1:], dtype=self.parts.dtype)  # by the chunk that the data was in at first
         np.maximum.at(most, self.origin, self.parts)
-        return contents.ranks > most[contents.of_chunk()]
+        of_any = most.max(axis=0, keepdims=True)  # for a mixed slot, whose `of_chunk` is -1
+        return contents.ranks > np.concatenate([most, of_any])[contents.of_chunk()]
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,7 @@ class Contract:
         """
         schedule.validate()
         terms = self.terms(schedule)
-        for final in contributions(schedule):
-            pass
+        final = final_contributions(schedule)
         wrong = terms.wanted & ~terms.finished(final)
         if not wrong.any():
             return
@@ -108,7 +111,7 @@ def diagnose(schedule: Schedule, terms: Terms, final: Contents, rank: int, chunk
     right = (final.ranks[:, chunk] == parts).all(axis=-1) & (final.of_chunk()[:, chunk] == terms.origin[rank, chunk])
     if len(elsewhere := np.flatnonzero(right)):
         cause += f"; the finished chunk {chunk} is on {ranks_in_words(elsewhere)}"
-    return step, f"{' and '.join(faults)}: {cause}"
+    return step, f"{listed(faults)}: {cause}"
 
 
 def _misplaced(final: Contents, terms: Terms, rank: int, chunk: int) -> str:
@@ -168,9 +171,9 @@ def ranks_in_words(ranks: np.ndarray) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
 
 
-def listed(numbers: np.ndarray) -> str:
+def listed(items: Iterable) -> str:
     """ "2", or "0, 1 and 3"."""
-    texts = [str(number) for number in numbers]
+    texts = [str(item) for item in items]
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
 
@@ -280,7 +283,9 @@ all_to_all = Contract("all_to_all", _all_to_all)
 all_to_all_uneven = Contract("all_to_all_uneven", _all_to_all_uneven)
 """The same with a block of its own length for each pair of ranks, all in one numbering: src x P + dst."""
 barrier = Contract("barrier", _barrier)
-"""No data: every rank ends only when it has heard, perhaps through others, that every rank has begun."""
+"""No data: every rank ends only when it has heard, perhaps through others, that every rank has begun.
+
+What a rank has heard is added up ("reduce"; a copy would make it forget). It is run on buffers without elements."""
 
 BY_NAME = {
     contract.name: contract

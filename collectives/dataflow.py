@@ -16,7 +16,6 @@ import numpy as np
 
 from .schedule import Schedule, Transfer
 
-
 SATURATED = 2**31  # "very often": the signals of a barrier multiply, and after 64 steps would no longer fit
 
 
@@ -39,20 +38,32 @@ class Contents(NamedTuple):
 
 def contributions(schedule: Schedule) -> Iterator[Contents]:
     """What every slot is a sum of: before the first step, and then after each step, `num_steps + 1` times."""
+    for counts in _counting(schedule):
+        yield _contents(counts.copy())
+
+
+def final_contributions(schedule: Schedule) -> Contents:
+    """What every slot is a sum of after the last step."""
+    for counts in _counting(schedule):
+        pass
+    return _contents(counts)
+
+
+def _counting(schedule: Schedule) -> Iterator[np.ndarray]:
+    """The counts by rank and, behind them, by chunk: always the same array, which every step changes."""
     ranks, chunks = schedule.world_size, schedule.num_chunks
     counts = np.zeros((ranks, chunks, ranks + chunks), dtype=np.int64)
     counts[np.arange(ranks), :, np.arange(ranks)] = 1  # at first every slot holds its own rank, once,
     counts[:, np.arange(chunks), ranks + np.arange(chunks)] = 1  # and its own chunk
-    yield _contents(counts)
+    yield counts
     for step in schedule:
         step.apply(counts)
-        np.minimum(counts, SATURATED, out=counts)
-        yield _contents(counts)
+        one = step.singles
+        counts[one.dst, one.lands] = np.minimum(counts[one.dst, one.lands], SATURATED)
+        yield counts
 
 
 def _contents(counts: np.ndarray) -> Contents:
-    """The two views of a copy of `counts`, which goes on changing."""
-    counts = counts.copy()
     return Contents(counts[..., : len(counts)], counts[..., len(counts) :])
 
 

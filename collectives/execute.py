@@ -92,6 +92,7 @@ def execute(
 @lru_cache(maxsize=64)
 def parts(schedule: Schedule, rank: int) -> list[Part]:
     """What `rank` has to do, step by step, without the steps in which it has nothing to do."""
+    schedule.validate()
     made = []
     for number, step in enumerate(schedule):
         mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]

@@ -47,7 +47,8 @@ def to_json(schedule: Schedule) -> str:
     ScheduleError if it is no valid schedule, or larger than `from_json` would read.
     """
     _check_size(schedule.world_size, schedule.num_chunks, schedule.name)
-    names = {"name": _text(schedule.name, "name"), "collective": schedule.collective, "root": schedule.root}
+    root = None if schedule.root is None else int(schedule.root)
+    names = {"name": _text(schedule.name, "name"), "collective": _collective(schedule.collective), "root": root}
     header = {"format": FORMAT, "version": VERSION}
     header |= {field: value for field, value in names.items() if value is not None}
     header |= {"world_size": int(schedule.world_size), "num_chunks": int(schedule.num_chunks)}
@@ -91,7 +92,7 @@ def from_json(text: str) -> Schedule:
         rows = _list(step["transfers"], f"{where}: transfers")
         size = world_size, num_chunks
         transfers = [_transfer(row, *size, f"{where}, transfer {place}") for place, row in enumerate(rows)]
-        moved += sum(transfer.count for transfer in transfers)
+        moved += max(1, sum(transfer.count for transfer in transfers))  # an empty step takes its time, too
         _check_moved(moved, where)
         steps.append(Step.of(transfers, _text(step.get("phase", ""), f"{where}: phase")))
     return Schedule.of(

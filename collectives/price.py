@@ -2,8 +2,9 @@
 
 A message (one transfer) of n bytes takes alpha + n beta seconds, and n gamma more where it is added on arrival. It
 starts when both its ranks have finished their earlier steps. A rank sends one message at a time and receives one at
-a time, both at once (or as many as the topology has `ports`); messages of one step through one NIC share its
-bandwidth. Source: R. Hockney, "The communication challenge for MPP", 1994.
+a time, both at once (or as many as the topology has `ports`), in the order in which a step lists them. The bytes of
+ranks that share a NIC pass it one message after another.
+Source: R. Hockney, "The communication challenge for MPP", 1994.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .schedule import REDUCE, Schedule, Step
+from .schedule import REDUCE, Schedule, ScheduleError, Step
 from .topology import Topology
 
 
@@ -76,13 +77,13 @@ class Span(NamedTuple):
 def spans(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> Iterator[Span]:
     """The same cost, message by message: for each step when each of its messages starts, and how long it takes."""
     bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
-    clock = np.zeros(schedule.world_size)
+    clock = _Clock(topology)
     for step in schedule:
         step.check_fit(bounds)
         pattern, starts = _Pattern(step, topology), np.zeros(len(step))
         moved = _moved(step, bounds)
         seconds = pattern.seconds(moved)
-        clock = pattern.advance(clock, seconds, starts)
+        pattern.advance(clock, moved, seconds, starts)
         yield Span(step, starts, seconds, moved)
 
 
@@ -125,19 +126,21 @@ def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) ->
     bounds = bounds.astype(float)  # exact below 2^53, and quicker to multiply by a beta
     chunk_bytes = np.diff(bounds)
     alike = (chunk_bytes == chunk_bytes[0]).all()
-    clock = np.zeros(ranks)  # when each rank is done with its steps so far
+    clock = _Clock(topology)
     steps = messages = 0
     pattern, patterns = None, []
+    usual = False  # whether the last step moved one whole chunk a message, all equally long
     for step in schedule:
         step.check_fit(bounds)
         if pattern is None or not pattern.fits(step):
             pattern = _Pattern(step, topology)  # a ring has one pattern a phase, so this is rare
             patterns.append(pattern)
-            seconds = None
-        if seconds is None or step.count is not None or not alike:  # else every step moves the same
+            usual = False
+        if not (usual and step.count is None):  # else it moves the same as the one before
             moved = chunk_bytes.take(step.chunk) if step.count is None else _moved(step, bounds)
             seconds = pattern.seconds(moved)
-        clock = pattern.advance(clock, seconds)
+        usual = alike and step.count is None
+        pattern.advance(clock, moved, seconds)
         pattern.carried += moved
         steps += 1
         messages += len(moved)
@@ -146,20 +149,34 @@ def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) ->
     for src, dst, num_bytes in carried:
         np.add.at(sent, src, num_bytes)
         np.add.at(received, dst, num_bytes)
-    return Cost(float(clock.max()), steps, messages, clock, sent, received, carried)
+    return Cost(float(clock.ranks.max()), steps, messages, clock.ranks, sent, received, carried)
+
+
+class _Clock:
+    """When each rank is done with its steps so far, and from when on each NIC is free, outwards and inwards: seconds.
+
+    `ranks`: float [world_size]. `nics`: float [2, num_nics + 1]; the last one stands for no NIC and is always free.
+    """
+
+    def __init__(self, topology: Topology):
+        self.ranks = np.zeros(topology.world_size)
+        self.nics = np.zeros((2, topology.world_size // topology.ranks_per_nic + 1))
 
 
 class _Pattern:
-    """Who sends to whom in a step, over which links, and in which turns the ranks' ports can carry it."""
+    """Who sends to whom in a step, over which links, and in which turns the ranks' ports and NICs can carry it."""
 
     def __init__(self, step: Step, topology: Topology):
+        for ranks in (step.src, step.dst):
+            if ranks.min(initial=0) < 0 or ranks.max(initial=0) >= topology.world_size:
+                raise ScheduleError(f"{step} has a rank that is none of 0 to {topology.world_size - 1}")
         self.src, self.dst, self.combine = step.src, step.dst, step.combine
         self.gamma = topology.gamma * step.reduces if topology.gamma else None  # seconds a byte, by message
         self.alpha, self.beta = topology.seconds(self.src, self.dst)
-        self.shared = self._shared_nics(topology)
         self.carried = np.zeros(len(self.src))  # bytes so far, by message
+        self.nics = self._nics(topology)
         ranks = np.arange(topology.world_size)
-        one_each = np.array_equal(self.src, ranks) and np.array_equal(np.sort(self.dst), ranks)
+        one_each = np.array_equal(self.src, ranks) and np.array_equal(np.sort(self.dst), ranks) and self.nics is None
         self.sender_to = np.argsort(self.dst) if one_each else None  # [world_size], if every rank sends and receives
         self.scratch = np.empty((2, topology.world_size)) if one_each else None
         self.turns = [slice(None)] if one_each else self._turns(topology.ports)
@@ -170,50 +187,64 @@ class _Pattern:
 
     def seconds(self, moved: np.ndarray) -> np.ndarray:
         """What each message takes: float [num_messages]. `moved`: bytes [num_messages]."""
-        at_once = moved
-        for messages, nic in self.shared:  # the bytes that go through a NIC together pass at its speed
-            at_once = at_once.copy()
-            at_once[messages] = np.maximum(at_once[messages], np.bincount(nic, moved[messages])[nic])
-        seconds = self.alpha + self.beta * at_once
+        seconds = self.alpha + self.beta * moved
         return seconds if self.gamma is None else seconds + self.gamma * moved
 
-    def advance(self, clock: np.ndarray, seconds: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-        """When each rank is done with this step; `clock`, when it was done with the one before, may be overwritten.
+    def advance(self, clock: _Clock, moved: np.ndarray, seconds: np.ndarray, starts: np.ndarray | None = None) -> None:
+        """Set `clock` to when each rank is done with this step, if it was at when it was done with the one before.
 
-        `starts`: where to note when each message starts, [num_messages].
+        `moved`, `seconds`: what each message carries and takes. `starts`: where to note when each starts.
         """
         if self.sender_to is not None and starts is None:
             done, other = self.scratch  # written in place: for 16,384 ranks a new array costs more than its contents
-            np.maximum(clock, clock.take(self.dst, out=other, mode="clip"), out=done)
+            np.maximum(clock.ranks, clock.ranks.take(self.dst, out=other, mode="clip"), out=done)
             done += seconds
-            return np.maximum(done, done.take(self.sender_to, out=other, mode="clip"), out=clock)
-        sender, receiver = clock.copy(), clock.copy()
+            np.maximum(done, done.take(self.sender_to, out=other, mode="clip"), out=clock.ranks)
+            return
+        sender, receiver = clock.ranks.copy(), clock.ranks.copy()
         for turn in self.turns:
             src, dst = self.src[turn], self.dst[turn]
             ready = np.maximum(sender[src], receiver[dst])
+            if self.nics is not None:
+                ready = self._through_nics(turn, clock.nics, ready, moved)
             if starts is not None:
                 starts[turn] = ready
             done = ready + seconds[turn]
             np.maximum.at(sender, src, done)
             np.maximum.at(receiver, dst, done)
-        return np.maximum(sender, receiver)
+        clock.ranks = np.maximum(sender, receiver)
+
+    def _through_nics(self, turn: np.ndarray, free: np.ndarray, ready: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        """When the messages of a turn, which are `ready`, can start; their NICs are busy while their bytes pass."""
+        out, into = self.nics[:, turn]
+        ready = np.maximum(ready, np.maximum(free[0, out], free[1, into]))
+        free[0, out] = free[1, into] = ready + self.beta[turn] * moved[turn]
+        free[:, -1] = 0
+        return ready
 
     def _turns(self, ports: int) -> list[np.ndarray]:
-        """The messages in turns, in each of which no rank sends, or receives, more than it has ports for."""
-        turn_of, sends, receives = [], Counter(), Counter()
-        for src, dst in zip(self.src.tolist(), self.dst.tolist(), strict=True):
-            turn = max(sends[src], receives[dst]) // ports
-            sends[src] = max(sends[src], turn * ports) + 1
-            receives[dst] = max(receives[dst], turn * ports) + 1
+        """The messages in turns, in each of which no port and no NIC is asked for more than it can do at once."""
+        ends = (("send", self.src, ports), ("receive", self.dst, ports))
+        if self.nics is not None:
+            ends += (("out", self.nics[0], 1), ("in", self.nics[1], 1))
+        turn_of, used = [], Counter()
+        for numbers in zip(*(numbers.tolist() for _, numbers, _ in ends), strict=True):
+            asked = [((kind, number), most) for (kind, _, most), number in zip(ends, numbers, strict=True)]
+            asked = [(one, most) for one, most in asked if one not in (("out", self.no_nic), ("in", self.no_nic))]
+            turn = max(used[one] // most for one, most in asked)
+            for one, most in asked:
+                used[one] = max(used[one], turn * most) + 1
             turn_of.append(turn)
-        return [np.flatnonzero(np.array(turn_of) == turn) for turn in range(max(turn_of, default=-1) + 1)]
+        turn_of = np.array(turn_of, dtype=np.int64)
+        return [np.flatnonzero(turn_of == turn) for turn in range(turn_of.max(initial=-1) + 1)]
 
-    def _shared_nics(self, topology: Topology) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The messages that leave their node and the NICs that they leave by; the same for those they enter by."""
-        if topology.ranks_per_nic == 1:
-            return []
-        across = np.flatnonzero(topology.crosses(self.src, self.dst))
-        return [(across, ranks[across] // topology.ranks_per_nic) for ranks in (self.src, self.dst)]
+    def _nics(self, topology: Topology) -> np.ndarray | None:
+        """The NICs by which each message leaves and enters a node: int [2, num_messages]; None if nobody shares one."""
+        self.no_nic = topology.world_size // topology.ranks_per_nic
+        if topology.across is None or topology.ranks_per_nic == topology.ports == 1:
+            return None
+        far = topology.crosses(self.src, self.dst)
+        return np.where(far, np.stack([self.src, self.dst]) // topology.ranks_per_nic, self.no_nic)
 
 
 def algbw(num_bytes: float, seconds: float) -> float:

@@ -4,7 +4,7 @@ Every rank holds one buffer, cut into `num_chunks` chunks that are numbered alik
 (rank, chunk) is a **slot**. A transfer sends the slot (src, chunk) and copies it into, or adds it to, the slot
 (dst, chunk); a few say `into`, and put it in another chunk there. A run of neighbouring chunks may go as one
 transfer: a transfer is what travels as one message. All transfers of a step read the state *before* the step, so
-their order in a step means nothing.
+their order in a step means nothing to the result. (Where a rank sends several at once, they leave in that order.)
 
 Nothing here runs, counts time or draws: `simulate`, `execute`, `price` and `draw` read this data, each for itself.
 """
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 COPY, REDUCE = "copy", "reduce"
+WHEREVER = {"all_reduce", "broadcast", "reduce", "barrier"}  # collectives in which no chunk belongs to a rank
 
 PRINTED_STEPS = 64  # a schedule of thousands of steps prints its first ones and says how many follow
 PRINTED_TRANSFERS = 32  # the same within a step
@@ -84,6 +85,12 @@ class Step:
             count=None if (count == 1).all() else count,
         )
 
+    def __post_init__(self):
+        columns = [self.src, self.dst, self.chunk, self.into, self.count]
+        columns += [] if isinstance(self.combine, str) else [self.combine]
+        if len({len(column) for column in columns if column is not None}) > 1:
+            raise ScheduleError("the arrays of a step are equally long: one entry for each transfer")
+
     def __len__(self) -> int:
         return len(self.src)
 
@@ -140,8 +147,8 @@ class Step:
         if len(misfits):
             chunk, into = one.chunk[misfits[0]], one.lands[misfits[0]]
             raise ValueError(
-                f"chunk {chunk} lands in chunk {into}, which is not as long: "
-                f"the length of the buffer must divide by the number of chunks, {len(lengths)}"
+                f"chunk {chunk} lands in chunk {into}, which is not as long; chunks that change places must be: "
+                f"does the length of the buffer divide by their number, {len(lengths)}?"
             )
 
     def __str__(self) -> str:
@@ -177,15 +184,18 @@ class Schedule:
             size = getattr(self, field)
             if not isinstance(size, (int, np.integer)) or size < 1:
                 raise ScheduleError(f"{self.name}: {field} is a whole number of at least 1, not {size!r}")
-        if self.lengths is not None and (len(self.lengths) != self.num_chunks or min(self.lengths) < 0):
-            raise ScheduleError(f"{self.name}: lengths are {self.num_chunks} numbers of elements, not {self.lengths}")
+        if self.lengths is not None:
+            lengths = tuple(map(index, self.lengths))
+            if len(lengths) != self.num_chunks or min(lengths) < 0:
+                raise ScheduleError(f"{self.name}: lengths are {self.num_chunks} numbers of at least 0, not {lengths}")
+            object.__setattr__(self, "lengths", lengths)
         if self.root is not None and not 0 <= self.root < self.world_size:
             raise ScheduleError(f"{self.name}: root {self.root} is not one of the {self.world_size} ranks")
 
     @classmethod
     def of(cls, world_size: int, num_chunks: int, steps: Iterable[Iterable], **names) -> Schedule:
         """A schedule from readable steps: a list of lists of transfers `(src, dst, chunk, combine)`."""
-        made = [step if isinstance(step, Step) else Step.of(step) for step in steps]
+        made = [step if isinstance(step, Step) else _step(number, step) for number, step in enumerate(steps)]
         schedule = cls(world_size, num_chunks, lambda: made, **names)
         schedule.validate()
         return schedule
@@ -202,8 +212,12 @@ class Schedule:
         """A schedule in which all ranks do the same: rank r does what rank 0 does, with all numbers r further round.
 
         `rank_zero()` yields, for each step, the transfers that rank 0 sends; ranks and chunks are counted round,
-        so that chunk -1 is the last one. `num_chunks` is `world_size`, or 1.
+        so that chunk -1 is the last one. `num_chunks` is `world_size`, or 1. The sends of a step carry one chunk each,
+        and all combine alike.
         """
+        if num_chunks not in (1, world_size):
+            raise ScheduleError(f"{name}: all ranks do the same with {world_size} chunks or 1, not with {num_chunks}")
+        rank_zero = partial(_checked, rank_zero, name)
         steps = partial(_rotated, world_size, num_chunks, rank_zero, collective)
         return cls(world_size, num_chunks, steps, name, collective, rank_zero=rank_zero)
 
@@ -227,13 +241,17 @@ class Schedule:
         return Schedule(*mine, lambda: chain(self, other), name, lengths=self.lengths, rank_zero=rank_zero)
 
     def placed(self, places: Sequence[int]) -> Schedule:
-        """The same schedule with what rank r does done by rank `places[r]`: another order of the ranks."""
-        places = np.asarray(places)
-        if sorted(places.tolist()) != list(range(self.world_size)):
+        """The same schedule with what rank r does done by rank `places[r]`: another order of the ranks.
+
+        Where chunks belong to ranks (a reduce-scatter's, say) they end with others than the contract says.
+        """
+        places = [index(place) for place in places]
+        if sorted(places) != list(range(self.world_size)):
             raise ScheduleError(f"{self.name}: places are the ranks 0 to {self.world_size - 1} in some order")
-        make_steps = partial(_placed, self, places)
-        root = None if self.root is None else int(places[self.root])
-        return replace(self, make_steps=make_steps, root=root, rank_zero=None)
+        make_steps = partial(_placed, self, np.array(places))
+        root = None if self.root is None else places[self.root]
+        collective = self.collective if self.collective in WHEREVER else None
+        return replace(self, make_steps=make_steps, collective=collective, root=root, rank_zero=None)
 
     def bounds(self, num_elements: int) -> np.ndarray:
         """Where each chunk of a buffer of `num_elements` begins and ends: int [num_chunks + 1], as `chunk_bounds`."""
@@ -264,24 +282,32 @@ def _run(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
+def _checked(rank_zero: Callable, name: str) -> Iterator[list[Transfer]]:
+    """What rank 0 sends, step by step, if every rank can do the same."""
+    for sends in rank_zero():
+        if not sends or any(t.src != 0 or t.count != 1 or t.combine != sends[0].combine for t in sends):
+            raise ScheduleError(f"{name}: {sends} is no step of rank 0 that all ranks could do, one chunk a transfer")
+        yield sends
+
+
 def _rotated(world_size: int, num_chunks: int, rank_zero: Callable, phase: str) -> Iterator[Step]:
     """The steps of `Schedule.rotated`: every rank's transfers, in the order in which rank 0 has its own."""
     around = {size: np.arange(size + world_size) % size for size in (world_size, num_chunks)}
 
-    @cache  # a slice of `around` is a view, so that 16,384 ranks are turned without copying them
-    def turned(start: int, size: int) -> np.ndarray:
-        return around[size][start : start + world_size]
+    def turned(starts: Iterable[int], size: int) -> np.ndarray:
+        views = [around[size][start % size :][:world_size] for start in starts]
+        return views[0] if len(views) == 1 else np.concatenate(views)  # of one send a view, which costs no copying
+
+    @cache  # the same arrays for every step that goes the same ways, by which `price` knows them again
+    def ends(distances: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        return turned([0] * len(distances), world_size), turned(distances, world_size)
 
     for sends in rank_zero():
+        src, dst = ends(tuple(t.dst for t in sends))
+        chunk = turned((t.chunk for t in sends), num_chunks)
         moves = any(t.into is not None for t in sends)
-        yield Step(
-            src=_together([turned(0, world_size) for _ in sends]),
-            dst=_together([turned(t.dst % world_size, world_size) for t in sends]),
-            chunk=_together([turned(t.chunk % num_chunks, num_chunks) for t in sends]),
-            combine=sends[0].combine,
-            phase=phase,
-            into=_together([turned(t.lands % num_chunks, num_chunks) for t in sends]) if moves else None,
-        )
+        into = turned((t.lands for t in sends), num_chunks) if moves else None
+        yield Step(src, dst, chunk, sends[0].combine, phase, into)
 
 
 def _placed(schedule: Schedule, places: np.ndarray) -> Iterator[Step]:
@@ -294,8 +320,14 @@ def _placed(schedule: Schedule, places: np.ndarray) -> Iterator[Step]:
         yield replace(step, src=turned[id(step.src)][1], dst=turned[id(step.dst)][1])
 
 
-def _together(arrays: list[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _step(number: int, transfers: Iterable) -> Step:
+    """A step from readable transfers; `ScheduleError` that says which step it is not."""
+    if isinstance(transfers, Transfer | str) or not isinstance(transfers, Iterable):
+        raise ScheduleError(f"step {number} is {transfers!r}; steps are a list of lists of transfers")
+    transfers = list(transfers)
+    if transfers and isinstance(transfers[0], int):
+        raise ScheduleError(f"step {number} is {transfers!r}, a single transfer; steps are a list of lists of them")
+    return Step.of(transfers)
 
 
 def _transfer(given: Transfer | tuple) -> Transfer:
@@ -306,12 +338,15 @@ def _transfer(given: Transfer | tuple) -> Transfer:
         return Transfer(index(src), index(dst), index(chunk), combine, into, index(count))
     except TypeError:
         raise ScheduleError(
-            f"{given!r} is no transfer: (src, dst, chunk, combine), the first three whole numbers"
+            f"{given!r} is no transfer: (src, dst, chunk, combine), and perhaps into and count; all but combine are "
+            "whole numbers"
         ) from None
 
 
 def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
     """What makes `step` impossible on such a machine, in words; None if nothing does."""
+    if _is_sound(step, world_size, num_chunks):
+        return None
     written: dict[tuple[int, int], Transfer] = {}
     for transfer in step:
         for field, number in (("src", transfer.src), ("dst", transfer.dst)):
@@ -332,6 +367,20 @@ def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
             if other is not transfer and COPY in (other.combine, transfer.combine):
                 return f"{other} and {transfer} both write chunk {chunk} on rank {transfer.dst}"
     return None
+
+
+def _is_sound(step: Step, world_size: int, num_chunks: int) -> bool:
+    """Whether nothing is wrong with `step`: the quick answer, for thousands of transfers."""
+    if step.count is not None and step.count.min(initial=1) < 1:
+        return False
+    one = step.singles
+    limits = (one.src, world_size), (one.dst, world_size), (one.chunk, num_chunks), (one.lands, num_chunks)
+    in_range = all(((0 <= numbers) & (numbers < limit)).all() for numbers, limit in limits)  # noqa: SIM300
+    combines = {one.combine} if isinstance(one.combine, str) else set(one.combine)
+    if not in_range or combines - {COPY, REDUCE} or (one.src == one.dst).any():
+        return False
+    slots, writers = np.unique(one.dst * num_chunks + one.lands, return_inverse=True)
+    return len(slots) == len(one) or not (np.bincount(writers)[writers[~one.reduces]] > 1).any()
 
 
 def chunk_bounds(num_elements: int, num_chunks: int) -> np.ndarray:

@@ -254,7 +254,9 @@ def markdown(world_size: int) -> str:
 
     A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
     """
-    lines = ["| Collective | Algorithm | messages in a row | S sent in a row | S added in a row | closed form | source |"]
+    lines = [
+        "| Collective | Algorithm | messages in a row | S sent in a row | S added in a row | closed form | source |"
+    ]
     lines.append("|---|---|--:|--:|--:|---|---|")
     for row in ROWS:
         if row.takes(world_size):

@@ -15,6 +15,7 @@ def simulate(schedule: Schedule, before: np.ndarray) -> np.ndarray:
     `before`: array [world_size, num_elements] of any dtype that can be added; the number of elements need not
     divide by the number of chunks. Returns a new array of that shape and dtype; `before` stays as it is.
     """
+    schedule.validate()
     slots, bounds = _cut(schedule, before)
     for step in schedule:
         step.check_fit(bounds)
@@ -24,6 +25,7 @@ def simulate(schedule: Schedule, before: np.ndarray) -> np.ndarray:
 
 def trace(schedule: Schedule, before: np.ndarray) -> Iterator[np.ndarray]:
     """The same, step by step: yields what every rank holds before the first step, and then after each step."""
+    schedule.validate()
     slots, bounds = _cut(schedule, before)
     yield _join(slots, bounds)
     for step in schedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -17,11 +18,11 @@ class Link:
     beta: float
 
     def __post_init__(self):
-        if not (self.alpha >= 0 and self.beta >= 0):
+        if not (0 <= self.alpha < inf and 0 <= self.beta < inf):
             raise ValueError(f"a link's alpha and beta are seconds of at least 0, not {self.alpha} and {self.beta}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Topology:
     """`world_size` ranks joined by one kind of link, or by one kind in a node and another `across` nodes.
 
@@ -29,8 +30,8 @@ class Topology:
     the others, by (src, dst). `ports`: how many messages a rank can send, and how many it can receive, at once.
 
     `ranks_per_node`: ranks 0, 1, ... fill node 0, then node 1; None if there is but one node. `ranks_per_nic`: so many
-    neighbouring ranks of a node share a network card; their messages of one step that leave (or enter) the node
-    share its bandwidth.
+    neighbouring ranks of a node share a network card; their messages that leave (or enter) the node pass it one after
+    another.
     """
 
     world_size: int
@@ -53,10 +54,11 @@ class Topology:
                 raise ValueError(f"the exception {src}→{dst} is no link: the ranks are 0 to {self.world_size - 1}")
         if (self.across is None) != (self.ranks_per_node is None):
             raise ValueError("a topology of several nodes has both ranks_per_node and across, their link")
-        if self.ranks_per_node and self.world_size % self.ranks_per_node:
-            raise ValueError(f"{self.world_size} ranks do not fill nodes of {self.ranks_per_node}")
-        if self.ranks_per_node and self.ranks_per_node % self.ranks_per_nic:
-            raise ValueError(f"{self.ranks_per_node} ranks of a node do not share NICs by {self.ranks_per_nic}")
+        in_node = self.ranks_per_node
+        if in_node is not None and (in_node < 1 or self.world_size % in_node):
+            raise ValueError(f"{self.world_size} ranks do not fill nodes of {in_node}")
+        if (in_node or 1) % self.ranks_per_nic:
+            raise ValueError(f"{in_node or 'no'} ranks of a node do not share NICs by {self.ranks_per_nic}")
 
     @property
     def is_uniform(self) -> bool:

@@ -75,7 +75,7 @@ OF_MANY_KINDS = {
     "a chunk is overwritten before it is sent": (
         contracts.all_to_all,
         shift([[1], [2], [3]]),
-        "chunk 1 on rank 0 holds what rank 0 began with and lacks rank 1 and holds what was in chunk 1 instead of",
+        "chunk 1 on rank 0 holds what rank 0 began with, lacks rank 1 and holds what was in chunk 1 instead of",
     ),
     "a chunk lands in the wrong place": (
         contracts.all_to_all,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives import Schedule, price, topology
+from collectives import Schedule, Step, price, topology
 from collectives.algorithms import doubling, hierarchical, pairwise, ring, tree
 from collectives.price import algbw, busbw
 from collectives.topology import Link, Topology
@@ -69,6 +69,27 @@ def test_a_free_link_beside_a_slow_one_is_the_only_free_one():
     """Links given in whole numbers are no whole numbers to the others."""
     machine = topology.two_level(2, 2, Link(0, 0), Link(ALPHA, BETA))
     assert price(Schedule.of(4, 1, [[(1, 2, 0)]]), 1000, machine).seconds == pytest.approx(ALPHA + 1000 * BETA)
+
+
+def test_no_nic_carries_more_than_it_can_and_none_is_paid_for_twice():
+    """Whatever the schedule: at least its bytes' time, and where nothing else costs, hardly more."""
+    machine = topology.two_level(2, 2, Link(0, 0), Link(0, BETA), ranks_per_nic=2)
+    both = Schedule.of(4, 1, [[(0, 2, 0), (0, 3, 0)]])
+    assert price(both, 1000, machine).seconds == pytest.approx(2000 * BETA)
+    for algorithm in (pairwise.all_gather, pairwise.all_to_all, ring.all_gather):
+        schedule = algorithm(8)
+        cost = price(schedule, 800, topology.two_level(2, 4, Link(0, 0), Link(0, BETA), ranks_per_nic=4))
+        across = sum(n for (src, dst), n in cost.bytes_on_link.items() if src < 4 <= dst)
+        assert across * BETA <= cost.seconds + 1e-15 <= 1.5 * across * BETA
+
+
+def test_a_step_of_runs_beside_one_of_single_chunks_has_its_own_bytes():
+    ranks = np.arange(2)
+    others, first = ranks[::-1].copy(), np.zeros(2, dtype=int)
+    steps = [Step(ranks, others, first, "reduce", count=np.full(2, 2)), Step(ranks, others, first, "reduce")]
+    for order in (steps, steps[::-1]):
+        cost = price(Schedule(2, 2, lambda order=order: order), 4, topology.uniform(2, 0, 1))
+        assert (cost.seconds, cost.bytes_sent.tolist()) == (6, [6, 6])
 
 
 def test_two_levels_send_less_across_than_a_ring_and_win_where_across_is_slow():

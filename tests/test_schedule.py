@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from collectives import Schedule, ScheduleError, Transfer, chunk_bounds, contracts, price, simulate, topology
+from collectives import Schedule, ScheduleError, Step, Transfer, chunk_bounds, contracts, price, simulate, topology
 from collectives.algorithms import pairwise, ring, tree
+from collectives.scorecard import ROWS
 
 
 def test_a_schedule_prints_as_its_own_picture():
@@ -79,7 +80,7 @@ def test_chunks_may_have_lengths_of_their_own():
     assert uneven.bounds(7).tolist() == [0, 2, 2, 7]
     with pytest.raises(ValueError, match="is for buffers of 7 elements, not 8"):
         uneven.bounds(8)
-    with pytest.raises(ScheduleError, match=r"lengths are 3 numbers of elements, not \(2, 5\)"):
+    with pytest.raises(ScheduleError, match=r"lengths are 3 numbers of at least 0, not \(2, 5\)"):
         Schedule.of(2, 3, [], lengths=(2, 5))
     with pytest.raises(ScheduleError, match="their chunks differ in length"):
         uneven + Schedule.of(2, 3, [])
@@ -90,7 +91,7 @@ def test_chunks_change_places_only_with_chunks_of_their_length():
         lambda: simulate(pairwise.all_to_all(3), np.zeros((3, 10))),
         lambda: price(pairwise.all_to_all(3), 10, topology.uniform(3, 0, 0)),
     ):
-        with pytest.raises(ValueError, match="the length of the buffer must divide by the number of chunks, 3"):
+        with pytest.raises(ValueError, match="does the length of the buffer divide by their number, 3"):
             reader()
 
 
@@ -105,6 +106,52 @@ def test_a_schedule_in_other_places_keeps_its_promise_there():
     assert price(ring.all_reduce(3).placed(places), 300, links).seconds == price(ring.all_reduce(3), 300, links).seconds
     with pytest.raises(ScheduleError, match="places are the ranks 0 to 2 in some order"):
         ring.all_reduce(3).placed([0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("steps", "complaint"),
+    [
+        ([(0, 1, 0, "copy")], "steps are a list of lists"),
+        ([Transfer(0, 1, 0)], "steps are a list of lists of transfers"),
+        ([[(0, 1, 0, "copy", "x")]], "is no transfer: (src, dst, chunk, combine), and perhaps into and count"),
+    ],
+)
+def test_steps_that_are_no_list_of_lists_are_told_so(steps, complaint):
+    with pytest.raises(ScheduleError) as refusal:
+        Schedule.of(2, 1, steps)
+    assert complaint in str(refusal.value)
+
+
+def test_only_what_all_ranks_can_do_alike_is_rotated():
+    def rotated(num_chunks, sends):
+        return list(Schedule.rotated(3, num_chunks, lambda: [sends], "all_reduce", "mine"))
+
+    for sends in (
+        [Transfer(0, 1, 0), Transfer(0, 2, 1, "reduce")],
+        [Transfer(1, 2, 0)],
+        [Transfer(0, 1, 0, count=2)],
+        [],
+    ):
+        with pytest.raises(ScheduleError, match="is no step of rank 0 that all ranks could do"):
+            rotated(3, sends)
+    with pytest.raises(ScheduleError, match="with 3 chunks or 1, not with 6"):
+        rotated(6, [Transfer(0, 1, 0)])
+
+
+def test_a_schedule_made_by_hand_is_checked_before_it_is_read():
+    for src, dst, words in ((-1, 0, "has src -1"), (0, 5, "has dst 5")):
+        wrong = Schedule(2, 1, lambda src=src, dst=dst: [Step.of([(src, dst, 0)])])
+        with pytest.raises(ScheduleError, match=words):
+            simulate(wrong, np.ones((2, 2)))
+        with pytest.raises(ScheduleError, match="has a rank that is none of 0 to 1"):
+            price(wrong, 2, topology.uniform(2, 0, 0))
+    with pytest.raises(ScheduleError, match="the arrays of a step are equally long"):
+        Step(np.array([0]), np.array([1, 0]), np.array([0]))
+
+
+def test_a_world_size_may_come_from_numpy():
+    for row in ROWS:
+        assert str(row.algorithm(np.int64(4))) == str(row.algorithm(4))
 
 
 def test_a_root_is_one_of_the_ranks():

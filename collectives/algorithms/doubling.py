@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from operator import index
 
 import numpy as np
 
-from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
+from ..schedule import COPY, REDUCE, Schedule, ScheduleError, Step, Transfer
 
 
 def all_reduce(world_size: int) -> Schedule:
@@ -59,12 +60,14 @@ def barrier(world_size: int) -> Schedule:
 
 def distances(world_size: int) -> list[int]:
     """1, 2, 4, ...: the powers of two below `world_size`."""
-    return [2**k for k in range((world_size - 1).bit_length())]
+    return [2**k for k in range((index(world_size) - 1).bit_length())]
 
 
 def largest_power_of_two(world_size: int) -> int:
     """The largest power of two that is at most `world_size`."""
-    return 2 ** (world_size.bit_length() - 1)
+    if world_size < 1:
+        raise ScheduleError(f"world_size is a whole number of at least 1, not {world_size}")
+    return 2 ** (index(world_size).bit_length() - 1)
 
 
 def needs_power_of_two(world_size: int, what: str) -> int:

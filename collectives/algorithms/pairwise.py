@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import index
 
 import numpy as np
 
@@ -63,10 +65,11 @@ def all_to_all_uneven(lengths: Sequence[Sequence[int]]) -> Schedule:
     One numbering holds all blocks, chunk src x P + dst; a rank's buffer has room for all, and uses its own.
     Steps: P - 1. Bytes sent by a rank: the sum of its row, without what it keeps.
     """
-    lengths = np.array(lengths)
-    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1]:
-        raise ValueError(f"lengths are a table of P x P numbers of elements, not one of shape {lengths.shape}")
-    ranks = np.arange(world_size := len(lengths))
+    rows = [list(map(index, row)) for row in lengths]
+    world_size = len(rows)
+    if any(len(row) != world_size for row in rows):
+        raise ValueError(f"lengths are a table of P x P numbers of elements, not {rows}")
+    ranks = np.arange(world_size)
 
     def steps() -> Iterator[Step]:
         for distance in range(1, world_size):  # P - 1 steps
@@ -74,7 +77,7 @@ def all_to_all_uneven(lengths: Sequence[Sequence[int]]) -> Schedule:
             yield Step(ranks, dst, chunk=ranks * world_size + dst, combine=COPY, phase="all_to_all")
 
     name, collective = "uneven all_to_all", "all_to_all_uneven"
-    flat = tuple(lengths.ravel().tolist())
+    flat = tuple(chain.from_iterable(rows))
     return Schedule(world_size, world_size**2, steps, name, collective, lengths=flat)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
+from .doubling import distances
 
 
 def broadcast(world_size: int, root: int = 0) -> Schedule:
@@ -59,8 +60,7 @@ def levels(world_size: int, upwards: bool) -> Iterator[tuple[int, np.ndarray, np
 
     Ranks are counted from the root; every multiple of 2 x distance has a child that far on.
     """
-    distances = [2**level for level in range((world_size - 1).bit_length())]
-    for distance in distances if upwards else reversed(distances):
+    for distance in distances(world_size) if upwards else reversed(distances(world_size)):
         parents = np.arange(0, world_size - distance, 2 * distance)
         yield distance, parents, parents + distance
 
