@@ -1,0 +1,243 @@
+"""Exercise 05 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
+
+import math
+from typing import NamedTuple
+
+import pytest
+from test_exercises import exercises, verdicts
+
+from collectives import practice
+from collectives.practice import crossover
+
+EXERCISE = "05_crossover"
+PRICED = {"a1-ring", "a2-tree", "a3-halving-doubling", "a4-folded"}
+FOLDED, CHOSEN, FITTED = {"a4-folded"}, {"c1-fair", "c2-good"}, {"d1-exact", "d2-noisy"}
+CROSSED = {"b1-crossing", "b2-any-ranks"}
+
+BY_STEPS = {
+    "seconds": """
+    def ring_seconds(num_bytes, world_size, alpha, beta):
+        return sum(alpha + num_bytes * beta / world_size for phase in "two" [:2] for step in range(world_size - 1))
+
+    def tree_seconds(num_bytes, world_size, alpha, beta):
+        levels = (world_size - 1).bit_length()
+        return np.dot([2 * levels, 2 * levels * num_bytes], [alpha, beta])
+
+    def halving_doubling_seconds(num_bytes, world_size, alpha, beta):
+        inner, part, seconds = 1, num_bytes, 0.0
+        while 2 * inner <= world_size:
+            inner, part = 2 * inner, part / 2
+            seconds += 2 * (alpha + part * beta)
+        return seconds + (inner != world_size) * 2 * (alpha + num_bytes * beta)
+""",
+    "crossing": """
+    def crossing(world_size, alpha, beta):
+        \"\"\"Where the difference of the two prices, a straight line in the size, is 0.\"\"\"
+        at = lambda size: ring_seconds(size, world_size, alpha, beta) - tree_seconds(size, world_size, alpha, beta)
+        return at(0) / (at(0) - at(1e9)) * 1e9
+""",
+}
+BY_PRICE = {
+    "choose": """
+    from functools import cache
+
+    from collectives.scorecard import coefficients
+
+    @cache
+    def lines(world_size):
+        algorithms = {"ring": ring, "tree": tree, "halving-doubling": halving_doubling}
+        return {name: coefficients(each.all_reduce(world_size)) for name, each in algorithms.items()}
+
+    def choose(num_bytes, world_size, alpha, beta):
+        return min(lines(world_size).items(), key=lambda line: line[1][0] * alpha + line[1][1] * num_bytes * beta)[0]
+""",
+    "fit": """
+    def fit(sizes, seconds):
+        \"\"\"Weighted least squares, by hand.\"\"\"
+        weights = [1 / second**2 for second in seconds]
+        total = lambda *columns: sum(math.prod(row) for row in zip(weights, *columns))
+        s, x, y, xx, xy = total(), total(sizes), total(seconds), total(sizes, sizes), total(sizes, seconds)
+        beta = (s * xy - x * y) / (s * xx - x * x)
+        return (y - beta * x) / s, beta
+""",
+}
+BY_RULE = {
+    "choose": """
+    def choose(num_bytes, world_size, alpha, beta):
+        \"\"\"The tree is never ahead: folded, halving-doubling has its messages and fewer bytes.\"\"\"
+        inner = 2 ** int(math.log2(world_size))
+        if inner == world_size:
+            return "halving-doubling"
+        messages = 2 * (world_size - 1) - 2 * int(math.log2(world_size)) - 2
+        payloads = 4 - 2 / inner - 2 * (world_size - 1) / world_size
+        return "ring" if num_bytes * beta * payloads > messages * alpha else "halving-doubling"
+""",
+    "fit": """
+    def fit(sizes, seconds):
+        beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
+        return [alpha, beta]
+    """,
+}
+
+
+@pytest.mark.parametrize("answers", [BY_STEPS, BY_PRICE, BY_RULE], ids=["by steps", "by price", "by rule"])
+def test_a_right_answer_is_accepted_however_it_is_written(answers):
+    said = verdicts(EXERCISE, answers, parts="abcd")
+    assert set(said.values()) == {None}, said
+
+
+class Mutant(NamedTuple):
+    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
+
+    slip: str
+    right: str
+    wrong: str
+    refuse: set[str]
+    says: str
+
+
+TREE = "2 * math.ceil(math.log2(world_size)) * (alpha + num_bytes * beta)"
+CROSSING = "alpha * more_messages / (beta * fewer_payloads)"
+UNFOLDED = """prices["halving-doubling"] = halving_doubling_seconds(
+        num_bytes, 2 ** int(math.log2(world_size)), alpha, beta
+    )
+    return min(prices, key=prices.get)"""
+MUTANTS = [
+    Mutant("bandwidth for beta", "num_bytes / world_size * beta", "num_bytes / world_size / beta", {"a1-ring"}, "band"),
+    Mutant(
+        "one phase", "return 2 * (world_size - 1) * (a", "return (world_size - 1) * (a", {"a1-ring"}, "there and back"
+    ),
+    Mutant("S in every step", "num_bytes / world_size * beta", "num_bytes * beta", {"a1-ring"}, "a chunk is S/P"),
+    Mutant(
+        "P steps", "return 2 * (world_size - 1) * (a", "return 2 * world_size * (a", {"a1-ring"}, "P - 1 steps, not P"
+    ),
+    Mutant(
+        "one alpha",
+        "(world_size - 1) * (alpha + n",
+        "(world_size - 1) * (alpha / 2 / (world_size - 1) + n",
+        {"a1-ring"},
+        "once",
+    ),
+    Mutant("log2 without ceil", TREE, TREE.replace("math.ceil", ""), {"a2-tree"}, "round the logarithm up"),
+    Mutant("log2 rounded down", TREE, TREE.replace("math.ceil", "int"), {"a2-tree"}, "up, not down"),
+    Mutant(
+        "the natural logarithm", TREE, "2 * math.log(world_size) * (alpha + num_bytes * beta)", {"a2-tree"}, "base 2"
+    ),
+    Mutant("2 S for the tree", TREE, TREE.replace("(alpha + n", "alpha + 2 * (n"), {"a2-tree"}, "at every level"),
+    Mutant("no folding", "if inner < world_size:", "if False:", FOLDED, "powers of two; the other ranks are folded"),
+    Mutant("folded in only", "seconds += 2 * (alpha", "seconds += (alpha", FOLDED, "but not out again"),
+    Mutant(
+        "folding without bytes",
+        "seconds += 2 * (alpha + num_bytes * beta)",
+        "seconds += 2 * alpha",
+        FOLDED,
+        "the bytes are missing",
+    ),
+    Mutant("upside down", CROSSING, "beta * fewer_payloads / (alpha * more_messages)", CROSSED, "upside down"),
+    Mutant(
+        "bandwidth in the crossing", CROSSING, "alpha * more_messages / fewer_payloads * beta", CROSSED, "divide by it"
+    ),
+    Mutant("alpha over beta", CROSSING, "alpha / beta", CROSSED, "by how many messages"),
+    Mutant(
+        "one 2 forgotten", "= 2 * (world_size - 1) - 2 * levels", "= (world_size - 1) - levels", CROSSED, "one way only"
+    ),
+    Mutant(
+        "log2 without ceil in b",
+        "levels = math.ceil(math.log2(world_size))\n",
+        "levels = math.log2(world_size)\n",
+        {"b2-any-ranks"},
+        "round the logarithm up",
+    ),
+    Mutant("the wrong sign", CROSSING, f"-{CROSSING}", CROSSED, "wrong sign"),
+    Mutant("half a per cent off", CROSSING, f"1.005 * {CROSSING}", CROSSED, "is cheaper"),
+    Mutant("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring"),
+    Mutant(
+        "ring or tree",
+        '"halving-doubling": halving_doubling_seconds(num_bytes, world_size, alpha, beta),',
+        "",
+        CHOSEN,
+        "'halving-doubling' takes",
+    ),
+    Mutant("no folding in the choice", "return min(prices, key=prices.get)", UNFOLDED, CHOSEN, "does your price fold?"),
+    Mutant(
+        "nearly the best",
+        "return min(prices, key=prices.get)",
+        'prices["ring"] *= 1.2; return min(prices, key=prices.get)',
+        {"c2-good"},
+        "more, where 2%",
+    ),
+    Mutant(
+        "another name",
+        "min(prices, key=prices.get)",
+        "'hd'",
+        CHOSEN,
+        "but the names are 'ring', 'tree', 'halving-doubling'",
+    ),
+    Mutant(
+        "absolute least squares",
+        "[1 / seconds, sizes / seconds], axis=1)",
+        "[seconds**0, sizes], axis=1)",
+        FITTED - {"d1-exact"},
+        "alpha drowns",
+    ),
+    Mutant("in the wrong order", "return alpha, beta", "return beta, alpha", FITTED, "wrong order"),
+    Mutant("a bandwidth", "return alpha, beta", "return alpha, 1 / beta", FITTED, "its inverse"),
+    Mutant("one number", "return alpha, beta", "return alpha", FITTED, "two numbers are asked for"),
+    Mutant(
+        "the first measurement for alpha",
+        "return alpha, beta",
+        "return seconds[0], beta",
+        FITTED,
+        "the first measurement alone",
+    ),
+]
+
+
+UNDRAWABLE = {"upside down", "bandwidth in the crossing", "the wrong sign", "another name"}  # no size, or no answer
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
+def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypatch):
+    shown = []
+    monkeypatch.setattr(crossover, "show", shown.append)
+    cells = {cell.id: cell.source for cell in exercises.source(EXERCISE).cells if "BEGIN SOL" in cell.source}
+    answers = {name: code.replace(mutant.right, mutant.wrong, 1) for name, code in cells.items()}
+    answers = {name: code for name, code in answers.items() if code != cells[name]}
+    assert len(answers) == 1, f"{mutant.right!r} stands in {len(answers)} answers"
+    if mutant.slip == "absolute least squares":
+        answers["fit"] = answers["fit"].replace("np.ones(len(sizes))", "seconds")
+    parts = {check[0] for check in mutant.refuse}
+    said = verdicts(EXERCISE, answers, parts=parts)
+    assert {check for check, words in said.items() if words} == mutant.refuse
+    assert mutant.says in said[min(mutant.refuse)]
+    if parts <= {"b", "c", "d"} and "number" not in mutant.slip and mutant.slip not in UNDRAWABLE:
+        assert "<svg" in shown[0]._repr_html_()
+
+
+def test_a_price_that_does_not_fold_is_shown_the_folded_schedule(monkeypatch):
+    shown = []
+    monkeypatch.setattr(crossover, "show", shown.append)
+    with pytest.raises(practice.NotYet):
+        crossover.check_seconds(lambda *case: 0.0, "halving-doubling", [(60_000, 5, 1e-5, 1e-9)])
+    assert "left over" in shown[0].caption
+
+
+def test_what_the_course_fits_with_meets_the_targets_that_learners_are_set():
+    links = [(10 ** -(4 + k % 3), 10 ** -(8 + k % 3)) for k in range(9)]
+    crossover.check_fit(crossover.relative_fit, links, noise=0.06, within=0.1, seed=3)
+
+
+def test_the_grid_has_points_on_both_sides_of_every_crossing():
+    """So that a choice by luck, or by one name, does not pass."""
+    best = set()
+    for num_bytes, world_size, alpha, beta in crossover.grid(seed=1507):
+        case = num_bytes, world_size, alpha, beta
+        costs = {name: crossover._from_coefficients(name, *case) for name in ("ring", "tree")}
+        best.add((world_size, min(costs, key=costs.get)))
+    assert {(size, name) for size in (4, 8, 12, 100) for name in ("ring", "tree")} <= best
+
+
+def test_prices_from_coefficients_are_those_of_the_schedules():
+    for case in crossover.random_cases(seed=2, how_many=6):
+        for name in crossover.ALGORITHMS:
+            assert math.isclose(crossover._from_coefficients(name, *case), crossover.seconds(name, *case), rel_tol=1e-9)
