@@ -53,6 +53,17 @@ DESERVED = {
         ["this is one half of it", "this is one phase", "leaves out one of the collectives", "this is upside down"],
     ),
     ("deadlock", "03_ring"): ("10/20", ["waits to send to rank", "each waits for the next: rank 0 → rank 1 → rank 0"]),
+    ("full", "05_crossover"): ("20/20", []),
+    ("empty", "05_crossover"): ("0/20", ["ring_seconds is not written yet", "fit is not written yet"]),
+    ("partial", "05_crossover"): (
+        "8/20",
+        ["round the logarithm up", "each pays an alpha: those are missing", "alpha drowns in their noise"],
+    ),
+    ("one_half", "05_crossover"): (
+        "5/20",
+        ["this is half of it: an all-reduce goes there and back", "this is upside down", "this is a bandwidth"],
+    ),
+    ("no_folding", "05_crossover"): ("5/20", ["the other ranks are folded in first", "crossing is not written yet"]),
     ("full", "06_all_to_all"): ("20/20", []),
     ("partial", "06_all_to_all"): (
         "6/20",

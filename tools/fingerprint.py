@@ -18,8 +18,8 @@ def of_files(*places: Path) -> str:
 
 
 def of_library() -> str:
-    """Return a hash of `collectives/`, which every notebook's outputs depend on."""
-    return of_files(ROOT / "collectives")
+    """Return a hash of the library and of recorded measurements, which every notebook's outputs depend on."""
+    return of_files(ROOT / "collectives", ROOT / "book" / "data", ROOT / "book" / "scripts")
 
 
 def of_versions() -> str:
