@@ -160,6 +160,9 @@ class _Clock:
 
     def __init__(self, topology: Topology):
         self.ranks = np.zeros(topology.world_size)
+        self.done = np.zeros(
+            topology.world_size
+        )  # work space: for 16,384 ranks a new array costs more than its contents
         self.nics = np.zeros((2, topology.world_size // topology.ranks_per_nic + 1))
 
 
@@ -175,11 +178,9 @@ class _Pattern:
         self.alpha, self.beta = topology.seconds(self.src, self.dst)
         self.carried = np.zeros(len(self.src))  # bytes so far, by message
         self.nics = self._nics(topology)
-        ranks = np.arange(topology.world_size)
-        one_each = np.array_equal(self.src, ranks) and np.array_equal(np.sort(self.dst), ranks) and self.nics is None
-        self.sender_to = np.argsort(self.dst) if one_each else None  # [world_size], if every rank sends and receives
-        self.scratch = np.empty((2, topology.world_size)) if one_each else None
-        self.turns = [slice(None)] if one_each else self._turns(topology.ports)
+        self.ports = topology.ports
+        self.shift = self._shift(topology.world_size) if self.nics is None else None
+        self.turns = [slice(None)] if self.shift else self._turns()
 
     def fits(self, step: Step) -> bool:
         """Whether `step` holds the very same arrays of ranks, as the steps of one phase of a ring do."""
@@ -195,11 +196,10 @@ class _Pattern:
 
         `moved`, `seconds`: what each message carries and takes. `starts`: where to note when each starts.
         """
-        if self.sender_to is not None and starts is None:
-            done, other = self.scratch  # written in place: for 16,384 ranks a new array costs more than its contents
-            np.maximum(clock.ranks, clock.ranks.take(self.dst, out=other, mode="clip"), out=done)
-            done += seconds
-            np.maximum(done, done.take(self.sender_to, out=other, mode="clip"), out=clock.ranks)
+        if self.shift and starts is None:
+            _later_of(clock.ranks, self.shift, out=clock.done)  # message r starts when rank r and its receiver can,
+            clock.done += seconds
+            _later_of(clock.done, -self.shift, out=clock.ranks)  # and a rank is done when it has sent and received
             return
         sender, receiver = clock.ranks.copy(), clock.ranks.copy()
         for turn in self.turns:
@@ -210,8 +210,11 @@ class _Pattern:
             if starts is not None:
                 starts[turn] = ready
             done = ready + seconds[turn]
-            np.maximum.at(sender, src, done)
-            np.maximum.at(receiver, dst, done)
+            if self.ports == 1:  # then no rank is twice in a turn
+                sender[src] = receiver[dst] = done
+            else:
+                np.maximum.at(sender, src, done)
+                np.maximum.at(receiver, dst, done)
         clock.ranks = np.maximum(sender, receiver)
 
     def _through_nics(self, turn: np.ndarray, free: np.ndarray, ready: np.ndarray, moved: np.ndarray) -> np.ndarray:
@@ -222,9 +225,17 @@ class _Pattern:
         free[:, -1] = 0
         return ready
 
-    def _turns(self, ports: int) -> list[np.ndarray]:
+    def _shift(self, world_size: int) -> int | None:
+        """By how much every rank's one message goes further round, as in a ring; None if that is not what they do."""
+        ranks = np.arange(world_size)
+        if not np.array_equal(self.src, ranks):
+            return None
+        shift = int(self.dst[0])
+        return shift if np.array_equal(self.dst, (ranks + shift) % world_size) else None
+
+    def _turns(self) -> list[np.ndarray]:
         """The messages in turns, in each of which no port and no NIC is asked for more than it can do at once."""
-        ends = (("send", self.src, ports), ("receive", self.dst, ports))
+        ends = (("send", self.src, self.ports), ("receive", self.dst, self.ports))
         if self.nics is not None:
             ends += (("out", self.nics[0], 1), ("in", self.nics[1], 1))
         turn_of, used = [], Counter()
@@ -245,6 +256,12 @@ class _Pattern:
             return None
         far = topology.crosses(self.src, self.dst)
         return np.where(far, np.stack([self.src, self.dst]) // topology.ranks_per_nic, self.no_nic)
+
+
+def _later_of(times: np.ndarray, shift: int, out: np.ndarray) -> None:
+    """Set `out[r]` to the later of `times[r]` and `times[r + shift]`, counted round."""
+    np.maximum(times[:-shift], times[shift:], out=out[:-shift])
+    np.maximum(times[-shift:], times[:shift], out=out[-shift:])
 
 
 def algbw(num_bytes: float, seconds: float) -> float:
