@@ -39,6 +39,11 @@ check: env  ## check style, notebooks, exercises and the built book's links
 bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)
 	@$(BIN)/python tools/bench.py
 
+record: env  ## record what chapter 05 shows: the benchmark, loopback and emulated lines (ten minutes of a quiet machine)
+	@$(BIN)/python tools/bench.py
+	@$(BIN)/python tools/record.py loopback
+	@$(BIN)/python tools/record.py lines
+
 exercises: env  ## generate exercises/ from solutions/
 	@$(BIN)/python tools/exercises.py
 

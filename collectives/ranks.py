@@ -34,6 +34,9 @@ _swapping_main = threading.Lock()
 
 START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
 _TRANSPORTS = {"collectives.execute", "collectives.shared"}  # whose `_wait` knows `peer`, and for what in `words`
+_MESSAGES = dict(send="waits to send to", recv="waits to receive from")
+_MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these wait too, for a rank that is not there
+_RETURNED = ", which has returned, and will never answer (if it used isend: did it wait() for it?)"
 
 ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
 
@@ -173,8 +176,8 @@ class _Run:
         if cycle := find_cycle(waits):
             lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
         for rank in sorted(set(waits.values()) - {None, culprit}):
-            if waits.get(rank) is None:
-                over = ", which has returned (did it wait() for each isend?)" if rank in self.returned else ""
+            if rank in range(len(self.pipes)) and waits.get(rank) is None:  # some wait for a rank that there is not
+                over = _RETURNED if rank in self.returned else ""
                 lines.append(f"  waited for, and waiting for nobody: rank {rank}{over}")
         raise RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 
@@ -230,7 +233,9 @@ def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
 def _fork_server() -> multiprocessing.context.BaseContext:
     """The context whose processes are forked from a server that has torch imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.shared"])
+    context.set_forkserver_preload(
+        ["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.shared"]
+    )
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
     return context
 
@@ -306,7 +311,8 @@ def _rank_main(rank: int, setup: _Setup, task: bytes, pipe: connection.Connectio
     try:
         if setup.enter:
             setup.enter(rank)  # before the thread starts: Linux lets only a single thread into a user namespace
-        threading.Thread(target=_answer, args=(pipe, send, threading.get_ident()), daemon=True).start()
+        asked = (pipe, send, threading.get_ident(), setup.world_size)
+        threading.Thread(target=_answer, args=asked, daemon=True).start()
         function, args, sources = cloudpickle.loads(task)
         for name, lines in sources.items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
@@ -319,11 +325,11 @@ def _rank_main(rank: int, setup: _Setup, task: bytes, pipe: connection.Connectio
     threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
 
 
-def _answer(pipe: connection.Connection, send: Callable, main_thread: int) -> None:
+def _answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
     """Tell the parent where this rank is whenever it asks; end the process when the parent is done with it."""
     with contextlib.suppress(EOFError, OSError):
         while pipe.recv_bytes():
-            send("where", _whereabouts(sys._current_frames()[main_thread]))
+            send("where", _whereabouts(sys._current_frames()[main_thread], world_size))
     os._exit(0)  # no teardown: the process group's would wait for peers that may be gone
 
 
@@ -350,16 +356,16 @@ def _join_group(rank: int, world_size: int, backend: str, init_method: str, time
     )
 
 
-def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
+def _whereabouts(frame: types.FrameType, world_size: int) -> tuple[str, int | None]:
     """What a rank is waiting for, in words, and the peer if there is one, read off its stack."""
     what, peer = None, None
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
-        if what is None and frame.f_code.co_filename.endswith("distributed_c10d.py"):
-            if name in ("send", "recv"):
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            if name in _MESSAGES:  # `recv` calls `irecv`, and knows better than that which rank it wants
                 peer = local.get("dst", local.get("src"))
-                what = f"waits to send to rank {peer}" if name == "send" else f"waits to receive from rank {peer}"
-            elif not name.startswith("_") and name != "wrapper":
+                what = f"{_MESSAGES[name]} {_named(peer, world_size)}"
+            elif what is None and not name.startswith("_") and name != "wrapper":
                 what = f"waits in {name}"
         if what is None and name == "_wait" and frame.f_globals.get("__name__") in _TRANSPORTS:
             what, peer = f"waits for {local.get('words')}", local.get("peer")
@@ -372,6 +378,12 @@ def _whereabouts(frame: types.FrameType) -> tuple[str, int | None]:
             return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
         frame = frame.f_back
     return "has not begun", None
+
+
+def _named(peer: int | None, world_size: int) -> str:
+    if peer is None:
+        return "any rank"
+    return f"rank {peer}" if 0 <= peer < world_size else f"rank {peer}, but the ranks are 0 to {world_size - 1},"
 
 
 def _senders(frame: types.FrameType) -> list[int]:

@@ -266,7 +266,45 @@ MUTANTS = [
         ALL_OF_C,
         "rank 0 waits to send to rank 1",
     ),
-    Mutant("nothing sent", "exchange", one_by_one("pass"), ALL_OF_C, "in row 1 what rank 0 had for rank 1, where what"),
+    Mutant(
+        "nothing sent", "exchange", one_by_one("pass"), ALL_OF_C, "row 1 is still what rank 0 had for rank 1: nothing"
+    ),
+    Mutant(
+        "own row forgotten",
+        "exchange",
+        POSTED.replace("result[rank] = chunks[rank]", "result.zero_()"),
+        ALL_OF_C,
+        "row 0 is all zeros: nothing was put there; a rank's own chunk stays with it",
+    ),
+    Mutant(
+        "rows reversed",
+        "exchange",
+        POSTED.replace("(chunks[peer], peer)", "(chunks[peer].flip(0), peer)"),
+        ALL_OF_C,
+        "row 1 is what rank 1 had for rank 0, but in another order",
+    ),
+    Mutant(
+        "the library's algorithm, executed",
+        "exchange",
+        """
+    def exchange(rank, world_size, chunks):
+        from collectives import execute
+        execute(Schedule.of(world_size, world_size, all_to_all_steps(world_size)), chunks.flatten())
+""",
+        ALL_OF_C,
+        "exchange: the library's own execute is for comparing, afterwards; write this part yourself",
+    ),
+    Mutant(
+        "the library's algorithm, copied",
+        "all-to-all-steps",
+        """
+    def all_to_all_steps(world_size):
+        from collectives.algorithms import pairwise
+        return [list(step) for step in pairwise.all_to_all(world_size)]
+""",
+        ALL_OF_B,
+        "is for comparing, afterwards; write this part yourself",
+    ),
     Mutant(
         "the whole tensor to everyone",
         "exchange",
@@ -290,7 +328,7 @@ MUTANTS = [
         return result
 """,
         ALL_OF_C,
-        "write this part with send and recv alone",
+        "calls the library's own dist.all_to_all_single; write this part with send and recv alone",
     ),
 ]
 
@@ -311,6 +349,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypat
         ("[0.5]", "0.5 is no partner"),
         ("[None] * rank", "gives rank 0 0 rounds and rank 1 1"),
         ("iter(int, 1)", "does it ever stop?"),
+        ("{0: None, 1: 1}", "returns a dict; a list is wanted"),
     ],
 )
 def test_a_malformed_pairing_is_told_of_plainly(given, words):
@@ -320,7 +359,7 @@ def test_a_malformed_pairing_is_told_of_plainly(given, words):
 
 def test_a_pairing_that_does_not_fit_is_drawn_with_those_who_wait(monkeypatch):
     shown = []
-    monkeypatch.setattr(pairing, "_show", shown.append)
+    monkeypatch.setattr(pairing, "show", shown.append)
     verdicts(EXERCISE, {"peers": pairing_of("(rank + k) % world_size")}, parts="a")
     assert repr(shown[0]).splitlines() == ["   rank  0  1  2", "round 0  1! 2! 0!", "round 1  2! 0! 1!"]
     assert shown[0]._repr_html_().count("outline") == 6
@@ -328,7 +367,7 @@ def test_a_pairing_that_does_not_fit_is_drawn_with_those_who_wait(monkeypatch):
 
 def test_an_overwritten_chunk_is_drawn(monkeypatch):
     shown = []
-    monkeypatch.setattr(pairing, "_show", shown.append)
+    monkeypatch.setattr(pairing, "show", shown.append)
     (mutant,) = [mutant for mutant in MUTANTS if mutant.slip == "in-place overwrite"]
     verdicts(EXERCISE, {mutant.cell: mutant.answer}, parts="b")
     assert "This is the step that goes wrong" in shown[0]._repr_html_()
@@ -346,6 +385,18 @@ def test_the_solution_meets_the_bound_on_rounds():
 
 
 def test_a_wrong_row_is_told_by_what_is_in_it():
-    want = np.array([[1, 2], [10001, 10002]]) + 0
-    assert pairing._wrong_row(np.array([[1, 2], [101, 102]]), want, 0).startswith("in row 1 what rank 0 had for rank 1")
-    assert "in row 1 [7, 99999]" in pairing._wrong_row(np.array([[1, 2], [7, 99999]]), want, 0)
+    want = np.array([pairing._chunk(src, 0, 2) for src in range(3)])
+
+    def told(*row):
+        return pairing._wrong_row(np.array([want[0], row, want[2]]), want, 0)
+
+    assert (
+        told(*pairing._chunk(2, 1, 2))
+        == "row 1 is what rank 2 had for rank 1, where what rank 1 had for rank 0 belongs"
+    )
+    assert told(*pairing._chunk(0, 1, 2)).startswith(
+        "row 1 is still what rank 0 had for rank 1: nothing from rank 1 had"
+    )
+    assert told(7, 99999).startswith("row 1 is [7, 99999], where")
+    assert told(*want[1][::-1]) == "row 1 is what rank 1 had for rank 0, but in another order"
+    assert "row 1 is all zeros: nothing was put there; did it receive" in told(0, 0)

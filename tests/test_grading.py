@@ -86,7 +86,7 @@ DESERVED = {
     ("partial", "07_topology"): (
         "11/20",
         [
-            "Of the links between nodes 0→4 carries the most, 12 MiB",
+            "Of the links that leave a node, 0→4 (ranks) carries the most, 12 MiB",
             "this is what leaves one rank",
             "a node does not send to itself",
         ],

@@ -106,6 +106,24 @@ def test_a_deadlock_in_a_batch_of_operations_names_who_did_not_send():
         ranks.run(receive_first, 2, False, timeout=1)
 
 
+def meets_nobody(rank, world_size, function):
+    if rank == 0:
+        function(torch.zeros(4), 3)
+    elif rank == 1:
+        dist.recv(torch.zeros(4), 2)
+
+
+@pytest.mark.parametrize("function", [dist.recv, dist.irecv])  # gloo may crash where it sends to no rank
+def test_a_rank_that_is_not_there_is_named_as_such(function):
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(meets_nobody, 3, function, timeout=1)
+    words = str(failure.value)
+    assert "rank 0 waits to receive from rank 3, but the ranks are 0 to 2, (line" in words
+    assert "waiting for nobody: rank 3" not in words
+    assert "waiting for nobody: rank 2, which has returned, and will never answer (if it used isend: did it" in words
+    assert failure.value.waits == {0: 3, 1: 2}
+
+
 def one_dies(rank, world_size):
     if rank == 2:
         os._exit(7)

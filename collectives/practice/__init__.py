@@ -7,10 +7,13 @@ numbers themselves: no formula is written down here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
+import re
+import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from numbers import Real
 from pathlib import Path
@@ -24,6 +27,7 @@ import numpy as np
 from .. import ranks, topology
 from ..contracts import Contract, ContractError, ranks_in_words
 from ..draw import draw
+from ..execute import execute
 from ..price import Cost, price
 from ..schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 
@@ -42,16 +46,41 @@ class NotYet(AssertionError):
         ]
 
 
+class LibraryUsed(NotYet):
+    """An answer that leaves its work to the library."""
+
+
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """In here no algorithm of the library can be read, and nothing be executed: a reminder to learners, not a lock."""
+    executing = sys.modules[execute.__module__]  # `collectives.execute` itself is the function
+    read, parts = Schedule.__iter__, executing.parts
+
+    def refuse(what: str) -> None:
+        raise LibraryUsed(f"the library's own {what} is for comparing, afterwards; write this part yourself")
+
+    def read_own(schedule: Schedule) -> Iterator[Step]:
+        return refuse(schedule.name) if schedule.collective else read(schedule)  # a learner's names no collective
+
+    Schedule.__iter__, executing.parts = read_own, lambda *_: refuse("execute")  # both are looked up at every call
+    try:
+        yield
+    finally:
+        Schedule.__iter__, executing.parts = read, parts
+
+
 def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
     """What the learner's function returns; an error in it is told with the learner's own line.
 
-    `call`: how to write the call in words, where its arguments are too long to be shown.
+    `call`: how to write the call in words, where its arguments are too long to be shown. Generators come as lists.
     """
-    call = call or _call(function, args)
+    call = call or call_in_words(function, args)
     try:
-        result = function(*args)
+        result = _read(function(*args))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
+    except LibraryUsed as error:
+        raise NotYet(f"{call}: {error}{_learners_line(error)}") from None
     except Exception as error:
         raise NotYet(f"{call} ends in {type(error).__name__}: {error}{_learners_line(error)}") from error
     if result is None:
@@ -59,7 +88,20 @@ def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
     return result
 
 
-def _call(function: Callable, args: Iterable) -> str:
+def _read(given: Any) -> Any:
+    """What generators give, up to `MAX_STEPS` items, read while the learner's function still counts as running.
+
+    An inner one is read before the outer one goes on: it may look at a variable that is another by then.
+    """
+    if isinstance(given, Iterator):
+        given = islice(given, MAX_STEPS)
+    elif not isinstance(given, list):
+        return given
+    return [list(item) if isinstance(item, Iterator) else item for item in given]
+
+
+def call_in_words(function: Callable, args: Iterable) -> str:
+    """The call as a learner would write it, such as "peers(0, 4)"."""
     return f"{function.__name__}({', '.join(map(brief, args))})"
 
 
@@ -80,15 +122,15 @@ def check_schedule(function: Callable, world_size: int, contract: Contract) -> S
 
     A schedule that breaks its contract is drawn up to the step that goes wrong.
     """
-    call = _call(function, [world_size])
+    call = call_in_words(function, [world_size])
     try:
-        schedule = Schedule.of(world_size, world_size, _steps(answer(function, world_size), call), name=call)
+        schedule = Schedule.of(world_size, world_size, steps_of(function, world_size), name=call)
     except ScheduleError as error:
         raise NotYet(str(error)) from None
     try:
         contract.check(schedule)
     except ContractError as error:
-        _show(draw(schedule, contract, caption=call))
+        show(draw(schedule, contract, caption=call))
         raise NotYet(f"{error}{_leftward(schedule)}") from None
     return schedule
 
@@ -119,8 +161,11 @@ def check_ring(schedule: Schedule) -> None:
         raise NotYet(f"{schedule.name} takes {steps} steps; {world_size} ranks need {world_size - 1}")
 
 
-def _steps(given: Any, call: str) -> list[list[Transfer]]:
-    """The steps that a learner's function returned, or words on what they are instead."""
+def steps_of(function: Callable, *args: Any) -> list[list[Transfer]]:
+    """The steps that a learner's function returns, the library unused, or words on what it returns instead."""
+    call = call_in_words(function, args)
+    with without_the_library():
+        given = answer(function, *args)
     if isinstance(given, Schedule):
         raise NotYet(f"{call} returns a ready-made Schedule; write its steps yourself, as a list of lists")
     steps = list(islice(given, MAX_STEPS)) if isinstance(given, Iterable) else [given]
@@ -137,17 +182,29 @@ def _steps(given: Any, call: str) -> list[list[Transfer]]:
 
 
 def _transfer(item: Any, where: str) -> Transfer:
+    """A learner's transfer with plain whole numbers, or words on what is wrong with it."""
     try:
-        src, dst, chunk, combine, into, count = Transfer(*item)
-        into = None if into is None else operator.index(into)
-        numbers = (operator.index(number) for number in (src, dst, chunk))
-        return Transfer(*numbers, combine, into, operator.index(count))
-    except (TypeError, ValueError):
-        words = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine), with whole numbers"
+        given = Transfer(*item)
+    except TypeError:
+        short = isinstance(item, tuple | list) and len(item) < 3
+        missing = f": its {Transfer._fields[len(item)]} is missing" if short else ""
+        words = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine){missing}"
         raise NotYet(words) from None
+    numbers = given._asdict()
+    for field, value in numbers.items():
+        if field == "combine" or (field == "into" and value is None):
+            continue
+        try:
+            numbers[field] = operator.index(value)
+        except TypeError:
+            wanted = {"into": "into is a whole number, or None", "count": "count is a whole number"}
+            words = wanted.get(field, "src, dst and chunk are whole numbers")
+            raise NotYet(f"{where}: its {field} is {brief(value)}; {words}") from None
+    return Transfer(**numbers)
 
 
-def _show(drawing: Any) -> None:
+def show(drawing: Any) -> None:
+    """Show a figure or a table below the notebook's cell."""
     from IPython.display import display  # only notebooks have it, and only they can show a figure
 
     display(drawing)
@@ -179,8 +236,8 @@ def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], s
     """
     rows = []
     for case in cases:
-        want, call = truth(*case), _call(function, case)
-        rows.append(Row(call, _number(answer(function, *case), call), want, slips(want, *case)))
+        want, call = truth(*case), call_in_words(function, case)
+        rows.append(Row(call, number_of(answer(function, *case), call), want, slips(want, *case)))
     _check_rows(rows)
 
 
@@ -226,7 +283,7 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
             "this counts one rank, not all of them": want / schedule.world_size,
         }
-        rows.append(Row(call, _number(answer(function, steps, *sizes, call=call), call), want, slips))
+        rows.append(Row(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
     _check_rows(rows)
 
 
@@ -295,7 +352,7 @@ def step_slips(want: float, world_size: int) -> dict[str, float]:
     }
 
 
-def _number(given: Any, call: str) -> int | float:
+def number_of(given: Any, call: str) -> int | float:
     if isinstance(given, bool | np.bool_) or not isinstance(given, Real) or not math.isfinite(given):
         raise NotYet(f"{call} returns {brief(given)}, which is not a number")
     return given if isinstance(given, int) else float(given)
@@ -333,6 +390,22 @@ class Outcome(NamedTuple):
     collectives: list[str]
 
 
+AS_WRITTEN = {  # what learners call, by the name under which the backend sees it
+    "_allgather_base_": "dist.all_gather_into_tensor",
+    "_reduce_scatter_base_": "dist.reduce_scatter_tensor",
+    "allgather_": "dist.all_gather",
+    "allreduce_": "dist.all_reduce",
+    "alltoall_": "dist.all_to_all",
+    "alltoall_base_": "dist.all_to_all_single",
+    "barrier": "dist.barrier",
+    "broadcast_": "dist.broadcast",
+    "gather_": "dist.gather",
+    "reduce_": "dist.reduce",
+    "reduce_scatter_": "dist.reduce_scatter",
+    "scatter_": "dist.scatter",
+}
+
+
 def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`, and watch the wire."""
     try:
@@ -340,10 +413,12 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet") from None
+        if used := re.search(rf"{LibraryUsed.__name__}: (.*)", str(error)):
+            raise NotYet(f"{function.__name__}: {used[1]}") from None
         raise NotYet(f"with {len(buffers)} ranks, {error}") from None
     for rank, outcome in enumerate(outcomes):
         if outcome.collectives:
-            names = ", ".join(outcome.collectives)
+            names = ", ".join(AS_WRITTEN.get(name, name) for name in outcome.collectives)
             raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
     return outcomes
 
@@ -354,7 +429,7 @@ def _on_rank(rank: int, world_size: int, function: Callable, buffers: np.ndarray
     from ..wire import BytesSent
 
     buffer = torch.tensor(buffers[rank])
-    with BytesSent() as sent:
+    with BytesSent() as sent, without_the_library():
         returned = function(rank, world_size, buffer)
     plain = np.array(returned) if isinstance(returned, torch.Tensor | np.ndarray) else type(returned).__name__
     return Outcome(plain, buffer.numpy(), dict(sent.to), sent.messages, list(sent.collectives))
@@ -380,7 +455,7 @@ def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             raise NotYet(f"{who} a value of type {got}; return the tensor with its finished chunk")
         if got.shape != want.shape:
             raise NotYet(f"{who} a tensor of shape {list(got.shape)}; chunk {rank} has {len(want)} elements")
-        if not _same(got, want):
+        if not same(got, want):
             raise NotYet(f"{who} {contents(got, rank, bounds) or f'{brief(got)}, but the sum is {brief(want)}'}")
     return outcomes
 
@@ -402,7 +477,7 @@ def check_ring_traffic(function: Callable, buffers: np.ndarray, ring: Schedule) 
                 f"bytes in {outcome.messages} messages; the ring sends {allowed[rank]} in {most}"
             )
         own = slice(bounds[rank], bounds[rank + 1])
-        if not _same(outcome.buffer[own], outcome.returned):
+        if not same(outcome.buffer[own], outcome.returned):
             raise NotYet(f"rank {rank} returns the right chunk, but its buffer does not hold it: work in place")
 
 
@@ -423,6 +498,7 @@ def contents(got: np.ndarray, rank: int, bounds: np.ndarray) -> str | None:
     return None
 
 
-def _same(got: np.ndarray, want: np.ndarray) -> bool:
+def same(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether these are the same numbers: integers exactly, floats up to rounding."""
     exact = np.issubdtype(want.dtype, np.integer)
     return np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..draw import draw
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, ScheduleError, Step, Transfer
-from . import MAX_STEPS, NotYet, _call, _show, _steps, answer, brief, on_ranks
+from . import MAX_STEPS, NotYet, answer, brief, call_in_words, on_ranks, show, steps_of
 
 Table = list[list[int | None]]
 
@@ -35,7 +35,7 @@ def check_mutual(peers: Callable, world_size: int) -> Table:
     table = _table(peers, world_size)
     for number, partners in enumerate(table):
         if waits := _waits(partners):
-            _show(PairingTable(table))
+            show(PairingTable(table))
             raise NotYet(f"{peers.__name__} with {world_size} ranks, round {number}: {_who_waits(waits, partners)}")
     return table
 
@@ -46,7 +46,7 @@ def check_every_pair(peers: Callable, world_size: int) -> Table:
     for pair in combinations(range(world_size), 2):
         rounds = [number for number, partners in enumerate(table) if partners[pair[0]] == pair[1]]
         if len(rounds) != 1:
-            _show(PairingTable(table, marked={(number, rank) for number in rounds for rank in pair}))
+            show(PairingTable(table, marked={(number, rank) for number in rounds for rank in pair}))
             met = f"meet in rounds {' and '.join(map(str, rounds))}" if rounds else "never meet"
             raise NotYet(
                 f"{peers.__name__} with {world_size} ranks: ranks {pair[0]} and {pair[1]} {met}; "
@@ -59,7 +59,7 @@ def check_rounds(peers: Callable, world_size: int, most: int) -> None:
     """Check that a right pairing takes no more than `most` rounds; ranks that idle in the others' time are counted."""
     table = check_every_pair(peers, world_size)
     if len(table) > most:
-        _show(PairingTable(table))
+        show(PairingTable(table))
         idle = [sum(peer is None for peer in partners) for partners in table]
         busiest = max(idle)
         raise NotYet(
@@ -92,8 +92,10 @@ def _table(peers: Callable, world_size: int) -> Table:
 
 def _column(peers: Callable, rank: int, world_size: int) -> list[int | None]:
     """One rank's partners, by round."""
-    call = _call(peers, (rank, world_size))
+    call = call_in_words(peers, (rank, world_size))
     given = answer(peers, rank, world_size)
+    if isinstance(given, dict | set | frozenset):
+        raise NotYet(f"{call} returns a {type(given).__name__}; a list is wanted")
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise NotYet(f"{call} returns {brief(given)}, which is not a list of partners")
     partners = list(islice(given, MAX_STEPS))
@@ -183,8 +185,8 @@ def check_all_to_all(function: Callable, world_size: int) -> Schedule:
 
     One that is wrong is drawn, and a chunk that was overwritten before it was sent is named.
     """
-    call = _call(function, [world_size])
-    steps = _steps(answer(function, world_size), call)
+    call = call_in_words(function, [world_size])
+    steps = steps_of(function, world_size)
     try:
         schedule = Schedule.of(world_size, world_size, steps, name=call)
     except ScheduleError as error:
@@ -192,7 +194,7 @@ def check_all_to_all(function: Callable, world_size: int) -> Schedule:
     try:
         contracts.all_to_all.check(schedule)
     except ContractError as error:
-        _show(draw(schedule, contracts.all_to_all, caption=call))
+        show(draw(schedule, contracts.all_to_all, caption=call))
         raise NotYet(f"{error}{_remark(steps, error)}") from None
     return schedule
 
@@ -245,8 +247,8 @@ def check_exchange(function: Callable, world_size: int, num_elements: int) -> No
     `chunks`: int64 [world_size, num_elements]; each element says whose it is, for whom, and which. Ranks that wait
     for each other are named.
     """
-    src, dst, element = np.indices((world_size, world_size, num_elements))
-    before = (100 * src + dst) * 100 + element
+    everyone = range(world_size)
+    before = np.array([[_chunk(src, dst, num_elements) for dst in everyone] for src in everyone])
     for rank, outcome in enumerate(on_ranks(function, before)):
         got, want = outcome.returned, before[:, rank]
         who = f"with {world_size} ranks, rank {rank}"
@@ -255,18 +257,33 @@ def check_exchange(function: Callable, world_size: int, num_elements: int) -> No
         if got.shape != want.shape:
             raise NotYet(f"{who} returns a tensor of shape {list(got.shape)}; wanted is {list(want.shape)}")
         if not np.array_equal(got, want):
-            raise NotYet(f"{who} returns {_wrong_row(got, want, rank)}")
+            raise NotYet(f"{who}: of what it returns, {_wrong_row(got, want, rank)}")
         sent = sum(outcome.bytes_to.values())
         if sent > (allowed := (world_size - 1) * want[0].nbytes):
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
 
 
+def _chunk(src: int, dst: int, num_elements: int) -> np.ndarray:
+    """What rank `src` has for rank `dst`: no two elements alike, and none 0, as in rows that nobody filled."""
+    return ((src + 1) * 100 + dst + 1) * 100 + np.arange(num_elements) + 1
+
+
 def _wrong_row(got: np.ndarray, want: np.ndarray, rank: int) -> str:
-    """What the first wrong row of an exchange on `rank` holds: "in row 2 what rank 0 had for rank 1"."""
+    """What the first wrong row of an exchange on `rank` holds: "row 2 is what rank 0 had for rank 1, where ..."."""
     row = int(np.argwhere((got != want).any(axis=1))[0, 0])
-    wanted = f"where what rank {row} had for rank {rank} belongs"
-    blocks = {int(value) // 100 for value in got[row]}
-    sender, receiver = divmod(blocks.pop(), 100) if len(blocks) == 1 else (len(want), 0)
-    if sender in range(len(want)) and receiver in range(len(want)):
-        return f"in row {row} what rank {sender} had for rank {receiver}, {wanted}"
-    return f"in row {row} {brief(got[row].tolist())}, {wanted}"
+    here = got[row]
+    if not here.any():
+        hint = "a rank's own chunk stays with it" if row == rank else "did it receive, and wait() for each irecv?"
+        return f"row {row} is all zeros: nothing was put there; {hint}"
+    if np.array_equal(np.sort(here), want[row]):
+        return f"row {row} is what rank {row} had for rank {rank}, but in another order"
+    if np.array_equal(here, _chunk(rank, row, len(here))):
+        return (
+            f"row {row} is still what rank {rank} had for rank {row}: nothing from rank {row} had arrived when it "
+            "returned (did it wait() for each irecv?)"
+        )
+    held = brief(here.tolist())
+    for src, dst in product(range(len(want)), repeat=2):
+        if np.array_equal(here, _chunk(src, dst, len(here))):
+            held = f"what rank {src} had for rank {dst}"
+    return f"row {row} is {held}, where what rank {row} had for rank {rank} belongs"

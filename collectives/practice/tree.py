@@ -13,7 +13,7 @@ from ..algorithms import tree
 from ..contracts import Contract, ContractError, ranks_in_words
 from ..draw import draw
 from ..schedule import REDUCE, Schedule, ScheduleError, Transfer
-from . import NotYet, Outcome, _call, _same, _show, _steps, answer, on_ranks
+from . import NotYet, Outcome, call_in_words, on_ranks, same, show, steps_of
 
 # Schedules
 
@@ -23,15 +23,15 @@ def check_rooted(function: Callable, contract: Contract, world_size: int, *root:
 
     The buffer is a single chunk, and without `root` the root is rank 0. A schedule that breaks its contract is drawn.
     """
-    call = _call(function, [world_size, *root])
-    steps = _steps(answer(function, world_size, *root), call)
+    call = call_in_words(function, [world_size, *root])
+    steps = steps_of(function, world_size, *root)
     try:
         schedule = Schedule.of(world_size, 1, steps, name=call, root=root[0] if root else 0)
         contract.check(schedule)
     except ScheduleError as error:
         raise NotYet(str(error)) from None
     except ContractError as error:
-        _show(draw(schedule, contract, caption=call))
+        show(draw(schedule, contract, caption=call))
         raise NotYet(f"{error}{_added(schedule, contract)}") from None
     return schedule
 
@@ -54,7 +54,7 @@ def check_fewest_steps(schedule: Schedule, contract: Contract) -> None:
     steps = sum(len(step) > 0 for step in schedule)
     enough = len(list(tree.broadcast(schedule.world_size)))
     if steps > enough:
-        _show(draw(schedule, contract, caption=f"{schedule.name}: right, but {enough} steps are enough"))
+        show(draw(schedule, contract, caption=f"{schedule.name}: right, but {enough} steps are enough"))
         raise NotYet(
             f"{schedule.name} does what it should, but takes {steps} steps; {schedule.world_size} ranks need "
             f"{enough}. {_idle(schedule, contract)}"
@@ -114,10 +114,10 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             f"{stuck}\n  Does every receive have its sender, and every send its receiver? Here {there}."
         ) from None
     root, total = outcomes[0], buffers.sum(axis=0)
-    if _same(root.buffer, total):
+    if same(root.buffer, total):
         return outcomes
     who = f"with {len(buffers)} ranks and {len(total)} elements, rank 0"
-    if not isinstance(root.returned, str) and root.returned.shape == total.shape and _same(root.returned, total):
+    if not isinstance(root.returned, str) and root.returned.shape == total.shape and same(root.returned, total):
         raise NotYet(f"{who} returns the sum, but its buffer does not hold it: work in place")
     told = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
     raise NotYet(f"{who} ends with {told}")
@@ -157,7 +157,7 @@ def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
     enough = len(list(tree.reduce(world_size)))
     if len(steps) > enough:
         schedule = Schedule.of(world_size, 1, steps, name=function.__name__, root=0)
-        _show(draw(schedule, contracts.reduce, caption=f"{function.__name__}: who sends to whom, as early as can be"))
+        show(draw(schedule, contracts.reduce, caption=f"{function.__name__}: who sends to whom, as early as can be"))
         raise NotYet(
             f"with {world_size} ranks the sum is right, but rank 0 has it only after {len(steps)} messages, one after "
             f"the other; {enough} are enough (chunk:from→to, as early as can be: {' | '.join(map(str, schedule))})"
@@ -172,13 +172,13 @@ def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer
     children = [child for child, parent in parents.items() if parent == rank]
     below = [(earliest(parents, child), child) for child in children]
     messages, step = [], 0
-    for earlier, child in sorted(below, key=lambda pair: steps_of(pair[0])):
-        step = max(step, steps_of(earlier))
+    for earlier, child in sorted(below, key=lambda pair: how_many_steps(pair[0])):
+        step = max(step, how_many_steps(earlier))
         messages += [*earlier, (step, Transfer(child, rank, 0, REDUCE))]
         step += 1
     return messages
 
 
-def steps_of(messages: list[tuple[int, Transfer]]) -> int:
+def how_many_steps(messages: list[tuple[int, Transfer]]) -> int:
     """How many steps these messages take."""
     return 1 + max((step for step, _ in messages), default=-1)
