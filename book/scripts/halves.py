@@ -22,6 +22,6 @@ def halves(rank, world_size):
 
 if __name__ == "__main__":
     world_size = int(os.environ.get("WORLD_SIZE", 2))  # torchrun says how many it has started
-    gathered, kept = zip(*ranks.run(halves, world_size))
+    gathered, kept = zip(*ranks.run(halves, world_size), strict=True)
     if int(os.environ.get("RANK", 0)) == 0:
         print(gathered[0], *kept)
