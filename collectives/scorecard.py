@@ -200,7 +200,7 @@ ROWS = (
         ring.all_reduce_bidirectional,
         lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
         r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
-        "the ring's, with one port",
+        "as the ring",
     ),
     Row(
         "halving-doubling",
@@ -254,17 +254,17 @@ def markdown(world_size: int) -> str:
 
     A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
     """
-    lines = [
-        "| Collective | Algorithm | messages in a row | S sent in a row | S added in a row | closed form | source |"
-    ]
-    lines.append("|---|---|--:|--:|--:|---|---|")
+    lines = [r"| | $\alpha$ | $S\beta$ | $S\gamma$ | closed form | source |", "|---|--:|--:|--:|---|---|"]
+    collective = None
     for row in ROWS:
         if row.takes(world_size):
             schedule = row.algorithm(world_size)
-            bounds = lower_bounds(schedule.collective, world_size)
+            if schedule.collective != collective:  # a row of its own above its algorithms
+                collective = schedule.collective
+                lines.append(f"| **{collective.replace('_', '-')}** | | | | | |")
+            bounds = lower_bounds(collective, world_size)
             cells = (_cell(*pair) for pair in zip(coefficients(schedule), bounds, strict=True))
-            name = schedule.collective.replace("_", "-")
-            lines.append(f"| {name} | {row.name} | {' | '.join(cells)} | ${row.formula}$ | {row.source} |")
+            lines.append(f"| {row.name} | {' | '.join(cells)} | ${row.formula}$ | {row.source} |")
     return "\n".join(lines)
 
 
@@ -274,4 +274,4 @@ def _cell(coefficient: float, bound: float) -> str:
         return ""
     if coefficient <= bound * (1 + 1e-9):
         return f"**{coefficient:.4g}**"
-    return f"{coefficient:.4g} ({coefficient / bound:.3g}×)" if bound else f"{coefficient:.4g}"
+    return f"{coefficient:.4g} ({coefficient / bound:.2g}×)" if bound else f"{coefficient:.4g}"
