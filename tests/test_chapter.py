@@ -9,7 +9,7 @@ import pytest
 from collectives.chapter import CLAIM_TYPE, claim, source
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
-CHECKED = {f"C{number:02}" for number in range(1, 24)}
+CHECKED = {f"C{number:02}" for number in range(1, 24)} - {"C14"}  # which is of buckets, and waits for their chapter
 
 
 def test_a_claim_that_is_not_borne_out_fails_its_cell():
