@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import topology
 from .algorithms import double_tree, doubling, halving_doubling, ring, tree
 from .execute import execute
-from .price import price
 from .schedule import Schedule
+from .scorecard import unit_costs
 
 ITEMSIZE = 4  # bytes of a float32: what is measured here is always sums of those
 SIZES = (16, 64, 256, 2**20, 2**21)  # bytes of the ping-pong's messages: small ones for alpha, large ones for beta
@@ -45,8 +44,7 @@ class Features(NamedTuple):
 
 def features(schedule: Schedule, num_bytes: int) -> Features:
     """What `schedule` costs on a buffer of `num_bytes`, in units: priced with one coefficient at a time set to 1."""
-    ones = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
-    costs = [price(schedule, num_bytes, topology.uniform(schedule.world_size, *one), ITEMSIZE) for one in ones]
+    costs = unit_costs(schedule, num_bytes, ITEMSIZE)
     return Features(*(cost.seconds for cost in costs), costs[0].messages, float(costs[0].bytes_sent.sum()))
 
 

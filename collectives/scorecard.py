@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from . import topology
 from .algorithms import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
-from .price import price
+from .price import Cost, price
 from .schedule import Schedule
 
 CHUNKS = 8  # that the pipelined algorithms are entered with, chain and double tree
@@ -49,12 +49,14 @@ class Row:
 def coefficients(schedule: Schedule) -> Coefficients:
     """What `schedule` costs, counted from its transfers: in alphas, S betas and S gammas."""
     num_bytes = 0 if schedule.collective == "barrier" else schedule.num_chunks
-    seconds = (
-        price(schedule, num_bytes, topology.uniform(schedule.world_size, *unit)).seconds
-        for unit in ((1, 0, 0), (0, 1, 0), (0, 0, 1))
-    )
-    alpha, *by_byte = seconds
+    alpha, *by_byte = (cost.seconds for cost in unit_costs(schedule, num_bytes))
     return Coefficients(alpha, *(total / max(num_bytes, 1) for total in by_byte))
+
+
+def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Cost]:
+    """The price where only a message costs a second, then where only a byte does, then where only adding one does."""
+    units = (topology.uniform(schedule.world_size, *unit) for unit in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    return [price(schedule, num_bytes, unit, itemsize) for unit in units]
 
 
 def lower_bounds(collective: str, world_size: int) -> Coefficients:

@@ -367,7 +367,7 @@ def test_a_pairing_that_does_not_fit_is_drawn_with_those_who_wait(monkeypatch):
 
 def test_an_overwritten_chunk_is_drawn(monkeypatch):
     shown = []
-    monkeypatch.setattr(pairing, "show", shown.append)
+    monkeypatch.setattr(practice, "show", shown.append)
     (mutant,) = [mutant for mutant in MUTANTS if mutant.slip == "in-place overwrite"]
     verdicts(EXERCISE, {mutant.cell: mutant.answer}, parts="b")
     assert "This is the step that goes wrong" in shown[0]._repr_html_()

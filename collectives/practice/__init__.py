@@ -123,15 +123,35 @@ def check_schedule(function: Callable, world_size: int, contract: Contract) -> S
     A schedule that breaks its contract is drawn up to the step that goes wrong.
     """
     call = call_in_words(function, [world_size])
+    steps = steps_of(function, world_size)
+    return check_kept(steps, call, contract, world_size, world_size, lambda schedule, _: _leftward(schedule))
+
+
+def check_kept(
+    steps: list[list[Transfer]],
+    call: str,
+    contract: Contract,
+    world_size: int,
+    num_chunks: int,
+    remark: Callable[[Schedule, ContractError], str],
+    root: int = 0,
+    prefix: str = "",
+    drawn: bool = True,
+) -> Schedule:
+    """Check that `steps`, which `call` has given, are a schedule that keeps `contract`; return the schedule.
+
+    One that breaks it is drawn up to the step that goes wrong, if `drawn`. `remark(schedule, error)`: a sentence on the
+    slip behind it, or "". `prefix`: what the refusal begins with.
+    """
     try:
-        schedule = Schedule.of(world_size, world_size, steps_of(function, world_size), name=call)
+        schedule = Schedule.of(world_size, num_chunks, steps, name=call, root=root)
+        contract.check(schedule)
     except ScheduleError as error:
         raise NotYet(str(error)) from None
-    try:
-        contract.check(schedule)
     except ContractError as error:
-        show(draw(schedule, contract, caption=call))
-        raise NotYet(f"{error}{_leftward(schedule)}") from None
+        if drawn:
+            show(draw(schedule, contract, caption=call))
+        raise NotYet(f"{prefix}{error}{remark(schedule, error)}") from None
     return schedule
 
 

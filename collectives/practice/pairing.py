@@ -15,11 +15,10 @@ import numpy as np
 
 from .. import contracts, topology
 from ..contracts import ContractError
-from ..draw import draw
 from ..price import price
 from ..ranks import find_cycle
-from ..schedule import Schedule, ScheduleError, Step, Transfer
-from . import MAX_STEPS, NotYet, answer, brief, call_in_words, on_ranks, show, steps_of
+from ..schedule import Schedule, Step, Transfer
+from . import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, on_ranks, show, steps_of
 
 Table = list[list[int | None]]
 
@@ -187,16 +186,8 @@ def check_all_to_all(function: Callable, world_size: int) -> Schedule:
     """
     call = call_in_words(function, [world_size])
     steps = steps_of(function, world_size)
-    try:
-        schedule = Schedule.of(world_size, world_size, steps, name=call)
-    except ScheduleError as error:
-        raise NotYet(str(error)) from None
-    try:
-        contracts.all_to_all.check(schedule)
-    except ContractError as error:
-        show(draw(schedule, contracts.all_to_all, caption=call))
-        raise NotYet(f"{error}{_remark(steps, error)}") from None
-    return schedule
+    sizes = world_size, world_size
+    return check_kept(steps, call, contracts.all_to_all, *sizes, lambda _, error: _remark(steps, error))
 
 
 def _remark(steps: list[list[Transfer]], error: ContractError) -> str:

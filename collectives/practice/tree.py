@@ -10,10 +10,10 @@ import numpy as np
 
 from .. import contracts
 from ..algorithms import tree
-from ..contracts import Contract, ContractError, ranks_in_words
+from ..contracts import Contract, ranks_in_words
 from ..draw import draw
-from ..schedule import REDUCE, Schedule, ScheduleError, Transfer
-from . import NotYet, Outcome, call_in_words, on_ranks, same, show, steps_of
+from ..schedule import REDUCE, Schedule, Transfer
+from . import NotYet, Outcome, call_in_words, check_kept, on_ranks, same, show, steps_of
 
 # Schedules
 
@@ -25,15 +25,8 @@ def check_rooted(function: Callable, contract: Contract, world_size: int, *root:
     """
     call = call_in_words(function, [world_size, *root])
     steps = steps_of(function, world_size, *root)
-    try:
-        schedule = Schedule.of(world_size, 1, steps, name=call, root=root[0] if root else 0)
-        contract.check(schedule)
-    except ScheduleError as error:
-        raise NotYet(str(error)) from None
-    except ContractError as error:
-        show(draw(schedule, contract, caption=call))
-        raise NotYet(f"{error}{_added(schedule, contract)}") from None
-    return schedule
+    remark = lambda schedule, _: _added(schedule, contract)  # noqa: E731
+    return check_kept(steps, call, contract, world_size, 1, remark, root=root[0] if root else 0)
 
 
 def _added(schedule: Schedule, contract: Contract) -> str:

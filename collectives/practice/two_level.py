@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from .. import contracts, links, topology
 from ..algorithms import halving_doubling, hierarchical, ring
-from ..draw import draw
 from ..price import price
-from ..schedule import Schedule, ScheduleError
-from . import NotYet, show, steps_of
+from ..schedule import Schedule
+from . import NotYet, check_kept, steps_of
 
 NODES, RANKS_PER_NODE = 4, 4
 MACHINE = topology.two_level(
@@ -26,18 +26,13 @@ def check_all_reduce(function: Callable, num_nodes: int, ranks_per_node: int, dr
     """
     call = f"{function.__name__}({num_nodes}, {ranks_per_node})"
     world_size = num_nodes * ranks_per_node
-    try:
-        steps = steps_of(function, num_nodes, ranks_per_node)
-        schedule = Schedule.of(world_size, world_size, steps, name=call)
-    except ScheduleError as error:
-        raise NotYet(str(error)) from None
-    try:
-        contracts.all_reduce.check(schedule)
-    except contracts.ContractError as error:
-        if drawn:
-            show(draw(schedule, contracts.all_reduce, caption=call))
-        raise NotYet(f"{call}: {error}{_alone(schedule, num_nodes, ranks_per_node)}") from None
-    return schedule
+    steps = steps_of(function, num_nodes, ranks_per_node)
+    return check_kept(
+        *(steps, call, contracts.all_reduce, world_size, world_size),
+        remark=lambda schedule, _: _alone(schedule, num_nodes, ranks_per_node),
+        prefix=f"{call}: ",
+        drawn=drawn,
+    )
 
 
 def _alone(schedule: Schedule, num_nodes: int, ranks_per_node: int) -> str:
@@ -59,8 +54,7 @@ def best() -> Schedule:
     schedule = halving_doubling.all_reduce(MACHINE.world_size)
     digits = (MACHINE.world_size - 1).bit_length()
     turned = [int(f"{rank:0{digits}b}"[::-1], 2) for rank in range(MACHINE.world_size)]
-    steps = [[t._replace(src=turned[t.src], dst=turned[t.dst]) for t in step] for step in schedule]
-    return Schedule.of(MACHINE.world_size, schedule.num_chunks, steps, name="near ranks first", collective="all_reduce")
+    return replace(schedule.placed(turned), name="near ranks first")
 
 
 def check_price(function: Callable, within: float | None = None) -> None:
