@@ -6,12 +6,33 @@ from collections import Counter
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+NAMES = {
+    "_allgather_base_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "broadcast_": "broadcast",
+    "gather_": "gather",
+    "reduce_": "reduce",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "scatter_": "scatter",
+}
+"""What torch calls a collective inside, and the field's name for it."""
+
 
 class BytesSent(TorchDispatchMode):
     """A context in which every point-to-point send of this rank is counted, whoever makes it.
 
     `to`: bytes sent, by peer. `messages`: how many sends. `collectives`: how often each collective of the backend's
-    own (such as "allreduce_") was called; what such a call sends inside cannot be seen from here.
+    own (such as "all_reduce") was called; what such a call sends inside cannot be seen from here. `payloads`: the bytes
+    of the full buffers of those calls, S in the formulas, by the same names: what all ranks have together of an
+    all-gather's result, of a reduce-scatter's input.
     """
 
     def __init__(self):
@@ -19,6 +40,7 @@ class BytesSent(TorchDispatchMode):
         self.to: Counter[int] = Counter()
         self.messages = 0
         self.collectives: Counter[str] = Counter()
+        self.payloads: Counter[str] = Counter()
 
     @property
     def total(self) -> int:
@@ -34,9 +56,18 @@ class BytesSent(TorchDispatchMode):
         if operation.namespace == "c10d":
             name = operation.__name__.split(".")[0]
             if name == "send":
-                (tensor,), _, peer = args[:3]
-                self.to[peer] += tensor.numel() * tensor.element_size()
+                tensors, _, peer = args[:3]
+                self.to[peer] += _num_bytes(tensors)
                 self.messages += 1
             elif not name.startswith("recv"):
+                name = NAMES.get(name, name)
                 self.collectives[name] += 1
+                self.payloads[name] += max(map(_num_bytes, args[:2]))  # of what goes in and what comes out
         return operation(*args, **(kwargs or {}))
+
+
+def _num_bytes(argument) -> int:
+    """The bytes of a tensor, or of the tensors in a list of lists; 0 for anything else."""
+    if isinstance(argument, list | tuple):
+        return sum(map(_num_bytes, argument))
+    return argument.numel() * argument.element_size() if hasattr(argument, "element_size") else 0

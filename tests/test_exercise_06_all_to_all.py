@@ -328,7 +328,7 @@ MUTANTS = [
         return result
 """,
         ALL_OF_C,
-        "calls the library's own dist.all_to_all_single; write this part with send and recv alone",
+        "calls the library's own dist.all_to_all; write this part with send and recv alone",
     ),
 ]
 

@@ -12,7 +12,8 @@ import collectives
 PACKAGE = Path(collectives.__file__).parent
 ROOT = PACKAGE.parent
 REAL = {f"{name}.py" for name in ("execute", "shared", "ranks", "wire", "benchmark", "calibrate", "perfetto")}
-REAL.add("practice/__init__.py")
+REAL |= {"held.py", "practice/__init__.py", "training/tiny.py", "training/data_parallel.py", "training/sharded.py"}
+REAL |= {"training/fsdp.py", "training/quantized.py"}
 INTERPRETERS = {"simulate", "execute", "price", "draw"}
 
 

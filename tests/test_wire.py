@@ -24,7 +24,7 @@ def send_by_hand(rank, world_size):
 
 
 def test_sends_are_counted_by_peer_and_the_backends_own_collectives_by_name():
-    collectives = {"allreduce_": 1}
+    collectives = {"all_reduce": 1}
     assert ranks.run(send_by_hand, 3) == [
         ({1: 24, 2: 6}, 30, 3, collectives),
         ({}, 0, 0, collectives),

@@ -409,23 +409,6 @@ class Outcome(NamedTuple):
     messages: int
     collectives: list[str]
 
-
-AS_WRITTEN = {  # what learners call, by the name under which the backend sees it
-    "_allgather_base_": "dist.all_gather_into_tensor",
-    "_reduce_scatter_base_": "dist.reduce_scatter_tensor",
-    "allgather_": "dist.all_gather",
-    "allreduce_": "dist.all_reduce",
-    "alltoall_": "dist.all_to_all",
-    "alltoall_base_": "dist.all_to_all_single",
-    "barrier": "dist.barrier",
-    "broadcast_": "dist.broadcast",
-    "gather_": "dist.gather",
-    "reduce_": "dist.reduce",
-    "reduce_scatter_": "dist.reduce_scatter",
-    "scatter_": "dist.scatter",
-}
-
-
 def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`, and watch the wire."""
     try:
@@ -438,7 +421,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         raise NotYet(f"with {len(buffers)} ranks, {error}") from None
     for rank, outcome in enumerate(outcomes):
         if outcome.collectives:
-            names = ", ".join(AS_WRITTEN.get(name, name) for name in outcome.collectives)
+            names = ", ".join(f"dist.{name}" for name in outcome.collectives)
             raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
     return outcomes
 

@@ -1,0 +1,203 @@
+"""The data-parallel step by hand, with more and more of it sharded: DDP, then ZeRO's stages 1, 2 and 3.
+
+    trained = ZeRO2(model)                  # on every rank, the same model in bf16
+    loss(trained.model, batch).backward()   # each rank's own part of the batch
+    trained.step()                          # all ranks leave with the same new parameters
+
+Every stage computes the same step, and differs from the one before it by what it overrides. The optimizer is Adam in
+mixed precision: the layers compute with bf16 parameters, and fp32 copies of them, the *masters*, are updated. All
+collectives are our rings, so what each rank sends can be counted message by message.
+
+Source of the stages: Rajbhandari et al., “ZeRO: Memory Optimizations Toward Training Trillion Parameter Models”, 2020.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..algorithms import ring
+from ..execute import execute
+from .memory import shard_size
+
+
+class Unit:
+    """The parameters of a module that travel together: one flat buffer, of which each has its view.
+
+    `parameters`: flat, padded so that all ranks' shards are equally long. `gradients`: theirs, laid out the same, from
+    the first that arrives until they are reduced. `reduced`: from stage 2 on, what is left of them then, this rank's
+    shard of the sum. `shard`: in stage 3, this rank's of the parameters. `mine`: where shards are in the flat buffers.
+    `complete`: whether every parameter has had its gradient.
+    """
+
+    def __init__(self, module: nn.Module, rank: int, world_size: int):
+        self.module = module
+        self.tensors = list(module.parameters())
+        size = shard_size(sum(tensor.numel() for tensor in self.tensors), world_size)
+        self.mine = slice(rank * size, (rank + 1) * size)
+        self.parameters = self.tensors[0].new_zeros(size * world_size)
+        for tensor, view in zip(self.tensors, self.views(self.parameters), strict=True):
+            view.copy_(tensor.data)
+            tensor.data = view
+        self.gradients: torch.Tensor | None = None
+        self.reduced: torch.Tensor | None = None
+        self.shard: torch.Tensor | None = None
+        self.missing, self.complete = set(self.tensors), False
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """`flat`, laid out like the parameters, as a list of tensors of their shapes."""
+        sizes = [tensor.numel() for tensor in self.tensors]
+        pieces = flat[: sum(sizes)].split(sizes)
+        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.tensors, strict=True)]
+
+    def collect(self, tensor: nn.Parameter) -> bool:
+        """Add the gradient that has just arrived at `tensor` to the flat buffer; say whether it was the last."""
+        if self.gradients is None:
+            self.gradients = torch.zeros_like(self.parameters)
+        views = dict(zip(self.tensors, self.views(self.gradients), strict=True))
+        views[tensor].add_(tensor.grad)
+        tensor.grad = None
+        self.missing.discard(tensor)
+        self.complete = not self.missing
+        if self.complete:
+            self.missing = set(self.tensors)
+        return self.complete
+
+
+class Replicated:
+    """Stage 0, what DDP does: every rank holds everything, and all-reduces the gradients before the update.
+
+    `model`: its children are the units, each of which is reduced, updated and (from stage 1 on) sharded by itself.
+    It must be the same on every rank. `lr`: AdamW's.
+    """
+
+    def __init__(self, model: nn.Sequential, lr: float = 1e-2, group: dist.ProcessGroup | None = None):
+        self.model, self.group = model, group
+        self.world_size = dist.get_world_size(group)
+        self.units = [Unit(module, dist.get_rank(group), self.world_size) for module in model]
+        for unit in self.units:
+            unit.master = self.owned(unit, unit.parameters).float()
+            unit.optimizer = torch.optim.AdamW([unit.master], lr=lr, fused=True)
+            for tensor in unit.tensors:
+                tensor.register_post_accumulate_grad_hook(partial(self.arrived, unit))
+
+    def step(self) -> None:
+        """Reduce the gradients, update, and leave every rank with the same parameters."""
+        for unit in self.units:
+            if not unit.complete:
+                raise RuntimeError(f"some parameters of {unit.module} have no gradient: does the loss depend on all?")
+            unit.master.grad = self.reduce(unit).float()
+            unit.master.grad /= self.world_size  # the mean over ranks
+            unit.gradients, unit.reduced, unit.complete = None, None, False
+            unit.optimizer.step()
+            unit.master.grad = None
+            self.publish(unit)
+
+    def held(self) -> dict[str, list[torch.Tensor]]:
+        """The tensors of the model's state that this rank holds at the moment, by kind."""
+        held: dict[str, list] = {"parameters": [], "gradients": [], "optimizer": []}
+        for unit in self.units:
+            moments = unit.optimizer.state[unit.master].values()
+            fresh = [tensor.grad for tensor in [*unit.tensors, unit.master]]
+            held["parameters"] += [unit.parameters, unit.shard]
+            held["gradients"] += [unit.gradients, unit.reduced, *fresh]
+            held["optimizer"] += [unit.master, *moments]
+        return {kind: [tensor for tensor in tensors if tensor is not None] for kind, tensors in held.items()}
+
+    # --- what the stages change ---------------------------------------------------------------------------------
+
+    def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
+        """The part of `flat` that this rank updates."""
+        return flat
+
+    def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
+        """A gradient is there, in the middle of the backward pass."""
+        unit.collect(tensor)
+
+    def reduce(self, unit: Unit) -> torch.Tensor:
+        """The sum over all ranks of the gradients of what this rank updates."""
+        execute(ring.all_reduce(self.world_size), unit.gradients, self.group)
+        return unit.gradients
+
+    def publish(self, unit: Unit) -> None:
+        """Give the layers the new parameters."""
+        unit.parameters.copy_(unit.master)
+
+
+class ZeRO1(Replicated):
+    """Stage 1: a rank updates only its shard, so it has an optimizer's state for that alone."""
+
+    def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
+        return flat[unit.mine]
+
+    def reduce(self, unit: Unit) -> torch.Tensor:
+        """The first half of an all-reduce: a sum nobody else needs is not sent on."""
+        execute(ring.reduce_scatter(self.world_size), unit.gradients, self.group)
+        return unit.gradients[unit.mine]
+
+    def publish(self, unit: Unit) -> None:
+        """The second half, with new parameters in place of summed gradients."""
+        unit.parameters[unit.mine] = unit.master.to(unit.parameters.dtype)
+        execute(ring.all_gather(self.world_size), unit.parameters, self.group)
+
+
+class ZeRO2(ZeRO1):
+    """Stage 2: a unit's gradients are reduced as soon as they are complete, and only this rank's shard is kept."""
+
+    def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
+        if unit.collect(tensor):
+            shard = super().reduce(unit)
+            if unit.reduced is None:
+                unit.reduced = torch.zeros_like(shard)
+            unit.reduced += shard
+            unit.gradients = None  # frees the other shards
+
+    def reduce(self, unit: Unit) -> torch.Tensor:
+        return unit.reduced
+
+
+class ZeRO3(ZeRO2):
+    """Stage 3: a unit's parameters are there while it computes; between, each rank has its shard alone.
+
+    `reshard`: whether they are freed after the forward pass and gathered once more for the backward pass.
+    """
+
+    def __init__(self, model: nn.Sequential, *args, reshard: bool = True, **kwargs):
+        super().__init__(model, *args, **kwargs)
+        self.reshard = reshard
+        for unit in self.units:
+            unit.shard = unit.parameters[unit.mine].clone()
+            self.free(unit)
+            unit.module.register_forward_pre_hook(lambda *_, unit=unit: self.gather(unit))
+            unit.module.register_forward_hook(partial(self.computed, unit))
+
+    def computed(self, unit: Unit, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        """The forward pass of a unit is over; its backward pass begins when the gradient of its output is there."""
+        if self.reshard:
+            self.free(unit)
+        if output.requires_grad:
+            output.register_hook(lambda _: self.gather(unit))
+
+    def gather(self, unit: Unit) -> None:
+        """Have all of the unit's parameters on every rank, if they are not there yet."""
+        storage = unit.parameters.untyped_storage()
+        if not storage.nbytes():
+            storage.resize_(unit.parameters.numel() * unit.parameters.element_size())
+            unit.parameters[unit.mine] = unit.shard
+            execute(ring.all_gather(self.world_size), unit.parameters, self.group)
+
+    def free(self, unit: Unit) -> None:
+        """Give the memory back; the module's tensors stay, as views of nothing."""
+        unit.parameters.untyped_storage().resize_(0)
+
+    def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
+        super().arrived(unit, tensor)
+        if unit.complete:
+            self.free(unit)
+
+    def publish(self, unit: Unit) -> None:
+        """Nothing to send: each rank keeps the shard that it has updated."""
+        unit.shard.copy_(unit.master)
