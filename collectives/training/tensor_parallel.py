@@ -1,0 +1,150 @@
+"""A transformer's block over several ranks, as Megatron splits it: by columns, then by rows, between two gates.
+
+    mine = split(block)         # this rank's part of a dense block that every rank has
+    y = mine(x)                 # equal to block(x), with one all-reduce for each half of the block
+
+A gate does one thing forward and the conjugate thing backward. All collectives are our rings, so what they send can be
+counted. Sources: Shoeybi et al., “Megatron-LM”, 2019, section 3 (f and g); Korthikanti et al., “Reducing Activation
+Recomputation in Large Transformer Models”, 2022, section 4.2 (sequence parallelism).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..algorithms import ring
+from ..execute import execute
+from .transformer import Block
+
+Group = dist.ProcessGroup | None
+
+
+def all_reduced(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """The sum of `x` over the ranks, on every rank."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    execute(ring.all_reduce(dist.get_world_size(group)), total.view(-1), group)
+    return total
+
+
+def gathered(rows: torch.Tensor, group: Group) -> torch.Tensor:
+    """All ranks' rows, one below the other: [tokens / P, width] -> [tokens, width]."""
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    every = rows.new_empty(world_size * len(rows), *rows.shape[1:])
+    every[rank * len(rows) : (rank + 1) * len(rows)] = rows
+    execute(ring.all_gather(world_size), every.view(-1), group)
+    return every
+
+
+def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """This rank's rows of the sum of `x` over the ranks: [tokens, width] -> [tokens / P, width]."""
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if len(x) % world_size:
+        raise ValueError(f"{len(x)} tokens do not divide among {world_size} ranks")
+    total = x.clone(memory_format=torch.contiguous_format)
+    execute(ring.reduce_scatter(world_size), total.view(-1), group)
+    return total.chunk(world_size)[rank].clone()
+
+
+class _F(torch.autograd.Function):
+    """Forward nothing, backward an all-reduce: each rank's gradient of X is what its columns contribute."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return all_reduced(gradient, ctx.group), None
+
+
+class _G(torch.autograd.Function):
+    """Forward an all-reduce, backward nothing: each rank's Y is what its rows contribute."""
+
+    @staticmethod
+    def forward(ctx, y: torch.Tensor, group: Group) -> torch.Tensor:
+        return all_reduced(y, group)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return gradient, None
+
+
+class _Gather(torch.autograd.Function):
+    """Forward an all-gather of rows, backward a reduce-scatter: f, where between blocks a rank has its rows alone."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return gathered(rows, group)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return reduce_scattered(gradient, ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    """Forward a reduce-scatter of rows, backward an all-gather: g, where between blocks a rank has its rows alone."""
+
+    @staticmethod
+    def forward(ctx, y: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return reduce_scattered(y, group)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return gathered(gradient, ctx.group), None
+
+
+def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """Megatron's f: `x` as it is; backward, the sum of its gradients over the ranks."""
+    return _F.apply(x, group)
+
+
+def g(y: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """Megatron's g: the sum of `y` over the ranks; backward, the gradient as it is."""
+    return _G.apply(y, group)
+
+
+def gather(rows: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """In place of f with sequence parallelism: all ranks' rows; backward, this rank's rows of the summed gradients."""
+    return _Gather.apply(rows, group)
+
+
+def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """In place of g with sequence parallelism: this rank's rows of the sum of `y`; backward, all ranks' gradients."""
+    return _Scatter.apply(y, group)
+
+
+def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
+    """This rank's part of `block`, which is the same on all ranks: its heads, and its columns of the MLP.
+
+    `sequence`: with sequence parallelism the part takes and gives this rank's rows of the tokens, where it otherwise
+    takes and gives all of them. Raises `ValueError` if the heads or the MLP's columns do not divide among the ranks.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    part = deepcopy(block)
+    heads = part.halves[0].second.in_features // part.halves[0].head_size
+    for count, what in ((heads, "heads"), (part.halves[1].second.in_features, "columns of the MLP")):
+        if count % world_size:
+            raise ValueError(f"{count} {what} do not divide among {world_size} ranks")
+    for half in part.halves:
+        for linear in half.first:
+            linear.weight = _kept(linear.weight, 0, rank, world_size)
+            linear.bias = _kept(linear.bias, 0, rank, world_size)
+        half.second.weight = _kept(half.second.weight, 1, rank, world_size)
+        half.enter = lambda x: gather(x, group) if sequence else f(x, group)
+        half.leave = lambda y: scatter(y, group) if sequence else g(y, group)
+    if sequence:  # a rank sees its own rows alone here, so its gradients lack the other rows' share
+        for tensor in [*part.norms.parameters(), *(half.second.bias for half in part.halves)]:
+            tensor.register_hook(lambda gradient: all_reduced(gradient, group))
+    return part
+
+
+def _kept(weight: nn.Parameter, axis: int, rank: int, world_size: int) -> nn.Parameter:
+    """This rank's slice of a weight along `axis`."""
+    return nn.Parameter(weight.detach().chunk(world_size, axis)[rank].clone())

@@ -1,0 +1,72 @@
+"""A transformer's block, dense, written so that a part of it is the same code: fewer heads, a narrower MLP.
+
+Both halves of a block have the shape of Y = g(h(f(X) A) B): a first matrix that is split by its columns, something in
+between that acts on each column or head alone, and a second matrix that is split by its rows. `enter` and `leave` are f
+and g: nothing in a dense block, a collective in the part of it that one rank has (see `tensor_parallel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Gate = Callable[[torch.Tensor], torch.Tensor]
+
+
+def nothing(x: torch.Tensor) -> torch.Tensor:
+    """What a dense block does at its gates."""
+    return x
+
+
+class MLP(nn.Module):
+    """Widen, bend, narrow: [tokens, width] -> [tokens, hidden] -> [tokens, width]."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.first = nn.ModuleList([nn.Linear(width, hidden)])
+        self.second = nn.Linear(hidden, width)
+        self.enter: Gate = nothing
+        self.leave: Gate = nothing
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (widen,) = self.first
+        bent = functional.gelu(widen(self.enter(x)))
+        return self.leave(functional.linear(bent, self.second.weight)) + self.second.bias  # the bias is added once
+
+
+class Attention(nn.Module):
+    """Causal attention over the tokens of one sequence, [tokens, width] -> [tokens, width], in heads of `head_size`."""
+
+    def __init__(self, width: int, num_heads: int):
+        super().__init__()
+        self.head_size = width // num_heads
+        self.first = nn.ModuleList([nn.Linear(width, width) for _ in ("queries", "keys", "values")])
+        self.second = nn.Linear(width, width)
+        self.enter: Gate = nothing
+        self.leave: Gate = nothing
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        entered = self.enter(x)
+        heads = [project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first]
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)  # [heads, tokens, head_size]
+        joined = attended.transpose(0, 1).flatten(1)
+        return self.leave(functional.linear(joined, self.second.weight)) + self.second.bias
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)): [tokens, width] -> [tokens, width]."""
+
+    def __init__(self, width: int, num_heads: int, hidden: int | None = None):
+        super().__init__()
+        if width % num_heads:
+            raise ValueError(f"a width of {width} does not divide into {num_heads} heads")
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.halves = nn.ModuleList([Attention(width, num_heads), MLP(width, hidden or 4 * width)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, half in zip(self.norms, self.halves, strict=True):
+            x = x + half(norm(x))
+        return x

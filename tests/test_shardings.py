@@ -1,0 +1,71 @@
+"""Every sharding of Y = X W, with the collective that was derived for it, gives each rank its part of the product."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from collectives.training.shardings import AXES, PARTIAL, REPLICATED, Move, derive, every, laid_out, run
+
+SIZES = {"rows": 12, "inner": 24, "columns": 36}
+X = np.arange(12 * 24).reshape(12, 24)
+W = np.arange(24 * 36).reshape(24, 36) - 400
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
+def test_each_of_the_27_layouts_yields_the_product_where_it_is_wanted(world_size):
+    for (_, _, y), plan in every(SIZES, world_size).items():
+        wanted = laid_out(Move("Y", y, y), X @ W, world_size)
+        for have, want in zip(run(plan, X, W, world_size), wanted, strict=True):
+            np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize(
+    "wanted, collectives",
+    {
+        ("rows", REPLICATED, "rows"): [],  # data parallel
+        (REPLICATED, "columns", "columns"): [],  # Megatron's first matrix
+        ("inner", "inner", REPLICATED): ["all_reduce"],  # and its second
+        ("inner", "inner", "rows"): ["reduce_scatter"],  # with sequence parallelism
+        ("rows", "columns", "columns"): ["all_gather"],  # and before the first: gather the activations
+        (REPLICATED, "columns", REPLICATED): ["all_gather"],
+        (REPLICATED, "inner", REPLICATED): ["all_reduce"],  # each rank takes its slice of X for nothing
+    }.items(),
+)
+def test_only_the_contraction_costs_a_reduction(wanted, collectives):
+    large_weights = {"rows": 12, "inner": 1200, "columns": 1200}
+    assert derive(*wanted, large_weights).collectives == collectives
+
+
+def test_fsdp_is_what_is_derived_when_the_weights_are_smaller_than_the_activations():
+    wanted = "rows", "columns", "rows"
+    plan = derive(*wanted, {"rows": 1200, "inner": 12, "columns": 12})
+    assert (plan.w.collective, plan.collectives) == ("all_gather", ["all_gather"])
+    assert derive(*wanted, {"rows": 12, "inner": 1200, "columns": 1200}).w.collective is None
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_no_plan_sends_more_than_to_gather_everything_first(world_size):
+    for (x, w, y), plan in every(SIZES, world_size).items():
+        gathered = Move("X", x, REPLICATED).sent(SIZES, world_size) + Move("W", w, REPLICATED).sent(SIZES, world_size)
+        assert plan.sent(SIZES, world_size) <= gathered
+
+
+def test_the_backward_pass_of_megatrons_first_matrix_costs_an_all_reduce():
+    """dX = dY W^T: the columns of W, by which both lie, are now the inner axis. That is f."""
+    forward = derive(REPLICATED, "columns", "columns", {"rows": 12, "inner": 1200, "columns": 1200})
+    backward = derive("inner", "inner", REPLICATED, {"rows": 12, "inner": 1200, "columns": 1200})
+    assert (forward.collectives, backward.collectives) == ([], ["all_reduce"])
+
+
+def test_what_cannot_be_is_refused_in_words():
+    with pytest.raises(ValueError, match="W can lie by inner or by columns, or on all ranks, but not 'rows'"):
+        derive("rows", "rows", "rows")
+    with pytest.raises(ValueError, match="but not 'partial'"):
+        derive("rows", REPLICATED, PARTIAL)
+    with pytest.raises(ValueError, match="X has 12 rows, which do not divide among 5 ranks"):
+        run(derive("rows", REPLICATED, "rows"), X, W, 5)
+
+
+def test_there_are_27():
+    assert set(every()) == set(product(*[(REPLICATED, *axes) for axes in AXES.values()]))
