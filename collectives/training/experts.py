@@ -1,0 +1,139 @@
+"""Experts on ranks: a router sends each token to the experts that it has chosen, on other ranks, and back.
+
+    routing = route(logits, k=2)                      # which experts, with what weight, for each of this rank's tokens
+    y = ExpertParallel(experts, group)(x, routing)    # this rank's experts; y: [tokens, width], each token in its place
+
+Dispatch is an all-to-all whose blocks are as long as the router likes; combine is the same with the blocks turned
+round. Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”, 2022,
+section 2.2 (capacity and the auxiliary loss).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..algorithms import pairwise, ring
+from ..execute import execute
+
+Group = dist.ProcessGroup | None
+
+
+class Routing(NamedTuple):
+    """Where tokens go. `experts`: int [tokens, k]. `weights`: [tokens, k], what each expert's answer counts in the result.
+
+    `probabilities`: [tokens, num_experts], the router's.
+    """
+
+    experts: torch.Tensor
+    weights: torch.Tensor
+    probabilities: torch.Tensor
+
+    @property
+    def load(self) -> torch.Tensor:
+        """How many of these tokens each expert gets: int [num_experts]."""
+        return torch.bincount(self.experts.flatten(), minlength=self.probabilities.shape[1])
+
+
+def route(logits: torch.Tensor, k: int = 1) -> Routing:
+    """The `k` most probable experts of each token; `logits`: [tokens, num_experts]."""
+    probabilities = logits.softmax(-1)
+    weights, experts = probabilities.topk(k)
+    return Routing(experts, weights, probabilities)
+
+
+def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> int:
+    """The places that each expert keeps for `num_tokens` tokens: its fair share times the capacity factor."""
+    return int(factor * k * num_tokens / num_experts)
+
+
+def within_capacity(routing: Routing, places: int) -> Routing:
+    """The routing in which every expert takes the first `places` tokens: the weight of what is dropped becomes 0."""
+    chosen = nn.functional.one_hot(routing.experts.flatten(), routing.probabilities.shape[1])
+    turn = ((chosen.cumsum(0) - 1) * chosen).sum(1).view_as(routing.experts)  # how many came before, to the same expert
+    return routing._replace(weights=torch.where(turn < places, routing.weights, 0))
+
+
+def auxiliary_loss(routing: Routing) -> torch.Tensor:
+    """What is least, 1, when all experts get as many tokens: E sum_e (share of tokens)_e (mean probability)_e."""
+    share = routing.load / routing.experts.numel()
+    return routing.probabilities.shape[1] * (share * routing.probabilities.mean(0)).sum()
+
+
+class ExpertParallel(nn.Module):
+    """A layer of experts, the same number on every rank: expert e lives on rank e // (experts a rank)."""
+
+    def __init__(self, experts: Sequence[nn.Module], group: Group = None):
+        super().__init__()
+        self.experts, self.group = nn.ModuleList(experts), group
+
+    def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
+        """Each token's weighted answers, summed: [tokens, width]. Dropped tokens (of weight 0) do not travel."""
+        place = routing.weights.flatten().nonzero().flatten()  # of those that travel, among tokens x k
+        place = place[routing.experts.flatten()[place].argsort(stable=True)]  # by expert, and so by rank
+        token = place // routing.experts.shape[1]
+        counts = self.counts(routing.experts.flatten()[place])  # [ranks, ranks, experts a rank]: from, to, which
+        blocks = counts.sum(-1).tolist()
+
+        arrived = exchange(tokens[token], blocks, self.group)
+        answers = self.answer(arrived, counts[:, dist.get_rank(self.group)])
+        returned = exchange(answers, [list(column) for column in zip(*blocks, strict=True)], self.group)
+
+        weighted = returned * routing.weights.flatten()[place, None]
+        return torch.zeros_like(tokens).index_add(0, token, weighted)
+
+    def counts(self, experts: torch.Tensor) -> torch.Tensor:
+        """How many tokens go from each rank to each expert: an all-gather of a few numbers, before any token moves."""
+        world_size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        counts = torch.zeros(world_size, world_size * len(self.experts), dtype=torch.int64, device=experts.device)
+        counts[rank] = torch.bincount(experts, minlength=counts.shape[1])
+        execute(ring.all_gather(world_size), counts.view(-1), self.group)
+        return counts.view(world_size, world_size, -1)
+
+    def answer(self, arrived: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What this rank's experts say to the tokens that have arrived. `counts`: [ranks, experts a rank]."""
+        pieces = list(arrived.split(counts.flatten().tolist()))
+        for number, expert in enumerate(self.experts):
+            mine = slice(number, None, len(self.experts))  # one piece from every rank
+            sizes = [len(piece) for piece in pieces[mine]]
+            pieces[mine] = expert(torch.cat(pieces[mine])).split(sizes)
+        return torch.cat(pieces)
+
+
+class _Exchange(torch.autograd.Function):
+    """An uneven all-to-all of rows; backward, the gradients go back by the transposed one."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, blocks: list[list[int]], group: Group) -> torch.Tensor:
+        ctx.blocks, ctx.group = blocks, group
+        return _exchanged(rows, blocks, group)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return _exchanged(gradient, [list(column) for column in zip(*ctx.blocks, strict=True)], ctx.group), None, None
+
+
+def exchange(rows: torch.Tensor, blocks: list[list[int]], group: Group = None) -> torch.Tensor:
+    """Send the first `blocks[rank][0]` of this rank's rows to rank 0, the next to rank 1, and so on.
+
+    `rows`: [sum of blocks[rank], width]. `blocks`: table [src][dst] of numbers of rows, the same on all ranks. Returns
+    what arrives, by the rank that it comes from: [sum of column `rank`, width].
+    """
+    return _Exchange.apply(rows, blocks, group)
+
+
+def _exchanged(rows: torch.Tensor, blocks: list[list[int]], group: Group) -> torch.Tensor:
+    rank, world_size, width = dist.get_rank(group), dist.get_world_size(group), rows.shape[1]
+    if len(rows) != sum(blocks[rank]):
+        raise ValueError(f"rank {rank} has {len(rows)} rows, but its blocks have {blocks[rank]}")
+    lengths = [[count * width for count in row] for row in blocks]
+    sizes = [length for row in lengths for length in row]  # of chunk src x P + dst
+    buffer = rows.new_empty(sum(sizes))
+    first = sum(map(sum, lengths[:rank]))
+    buffer[first : first + rows.numel()] = rows.reshape(-1)
+    execute(pairwise.all_to_all_uneven(lengths), buffer, group)
+    return torch.cat(buffer.split(sizes)[rank::world_size]).view(-1, width)
