@@ -24,7 +24,7 @@ Group = dist.ProcessGroup | None
 
 
 class Routing(NamedTuple):
-    """Where tokens go. `experts`: int [tokens, k]. `weights`: [tokens, k], what each expert's answer counts in the result.
+    """Where tokens go. `experts`: int [tokens, k]. `weights`: [tokens, k], of each answer in the result.
 
     `probabilities`: [tokens, num_experts], the router's.
     """
