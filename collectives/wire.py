@@ -9,6 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 NAMES = {
     "_allgather_base_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
+    "all_gather_into_tensor": "all_gather",
+    "all_reduce": "all_reduce",
+    "all_to_all_single": "all_to_all",
     "allgather_": "all_gather",
     "allgather_coalesced_": "all_gather",
     "allgather_into_tensor_coalesced_": "all_gather",
@@ -16,10 +19,14 @@ NAMES = {
     "allreduce_coalesced_": "all_reduce",
     "alltoall_": "all_to_all",
     "alltoall_base_": "all_to_all",
+    "barrier": "barrier",
+    "broadcast": "broadcast",
     "broadcast_": "broadcast",
     "gather_": "gather",
+    "monitored_barrier_": "barrier",
     "reduce_": "reduce",
     "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
     "reduce_scatter_tensor_coalesced_": "reduce_scatter",
     "scatter_": "scatter",
 }
@@ -53,14 +60,16 @@ class BytesSent(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation.namespace == "c10d":
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # it then calls, one by one, what this rank does with its own part
+        if operation.namespace in ("c10d", "_c10d_functional"):
             name = operation.__name__.split(".")[0]
             if name == "send":
                 tensors, _, peer = args[:3]
                 self.to[peer] += _num_bytes(tensors)
                 self.messages += 1
-            elif not name.startswith("recv"):
-                name = NAMES.get(name, name)
+            elif name in NAMES:
+                name = NAMES[name]
                 self.collectives[name] += 1
                 self.payloads[name] += max(map(_num_bytes, args[:2]))  # of what goes in and what comes out
         return operation(*args, **(kwargs or {}))

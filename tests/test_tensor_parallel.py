@@ -75,8 +75,8 @@ def test_each_half_of_a_block_costs_one_all_reduce_each_way(world_size):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_sequence_parallelism_sends_as_much_and_keeps_less(world_size):
-    """But for the gradients of what each rank applies to its own rows: two norms and two biases."""
-    own = 2 * 2 * (world_size - 1) / world_size * ITEMSIZE * 3 * WIDTH
+    """But for the gradients of what each rank applies to its own rows: two norms, each with a weight and a bias."""
+    own = 4 * 2 * (world_size - 1) / world_size * ITEMSIZE * WIDTH
     for (_, forward, backward, kept), (_, its_forward, its_backward, its_kept) in run(world_size):
         assert its_forward == forward
         assert its_backward == backward + own
@@ -115,3 +115,34 @@ def test_ring_attention_equals_full_attention_forward_and_backward(world_size):
     for error, sent in ranks.run(attend, world_size):
         assert error < 1e-9
         assert sent == keys_and_values * (world_size - 1) / world_size
+
+
+def torchs_own(rank, world_size):
+    """The same block split by torch: how far it is off the dense one, and the collectives each way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    dense, part = dense_block(), dense_block()
+    mesh = init_device_mesh("cpu", (world_size,))
+    plan = {"halves.*.first.*": ColwiseParallel(), "halves.*.second": RowwiseParallel()}
+    parallelize_module(part, mesh, plan)
+    whole, x = tokens().requires_grad_(), tokens().requires_grad_()
+    wanted = dense(whole)
+    wanted.square().sum().backward()
+    with BytesSent() as forward:
+        y = part(x)
+    with BytesSent() as backward:
+        y.square().sum().backward()
+    error = max((y - wanted).abs().max().item(), (x.grad - whole.grad).abs().max().item())
+    return error, dict(forward.collectives), dict(backward.collectives), dict(forward.payloads)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_torchs_own_split_calls_the_same_collectives_for_the_same_values(world_size):
+    """But backward torch reduces for each of queries, keys and values, where f stands before all three."""
+    payload = 2 * ITEMSIZE * TOKENS * WIDTH
+    for error, forward, backward, payloads in ranks.run(torchs_own, world_size):
+        assert error < 1e-9
+        assert forward == {"all_reduce": 2}
+        assert payloads == {"all_reduce": payload}
+        assert backward == {"all_reduce": 4}

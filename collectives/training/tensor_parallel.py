@@ -140,7 +140,7 @@ def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
         half.enter = lambda x: gather(x, group) if sequence else f(x, group)
         half.leave = lambda y: scatter(y, group) if sequence else g(y, group)
     if sequence:  # a rank sees its own rows alone here, so its gradients lack the other rows' share
-        for tensor in [*part.norms.parameters(), *(half.second.bias for half in part.halves)]:
+        for tensor in part.norms.parameters():
             tensor.register_hook(lambda gradient: all_reduced(gradient, group))
     return part
 

@@ -27,14 +27,13 @@ class MLP(nn.Module):
     def __init__(self, width: int, hidden: int):
         super().__init__()
         self.first = nn.ModuleList([nn.Linear(width, hidden)])
-        self.second = nn.Linear(hidden, width)
+        self.second = nn.Linear(hidden, width, bias=False)  # g would add a bias once a rank
         self.enter: Gate = nothing
         self.leave: Gate = nothing
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         (widen,) = self.first
-        bent = functional.gelu(widen(self.enter(x)))
-        return self.leave(functional.linear(bent, self.second.weight)) + self.second.bias  # the bias is added once
+        return self.leave(self.second(functional.gelu(widen(self.enter(x)))))
 
 
 class Attention(nn.Module):
@@ -44,7 +43,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_size = width // num_heads
         self.first = nn.ModuleList([nn.Linear(width, width) for _ in ("queries", "keys", "values")])
-        self.second = nn.Linear(width, width)
+        self.second = nn.Linear(width, width, bias=False)
         self.enter: Gate = nothing
         self.leave: Gate = nothing
 
@@ -52,8 +51,7 @@ class Attention(nn.Module):
         entered = self.enter(x)
         heads = [project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first]
         attended = functional.scaled_dot_product_attention(*heads, is_causal=True)  # [heads, tokens, head_size]
-        joined = attended.transpose(0, 1).flatten(1)
-        return self.leave(functional.linear(joined, self.second.weight)) + self.second.bias
+        return self.leave(self.second(attended.transpose(0, 1).flatten(1)))
 
 
 class Block(nn.Module):
