@@ -8,33 +8,27 @@ that goes wrong and in the contract's own words: that is how to look for a mista
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
-from functools import cache
 from html import escape
-from importlib.resources import files
 from io import StringIO
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 
 from . import contracts
 from .contracts import Contract, ContractError, Terms, ranks_in_words
 from .dataflow import Contents, contributions, live
+from .figure import GREY, RANK_COLOURS, WRONG, Figure, ink_on, listed
 from .schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.still` pays for it
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Picture
 
-RANK_COLOURS = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c8c8c"),
-    *("#004b76", "#8c6100", "#00563f", "#8a3d67", "#b5ddf7", "#8c3d00", "#9c9422", "#c8c8c8"),
-)
-"""One colour a rank, the same through the whole book. The first eight are Okabe and Ito's, which colour-blind readers
-can tell apart; colour is never the only sign, for a rank's pip also has its own place and its number."""
+    from .gantt import Timelines
+    from .training.timeline import Timeline
+
 
 KINDS = {
     "empty": "nothing yet",
@@ -47,7 +41,6 @@ KINDS = {
 """What a slot's contents can be worth, and how the legend says it."""
 
 MAX_RANKS, MAX_CHUNKS, MAX_STEPS = 16, 64, 128  # beyond these a reader sees nothing any more
-LISTED_TRANSFERS = 8  # a sentence names so many transfers, and counts the rest
 SPOKEN_TRANSFERS = 2  # up to so many, each is a full sentence with its outcome
 
 
@@ -64,14 +57,21 @@ class Frame(NamedTuple):
     kinds: np.ndarray
 
 
-def draw(schedule: Schedule, contract: Contract | None = None, caption: str | None = None) -> Drawing:
+def draw(
+    schedule: Schedule | Timeline | Timelines, contract: Contract | None = None, caption: str | None = None
+) -> Figure:
     """A figure of `schedule` that a notebook and the book show by themselves.
 
+    A `Timeline` is drawn too, and several of them by title, one above the other on one axis: `gantt` does that.
     `contract`: what the schedule is judged by; by default the one it names, and nothing is judged if it names none.
     `caption`: the figure's title; by default the schedule's name and size. Raises `ScheduleError` if the schedule
     cannot be run at all and `ValueError` if it is too big to be seen; a broken contract is drawn, not raised.
     """
-    return Drawing(schedule, contract, caption)
+    if isinstance(schedule, Schedule):
+        return Drawing(schedule, contract, caption)
+    from .gantt import Gantt  # only now: a chapter on schedules needs none of it
+
+    return Gantt(schedule, caption)
 
 
 def frames(schedule: Schedule, contract: Contract | None = None) -> list[Frame]:
@@ -175,18 +175,18 @@ def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
         return " ".join(_move_one(transfer, takes, counts) for transfer in transfers)
     shifts = {(t.dst - t.src) % len(counts) for t in transfers}
     if len({chunk for t in transfers for chunk in (t.chunk, t.lands)}) == 1:
-        pairs = _listed([f"rank {t.src} to rank {t.dst}" for t in transfers])
+        pairs = listed([f"rank {t.src} to rank {t.dst}" for t in transfers])
         return f"Chunk {transfers[0].chunk} goes from {pairs}; each receiver {takes}."
     stay = all(t.lands == t.chunk for t in transfers)
     if stay and len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
         shift = shifts.pop()
         neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
         to = neighbours.get(shift, f"the rank {shift} further on")
-        sends = _listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
+        sends = listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
         return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
     lands = "added" if transfers[0].combine == REDUCE else "copied"
     if any(t.lands != t.chunk for t in transfers):
-        routes = _listed(
+        routes = listed(
             [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers], ", "
         )
         return f"{len(transfers)} chunks move and are {lands} where they land: {routes}."
@@ -205,9 +205,9 @@ def _routes(transfers: list[Transfer]) -> str:
     chunks = defaultdict(list)
     for t in transfers:
         chunks[t.src, t.dst].append(str(t.chunk))
-    return _listed(
+    return listed(
         [
-            f"chunk{'s' if len(moved) > 1 else ''} {_listed(moved)} from rank {src} to rank {dst}"
+            f"chunk{'s' if len(moved) > 1 else ''} {listed(moved)} from rank {src} to rank {dst}"
             for (src, dst), moved in chunks.items()
         ],
         last=", ",
@@ -224,7 +224,7 @@ def _outcomes(before: Frame, after: Frame) -> list[str]:
         sentences.append(f"Each sum is now of {'all ' if size == len(after.counts) else ''}{size} ranks.")
     new = [_newly(kind, before, after) for kind in ("finished", "stale", "wrong")]
     if any(new):
-        sentences.append(f"Now {_listed([text for text in new if text])}.")
+        sentences.append(f"Now {listed([text for text in new if text])}.")
     return sentences
 
 
@@ -234,21 +234,13 @@ def _newly(kind: str, before: Frame, after: Frame) -> str:
     if new.sum() > SPOKEN_TRANSFERS:
         return f"{new.sum()} more slots are {kind}"
     slots = [f"chunk {chunk} on rank {rank}" for rank, chunk in np.argwhere(new)]
-    return f"{_listed(slots)} {'is' if len(slots) == 1 else 'are'} {kind}" if slots else ""
+    return f"{listed(slots)} {'is' if len(slots) == 1 else 'are'} {kind}" if slots else ""
 
 
 def _verdict(contract: Contract | None, fault: ContractError | None) -> str:
     if fault is not None:
         return f" Wrong: {fault}"
     return f" Done: {_prose(contract.name)} keeps its promise." if contract else ""
-
-
-def _listed(items: list[str], last: str = " and ") -> str:
-    """ "a, b and c", or the first ones "and 8 more"."""
-    shown, more = items[:LISTED_TRANSFERS], len(items) - LISTED_TRANSFERS
-    if more > 0:
-        return f"{', '.join(shown)} and {more} more"
-    return last.join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
 def _prose(name: str) -> str:
@@ -258,8 +250,10 @@ def _prose(name: str) -> str:
 # --- the figure -------------------------------------------------------------------------------------------------
 
 
-class Drawing:
-    """What `draw` returns: a notebook shows it as the player, a page without JavaScript or on paper as the still."""
+class Drawing(Figure):
+    """What `draw` returns for a schedule."""
+
+    picture = "schedule"
 
     def __init__(self, schedule: Schedule, contract: Contract | None = None, caption: str | None = None):
         _refuse_if_too_big(schedule)
@@ -269,26 +263,6 @@ class Drawing:
         self.frames = _frames(schedule, terms, self.fault)
         self.words = _words(schedule, contract, terms.given, self.frames, self.fault)
         self.caption = caption or _title(schedule)
-
-    def __repr__(self) -> str:
-        return "\n".join([self.caption, *self.words])
-
-    def _repr_html_(self) -> str:
-        return self.html()
-
-    def html(self) -> str:
-        """The player with its data, style, script and still: complete, and the same bytes every time."""
-        said = "".join(f"<li>{escape(text)}</li>" for text in self.words)
-        data = json.dumps(self.data(), separators=(",", ":")).replace("</", "<\\/")
-        return (
-            f'<collective-player role="group" aria-label="{escape(self.caption)}">'
-            f"<style>{_player('player.css')}</style>"
-            f"<div class=still><p><strong>{escape(self.caption)}</strong></p>"
-            f'<img alt="{escape(self.caption)}" src="{_data_address(self.still_svg())}">'
-            f"<details><summary>The steps in words</summary><ol start=0>{said}</ol></details></div>"
-            f'<script type="application/json">{data}</script></collective-player>'
-            f"<script>{_player('player.js')}</script>"
-        )
 
     def data(self) -> dict:
         """What the player shows, as plain data. A slot is a letter and digits: "p03" is a partial sum of 0 and 3.
@@ -314,7 +288,7 @@ class Drawing:
             "chunks": self.schedule.num_chunks,
             "places": (places := _places(self.frames)),
             "columns": _columns(places),
-            "colours": [[colour, _ink_on(colour)] for colour in RANK_COLOURS[:ranks]],
+            "colours": [[colour, ink_on(colour)] for colour in RANK_COLOURS[:ranks]],
             "kinds": {kind[0]: text for kind, text in KINDS.items() if self._occurs(kind)},
             "alarms": [index for index in range(len(slots)) if self.alarms(index)],
             "first": slots[0],
@@ -337,15 +311,12 @@ class Drawing:
     def _occurs(self, kind: str) -> bool:
         return any((frame.kinds == kind).any() for frame in self.frames)
 
-    def still(self) -> Figure:
+    def still(self) -> Picture:
         """A matplotlib figure with a small picture for each step; for a big schedule, of a few spread over it."""
         return Still(self).figure()
 
     def still_svg(self) -> str:
-        """The still as SVG: in line its ink is the page's own, as an image a grey that light and dark pages show.
-
-        An image is what a notebook that is not trusted yet keeps of our HTML; the player sets it in line.
-        """
+        """As `Figure.still_svg`."""
         import matplotlib as mpl
 
         out = StringIO()
@@ -409,24 +380,9 @@ def _lanes(step: Step) -> list[int]:
     return lanes
 
 
-def _ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on `colour` (relative luminance, as WCAG defines it)."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    luminance = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
-    return "#000" if luminance > 0.18 else "#fff"
-
-
-@cache
-def _player(name: str) -> str:
-    """The player's style or script, without indentation and whole lines of comment: a page holds it many times."""
-    text = files("collectives").joinpath("player", name).read_text(encoding="utf-8")
-    return re.sub(r"^\s*(//.*)?\n?", "", text, flags=re.M)
-
-
 # --- the still --------------------------------------------------------------------------------------------------
 
-INK, WRONG = "#010203", "#d1242f"  # the first stands for the page's text colour until the SVG is written
-GREY = "#777777"  # as far from white as from the dark themes' black
+INK = "#010203"  # stands for the page's text colour until the SVG is written
 PIP = 6  # points; all that follows is in points
 GAP, PANEL_GAP, HEADING = 9, 26, 26
 PAGE_WIDTH = 640
@@ -450,7 +406,7 @@ class Still:
         self.lines = defaultdict(list)  # look -> polylines, each a list of points
         self.texts = []  # (x, y, text, colour, bold)
 
-    def figure(self) -> Figure:
+    def figure(self) -> Picture:
         shown = self.shown()
         across = max(1, min(len(shown), (PAGE_WIDTH + PANEL_GAP) // (self.panel[0] + PANEL_GAP)))
         down = -(-len(shown) // across)
@@ -535,7 +491,7 @@ class Still:
         self.lines[colour, 0.8, 1, "-"].append([start, end])
         self.lines[colour, 1.2, 1, "-"].append([end - 3 * along + 2 * aside, end, end - 3 * along - 2 * aside])
 
-    def to_matplotlib(self, width: float, height: float) -> Figure:
+    def to_matplotlib(self, width: float, height: float) -> Picture:
         from matplotlib.figure import Figure
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path
@@ -577,11 +533,6 @@ def _slim(svg: str, label: str) -> str:
     size = '{2}" height="{3}'.format(*re.search(r'viewBox="([^"]*)"', svg)[1].split())
     look = f'font-family="sans-serif" font-size="8" text-anchor="middle" fill="currentColor" color="{GREY}"'
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}" width="{size}" {look}', 1).strip()
-
-
-def _data_address(svg: str) -> str:
-    """The SVG as an address that is its own contents: no file and no host is asked for it."""
-    return "data:image/svg+xml," + quote(svg.replace('"', "'"), safe=" ='/:;,()")
 
 
 def _short_path(path: str) -> str:

@@ -62,3 +62,31 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
         yield chromium
         chromium.close()
+
+
+def page_of(*figures) -> str:
+    body = "".join(figure.html() for figure in figures)
+    return f"<!doctype html><html lang=en><meta charset=utf-8><title>figures</title><body>{body}"
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """A function that opens figures as a page, and fails at the end if the page complained or asked for anything."""
+    heard, contexts = [], []
+
+    def opened(*figures, **settings):
+        path = tmp_path / "page.html"
+        path.write_text(page_of(*figures), encoding="utf-8")
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("request", lambda request: heard.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert heard == []

@@ -1,0 +1,264 @@
+// Shows what a formula gives for the values that the reader picks. The formula is data, as `Program` in formula.py
+// writes it: nothing here is evaluated as code. Every calculator carries this script; the first one to run defines it.
+(() => {
+  const RULES = {
+    "+": (a, b) => a + b,
+    "-": (a, b) => a - b,
+    "*": (a, b) => a * b,
+    "/": (a, b) => a / b,
+    "//": (a, b) => Math.floor(a / b),
+    "%": (a, b) => a - b * Math.floor(a / b),
+    "**": (a, b) => a ** b,
+    "<": (a, b) => Number(a < b),
+    "<=": (a, b) => Number(a <= b),
+    "==": (a, b) => Number(a === b),
+    "!=": (a, b) => Number(a !== b),
+    "?": (condition, yes, no) => (condition ? yes : no),
+    ...Object.fromEntries(["min", "max", "floor", "ceil", "abs", "log2"].map((name) => [name, Math[name]])),
+  };
+  const RADIOS = 4, LETTERS = 60; // up to so many choices, of so many letters together, are all in view
+  const QUIET_MS = 700; // results are announced when the reader has paused for so long
+  const TALL = 230, EDGES = [12, 24, 34, 68]; // of a chart: top, right, bottom, left
+  let calculators = 0;
+
+  const make = (name, attributes = {}, ...children) => {
+    const svg = /^(svg|path|circle|text|line)$/.test(name);
+    const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.append(...children);
+    return node;
+  };
+
+  // As `say` and `_number` in calculator.py.
+  const number = (value) => {
+    if (!Number.isFinite(value)) return Number.isNaN(value) ? "—" : value > 0 ? "∞" : "-∞";
+    const size = Math.abs(value), sign = value < 0 ? "-" : "";
+    if (size && (size < 1e-4 || size >= 1e15)) return sign + size.toExponential(2);
+    const text = size >= 100 ? String(Math.round(size)) : String(Number(size.toPrecision(3)));
+    return sign + (size >= 100 ? text.replace(/\B(?=(\d{3})+$)/g, ",") : text);
+  };
+  const fits = (value, unit) => unit.find((each) => Math.abs(value) >= each[1]) ?? unit.at(-1);
+  const say = (value, unit) => `${number(value / fits(value, unit)[1])} ${fits(value, unit)[0]}`.trim();
+
+  // Where an axis has its marks: at powers of ten, or every so often in steps of 1, 2 or 5.
+  const marks = (low, high, log, most) => {
+    const found = [];
+    if (log) {
+      for (const steps of [[1], [1, 3], [1, 2, 5]]) {
+        found.length = 0;
+        for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+          for (const step of steps) found.push(Number(`${step}e${power}`));
+        }
+        if (found.filter((mark) => mark >= low && mark <= high).length >= 3) break;
+      }
+    } else {
+      const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+      const step = power * [1, 2, 5, 10].find((each) => each * power >= rough);
+      for (let mark = Math.ceil(low / step); mark <= high / step; mark++) found.push(mark * step);
+    }
+    const seen = found.filter((mark) => mark >= low && mark <= high);
+    return seen.filter((_, index) => index % Math.ceil(seen.length / most) === 0);
+  };
+
+  class CollectiveCalculator extends HTMLElement {
+    // While the page is still being read the children are not there yet; moved about later, all is ready.
+    connectedCallback() {
+      if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start());
+      else this.start();
+    }
+
+    disconnectedCallback() {
+      clearTimeout(this.timer);
+    }
+
+    start() {
+      const source = this.querySelector(":scope > script[type='application/json']");
+      if (this.live || !source) return;
+      this.still = this.querySelector(":scope > .still");
+      for (const old of this.querySelectorAll(":scope > .live, .still > :is(.picture, .plot)")) old.remove(); // of a page saved in use
+      this.data = JSON.parse(source.textContent);
+      this.places = this.data.inputs.map((input) => input.at);
+      this.build();
+      this.update();
+      for (const drawn of [this.picture, this.plot]) if (drawn) this.still.append(drawn.cloneNode(true)); // for paper: the starting state
+      this.dataset.ready = "";
+      this.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take the arrow keys for its cells
+      this.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation()); // as some pages would
+      if (this.plot) new ResizeObserver(() => this.draw()).observe(this.plot);
+    }
+
+    build() {
+      const { inputs, outputs, bars } = this.data, group = `calculator-${++calculators}-${Date.now()}`;
+      this.shows = []; // for each input, what to do when its value has changed
+      const controls = inputs.map((input, index) => {
+        if (input.stops) return this.slider(input, index);
+        const brief = input.choices.length <= RADIOS && input.choices.join("").length <= LETTERS;
+        return brief ? this.radios(input, index, group) : this.menu(input, index);
+      });
+      this.found = this.still.querySelector(".found").cloneNode(true);
+      this.cells = [...this.found.querySelectorAll("td")];
+      this.listed = [...outputs.keys()].filter((output) => outputs[output].listed);
+      this.tracks = bars.map((bar) => ({ parts: bar.parts.map((part) => this.tinted(part, "i")), total: make("b") }));
+      this.mark = make("p", { class: "threshold" }, make("span"));
+      this.picture = make("div", { class: "picture" }, ...bars.map((bar, index) =>
+        make("div", { class: "bar" }, make("p", {}, bar.label, this.tracks[index].total),
+          make("div", { class: "track", "aria-hidden": "true" }, ...this.tracks[index].parts))));
+      if (bars.length && this.data.limit !== null) this.picture.append(this.mark);
+      this.legend(bars.flatMap((bar) => bar.parts));
+      if (this.data.chart) this.plot = make("div", { class: "plot" });
+      this.status = make("p", { role: "status", class: "unseen" });
+      this.live = make("div", { class: "live" }, make("strong", {}, this.getAttribute("aria-label")),
+        make("div", { class: "inputs" }, ...controls), this.picture, this.found, ...(this.plot ? [this.plot] : []), this.status);
+      this.append(this.live);
+    }
+
+    lists(parts) {
+      return parts.every((part) => this.data.outputs[part].listed);
+    }
+
+    // What the colours of parts mean that have no row of their own.
+    legend(parts) {
+      const named = new Map(parts.map((part) => [this.data.outputs[part].label, part]));
+      if (this.lists(parts)) return;
+      this.picture.prepend(make("p", { class: "legend" }, ...[...named].map(([label, part]) => make("span", {}, this.tinted(part, "i"), label))));
+    }
+
+    // A node in the colour of an output.
+    tinted(output, ...made) {
+      const node = make(...made);
+      node.style.setProperty("--part", this.data.colours[output]);
+      return node;
+    }
+
+    slider(input, index) {
+      const value = make("b"), range = make("input", { type: "range", min: 0, max: input.stops.length - 1, "aria-label": input.label });
+      range.value = input.at;
+      range.oninput = () => this.move(index, Number(range.value));
+      this.shows[index] = () => {
+        value.textContent = say(input.stops[this.places[index]], input.unit);
+        range.setAttribute("aria-valuetext", value.textContent);
+      };
+      return make("div", {}, make("p", { "aria-hidden": "true" }, input.label, value), range);
+    }
+
+    menu(input, index) {
+      const select = make("select", {}, ...input.choices.map((choice) => make("option", {}, choice)));
+      select.selectedIndex = input.at;
+      select.onchange = () => this.move(index, select.selectedIndex);
+      return make("label", {}, make("p", {}, input.label), select);
+    }
+
+    radios(input, index, group) {
+      return make("fieldset", {}, make("legend", {}, input.label), ...input.choices.map((choice, place) => {
+        const radio = make("input", { type: "radio", name: `${group}-${index}` });
+        radio.checked = place === input.at;
+        radio.onchange = () => this.move(index, place);
+        return make("label", {}, radio, choice);
+      }));
+    }
+
+    move(index, place) {
+      this.places[index] = place;
+      this.update();
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => {
+        const rows = [...this.found.rows].map((row) => `${row.cells[0].textContent} ${row.cells[1].textContent}`);
+        const alone = this.data.bars.map((bar, at) => !this.lists(bar.parts) && `${bar.label} ${this.tracks[at].total.textContent}`);
+        this.status.textContent = [...alone.filter(Boolean), ...rows].join(", ");
+      }, QUIET_MS);
+    }
+
+    // The outputs where the inputs stand at these places.
+    results(places) {
+      const { inputs, lines, results } = this.data, known = [];
+      let row = 0;
+      inputs.forEach((input, index) => {
+        if (input.tabulated) row = row * (input.stops ?? input.choices).length + places[index];
+        else known.push(input.stops[places[index]]);
+      });
+      for (const line of lines) {
+        known.push(Array.isArray(line) ? RULES[line[0]](...line.slice(1).map((place) => known[place])) : line ?? NaN);
+      }
+      return results[row].map((place) => known[place]);
+    }
+
+    update() {
+      const { outputs } = this.data, values = this.results(this.places);
+      for (const show of this.shows) show?.();
+      this.listed.forEach((output, row) => (this.cells[row].textContent = say(values[output], outputs[output].unit)));
+      this.values = values;
+      this.weigh(values);
+      this.draw();
+    }
+
+    // The bars, all on one scale: the longest, or the limit, is the whole width.
+    weigh(values) {
+      const { bars, limit, outputs } = this.data, sum = (parts) => parts.reduce((total, part) => total + (values[part] || 0), 0);
+      const most = limit === null ? 0 : values[limit] || 0, whole = Math.max(most, ...bars.map((bar) => sum(bar.parts))) || 1;
+      bars.forEach(({ parts }, index) => {
+        const { total, parts: shown } = this.tracks[index], over = limit !== null && sum(parts) > most;
+        parts.forEach((part, place) => (shown[place].style.width = `${(100 * (values[part] || 0)) / whole}%`));
+        total.textContent = say(sum(parts), outputs[parts[0]].unit) + (over ? ": too much" : "");
+        shown[0].parentNode.parentNode.classList.toggle("over", over);
+      });
+      if (limit === null) return;
+      const share = (100 * most) / whole;
+      this.picture.style.setProperty("--limit", `${share}%`);
+      this.mark.classList.toggle("before", share > 50);
+      this.mark.firstChild.textContent = `${outputs[limit].label}: ${say(most, outputs[limit].unit)}`;
+    }
+
+    draw() {
+      if (!this.plot) return;
+      const { inputs, outputs, chart, limit } = this.data, input = inputs[chart.over];
+      const wide = Math.max(260, this.plot.clientWidth || 640), [top, right, bottom, left] = EDGES;
+      const table = input.stops.map((_, place) => this.results(this.places.with(chart.over, place)));
+      const level = limit === null ? [] : [this.values[limit]];
+      const found = [...table.flatMap((row) => chart.of.map((output) => row[output])), ...level];
+      const all = found.filter((value) => Number.isFinite(value) && (value > 0 || !chart.log));
+      const unit = outputs[chart.of[0]].unit, size = fits(Math.max(...all), unit)[1];
+      const most = Math.max(...all) * 1.3; // a logarithmic axis spans ten at least: less has hardly a mark
+      const [low, high] = chart.log ? [Math.min(Math.min(...all) / 1.3, most / 10), most] : [Math.min(0, ...all), Math.max(0, ...all) * 1.05 || 1];
+      const scale = (from, to, log, start, end) => (value) => {
+        const along = log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from);
+        return Number((start + along * (end - start)).toFixed(1));
+      };
+      const x = scale(input.stops[0], input.stops.at(-1), input.log, left, wide - right), y = scale(low, high, chart.log, TALL - bottom, top);
+      const line = (output) => {
+        let pen = "M";
+        return table.map((row, place) => {
+          const at = y(row[output]), drawn = Number.isFinite(at) ? `${pen}${x(input.stops[place])} ${at}` : "";
+          pen = drawn ? "L" : "M";
+          return drawn;
+        }).join("");
+      };
+      const across = (kind, at) => make("line", { class: kind, x1: left, x2: wide - right, y1: at, y2: at });
+      const few = input.stops.length <= 12, here = x(input.stops[this.places[chart.over]]), nodes = [];
+      const along = few ? input.stops.filter((_, place) => place % Math.ceil((input.stops.length * 56) / (wide - left - right)) === 0)
+        : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 90));
+      for (const mark of along) {
+        const last = x(mark) > wide - right - 10; // it ends where the picture does
+        nodes.push(make("text", { x: last ? wide : x(mark), y: TALL - bottom + 14, class: last ? "side" : "" }, say(mark, input.unit)));
+      }
+      for (const mark of marks(low / size, high / size, chart.log, 6)) {
+        const at = y(mark * size);
+        nodes.push(across("rule", at), make("text", { x: left - 6, y: at, class: "side" }, say(mark * size, unit)));
+      }
+      nodes.push(make("text", { x: (left + wide - right) / 2, y: TALL - 6 }, input.label));
+      for (const at of level.map(y).filter(Number.isFinite)) {
+        nodes.push(across("limit", at), make("text", { x: wide - right, y: at - 9, class: "side" }, outputs[limit].label));
+      }
+      nodes.push(make("line", { class: "here", x1: here, x2: here, y1: top, y2: TALL - bottom }));
+      for (const output of chart.of) {
+        nodes.push(this.tinted(output, "path", { class: "curve", d: line(output) }));
+        const at = y(this.values[output]);
+        if (Number.isFinite(at)) nodes.push(this.tinted(output, "circle", { cx: here, cy: at, r: 5 }));
+      }
+      const label = `${chart.of.map((output) => outputs[output].label).join(", ")} over ${input.label}`;
+      this.plot.replaceChildren(make("svg", { viewBox: `0 0 ${wide} ${TALL}`, role: "img", "aria-label": label }, ...nodes));
+    }
+  }
+
+  if (!customElements.get("collective-calculator")) customElements.define("collective-calculator", CollectiveCalculator);
+  for (const calculator of document.querySelectorAll("collective-calculator")) calculator.start?.();
+})();

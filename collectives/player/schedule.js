@@ -1,0 +1,153 @@
+// The picture of a schedule: what every slot holds, and what moves in a step. Nothing here knows an algorithm.
+(() => {
+  const Player = customElements.get("collective-player"), { make } = Player;
+  const LANE = 11, MOVE_MS = 750;
+
+  // One machine's picture: a column a rank, a row a chunk, so that a transfer never leaves its row.
+  Player.pictures.schedule ??= class {
+    constructor(data) {
+      this.data = data;
+      this.columns = data.columns;
+      this.pip = data.places === 1 ? 24 : 18;
+      this.cell = [this.columns * this.pip + 10, Math.ceil(data.places / data.columns) * this.pip + 10];
+      this.gap = data.ranks > 5 ? 24 : 30;
+      const grid = data.ranks * (this.cell[0] + this.gap);
+      this.type = Math.max(15, Math.min(26, grid / 40)); // a wide grid is shown smaller, so its letters are larger
+      this.left = this.type * 4.9;
+      this.top = this.type * 2;
+      const lanes = Math.max(0, ...data.steps.flatMap((step) => step.moves.map((move) => move[4])));
+      this.pitch = [this.cell[0] + this.gap, this.cell[1] + 10 + lanes * LANE];
+      this.width = this.left + data.ranks * this.pitch[0] - this.gap + 12;
+      this.height = this.top + data.chunks * this.pitch[1] + 6;
+      this.maxWidth = `max(30rem, ${this.width * 1.3}px)`; // few ranks must not be blown up
+      this.last = data.steps.length;
+      this.states = [data.first];
+      for (const { changed } of data.steps) this.states.push(Object.assign([...this.states.at(-1)], changed));
+    }
+
+    name(at) {
+      return at ? `step ${at - 1}` : "before";
+    }
+
+    alarms(at) {
+      return this.data.alarms.includes(at);
+    }
+
+    corner(rank, chunk) {
+      return [this.left + rank * this.pitch[0], this.top + (chunk + 1) * this.pitch[1] - this.cell[1]];
+    }
+
+    text(x, y, text, size = this.type, more = {}) {
+      return make("text", { x, y, "font-size": size, ...more }, text);
+    }
+
+    // The contents of a slot such as "p03": each rank's pip has its own place, so colour is not the only sign.
+    pips(slot) {
+      const held = [...slot.slice(1)];
+      return [...new Set(held)].map((digit) => {
+        const rank = parseInt(digit, 16), place = this.data.places === 1 ? 0 : rank, size = this.pip - 2;
+        const x = 6 + (place % this.columns) * this.pip, y = 6 + Math.floor(place / this.columns) * this.pip;
+        const [fill, ink] = this.data.colours[rank], twice = held.filter((other) => other === digit).length > 1;
+        return make("g", { class: "pip" },
+          make("rect", { x, y, width: size, height: size, rx: 3, fill }),
+          this.text(x + size / 2, y + size / 2, twice ? rank + "×2" : rank, size * (twice ? 0.55 : 0.72), { style: `fill:${ink}` }));
+      });
+    }
+
+    slot(slot, x, y) {
+      const [width, height] = this.cell, kind = slot[0];
+      const group = make("g", { class: kind, transform: `translate(${x} ${y})` },
+        make("rect", { class: "cell", width, height, rx: 5 }), ...this.pips(slot));
+      if (kind === "s") {
+        group.append(make("path", { class: "hatch", d: `M0 0L${width} ${height}M${width} 0L0 ${height}` }));
+      }
+      if (kind === "w") group.append(make("circle", { class: "badge", cx: width, r: 9 }), this.text(width, 0, "!", 15));
+      return group;
+    }
+
+    // From side to side between neighbours; further away up, along the lane above the row, and down; straight between rows.
+    route([src, dst, chunk, , lane, , lands]) {
+      const [width, height] = this.cell, way = dst > src ? 1 : -1;
+      const [from, y] = this.corner(src, chunk), [to, bottom] = this.corner(dst, lands);
+      if (lands !== chunk) {
+        const length = Math.hypot(to - from, bottom - y), ux = (to - from) / length, uy = (bottom - y) / length;
+        const reach = height * 0.5, cx = width / 2 - uy * 5, cy = height / 2 + ux * 5; // aside: two ways stay apart
+        return [[from + cx + ux * reach, y + cy + uy * reach], [to + cx - ux * reach, bottom + cy - uy * reach]];
+      }
+      if (!lane) {
+        const middle = y + height * (0.5 - 0.14 * way), side = way > 0 ? [width + 2, -3] : [-2, width + 3];
+        return [[from + side[0], middle], [to + side[1], middle]];
+      }
+      const up = y - 4 - lane * LANE, out = from + width * (0.5 + 0.14 * way), into = to + width * (0.5 - 0.36 * way);
+      return [[out, y - 2], [out, up], [into, up], [into, y - 3]];
+    }
+
+    arrow(move) {
+      const points = this.route(move), [x, y] = points.at(-1), [px, py] = points.at(-2);
+      const size = 9 / Math.hypot(x - px, y - py), dx = (x - px) * size, dy = (y - py) * size;
+      const head = `M${x} ${y}L${x - dx - dy * 0.6} ${y - dy + dx * 0.6}L${x - dx + dy * 0.6} ${y - dy - dx * 0.6}z`;
+      const line = [...points.slice(0, -1), [x - dx, y - dy]];
+      const group = make("g", { class: move[5] ? "guilty" : "" },
+        make("path", { class: "arrow", d: "M" + line.join("L") }), make("path", { class: "head", d: head }));
+      if (move[3]) {
+        const [[ax, ay], [bx, by]] = points.length > 2 ? points.slice(1, 3) : points;
+        const cx = points.length > 2 ? (ax + bx) / 2 : ax + (bx - ax) * 0.36, cy = (ay + by) / 2;
+        group.append(make("circle", { class: "plus", cx, cy, r: 7 }), this.text(cx, cy, "+", 14));
+      }
+      return group;
+    }
+
+    // What travels while a step plays: a copy of the contents, from cell to cell along the arrow.
+    chip(move, slot) {
+      const [src, dst, chunk, , , , lands] = move, [width, height] = this.cell;
+      const route = this.route(move).map(([x, y]) => [x - width / 2, y - height / 2]);
+      const points = [this.corner(src, chunk), ...(move[4] ? route.slice(1, 3) : []), this.corner(dst, lands)];
+      const lengths = points.map((point, i) => (i ? Math.hypot(point[0] - points[i - 1][0], point[1] - points[i - 1][1]) : 0));
+      const total = lengths.reduce((sum, length) => sum + length);
+      let done = 0;
+      const path = points.map(([x, y], i) => ({ transform: `translate(${x}px,${y}px)`, offset: Math.min(1, (done += lengths[i]) / total) }));
+      const node = make("g", { class: "chip" }, make("rect", { width, height, rx: 5 }), ...this.pips(slot));
+      return { node, play: () => node.animate(path, { duration: MOVE_MS, easing: "ease-in-out", fill: "both" }) };
+    }
+
+    cells(slots, moves) {
+      const { ranks, chunks, colours } = this.data, [width, height] = this.cell, nodes = [];
+      nodes.push(this.text(this.left / 2 - 6, this.type, "rank"));
+      for (let rank = 0; rank < ranks; rank++) {
+        const x = this.corner(rank, 0)[0] + width / 2, size = this.type + 8;
+        nodes.push(make("rect", { x: x - size / 2, y: this.type - size / 2, width: size, height: size, rx: 4, fill: colours[rank][0] }),
+          this.text(x, this.type, rank, this.type, { style: `fill:${colours[rank][1]};font-weight:700` }));
+      }
+      for (let chunk = 0; chunk < chunks; chunk++) {
+        nodes.push(this.text(this.left / 2 - 6, this.corner(0, chunk)[1] + height / 2, `chunk ${chunk}`));
+        for (let rank = 0; rank < ranks; rank++) nodes.push(this.slot(slots[rank * chunks + chunk], ...this.corner(rank, chunk)));
+      }
+      return [...nodes, ...moves.map((move) => this.arrow(move))];
+    }
+
+    show(svg, at, moving) {
+      const moves = at ? this.data.steps[at - 1].moves : [];
+      this.at = at;
+      const settle = () => svg.replaceChildren(...this.cells(this.states[at], moves));
+      if (moving) this.animate(svg, at, moves, settle);
+      else settle();
+    }
+
+    // The old state stays until the chips have arrived; asked for another step meanwhile, that one is shown.
+    animate(svg, at, moves, settle) {
+      const before = this.states[at - 1];
+      const chips = moves.map((move) => this.chip(move, before[move[0] * this.data.chunks + move[2]]));
+      svg.replaceChildren(...this.cells(before, moves), ...chips.map((chip) => chip.node));
+      const ends = chips.map((chip) => chip.play().finished);
+      Promise.all(ends).then(() => this.at === at && settle(), () => {});
+    }
+
+    legend() {
+      const [width, height] = this.cell;
+      const find = (kind) => this.states.flat().find((slot) => slot[0] === kind);
+      return Object.entries(this.data.kinds).map(([kind, text]) => [width, height, [this.slot(find(kind), 0, 0)], text]);
+    }
+  };
+
+  Player.startAll();
+})();

@@ -1,0 +1,164 @@
+// The picture of timelines: a bar for each span, a row for each lane, all charts on one axis, and a cursor on it.
+(() => {
+  const Player = customElements.get("collective-player"), { make } = Player;
+  const TOP = 20, HEAD = 20, TYPE = 12, LETTER = 0.6, RIGHT = 14;
+
+  const roundStep = (least) => {
+    const power = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
+  };
+
+  Player.pictures.timeline ??= class {
+    constructor(data) {
+      this.data = data;
+      this.last = data.moments.length;
+      this.maxWidth = "none";
+      this.pace = Math.max(400, Math.min(1600, 20000 / this.last)); // all of it in 20 seconds, if that can be followed
+      this.groups = data.charts.flatMap((chart) => chart.groups);
+      const lanes = this.groups.flatMap((group) => group.lanes);
+      this.bar = lanes.length > 12 ? 18 : 24;
+      this.row = this.bar + 4;
+      this.left = Math.max(...lanes.map((lane) => lane.name.length)) * TYPE * LETTER + 12;
+      this.fit(720);
+    }
+
+    // The height follows from the width: in a narrow chart the totals come below the title.
+    fit(width) {
+      this.width = width;
+      this.perTick = (width - this.left - RIGHT) / this.data.ticks;
+      this.nodes = null;
+      this.height = this.layOut().height;
+    }
+
+    x(tick) {
+      return this.left + tick * this.perTick;
+    }
+
+    text(x, y, text, more = {}) {
+      return make("text", { x, y, "font-size": TYPE, ...more }, text);
+    }
+
+    // The lines above a chart: the first is [title, totals] if both find room in it.
+    header({ title, totals }) {
+      const room = this.width / (TYPE * LETTER);
+      if (title.length + totals.length + 4 < room) return [[title, totals]];
+      const lines = title ? [[title, ""]] : [];
+      let line = "";
+      for (const word of totals.split(" ")) {
+        if ((line + word).length > room) lines.push([line, ""]), line = "";
+        line += word + " ";
+      }
+      return [...lines, [line, ""]];
+    }
+
+    // Where each chart, group and lane begins, from the top.
+    layOut() {
+      let y = TOP;
+      const charts = this.data.charts.map((chart) => {
+        const place = { y, lines: this.header(chart) };
+        y += HEAD * place.lines.length;
+        place.groups = chart.groups.map((group) => {
+          const start = y, top = y + (group.name ? HEAD : 0);
+          y = top + group.lanes.length * this.row;
+          return { y: start, top };
+        });
+        y += 10;
+        return place;
+      });
+      return { charts, bottom: y, height: y + 22 };
+    }
+
+    // The words' bars wear a plate of their own colour, so that no pattern runs through the letters.
+    span([start, end, kind, name], y) {
+      const [, colour, ink, pattern] = this.data.kinds[kind], x = this.x(start);
+      const width = Math.max(0.7, (end - start) * this.perTick - 0.8), height = this.bar;
+      const strokes = pattern.map(([middle, thickness, dashes]) => make("path", {
+        class: "stroke", d: `M${x} ${y + middle * height}h${width}`, stroke: ink, "stroke-width": thickness * height, "stroke-dasharray": dashes }));
+      const shown = [name, name.match(/\S*\d\S*/)?.[0], name.match(/\d+/)?.[0]].find((text) => text && text.length * TYPE * LETTER < width - 3);
+      const label = shown ? [this.text(x + width / 2, y + height / 2, shown, { style: `fill:${ink};stroke:${colour}`, class: "plate" })] : [];
+      return make("g", { class: "span" }, make("rect", { x, y, width, height, rx: Math.min(3, width / 4), fill: colour }), ...strokes, ...label);
+    }
+
+    exposed(from, until, y, height) {
+      const x = this.x(from), width = (until - from) * this.perTick;
+      return make("g", { class: "exposed" }, make("rect", { x, y, width, height }), make("path", { d: `M${x} ${y + height}h${width}` }));
+    }
+
+    axis(bottom) {
+      const { length, ticks, unit } = this.data, step = roundStep(length / Math.max(2, (this.width - this.left) / 60)), nodes = [];
+      for (let time = 0; time <= length * (1 + 1e-9); time += step) {
+        const x = this.x((time / length) * ticks);
+        nodes.push(make("path", { class: "tick", d: `M${x} ${TOP}V${bottom}` }), this.text(x, bottom + 11, Number(time.toPrecision(6))));
+      }
+      return [...nodes, this.text(this.left - 8, bottom + 11, unit, { class: "end" })];
+    }
+
+    draw() {
+      const { charts, bottom } = this.layOut(), marks = [], texts = [], spans = [];
+      const bars = [];
+      this.data.charts.forEach((chart, c) => {
+        const { y, lines, groups } = charts[c];
+        lines.forEach(([begin, end], row) => texts.push(
+          this.text(0, y + HEAD * (row + 0.5), begin, { class: `begin plate ${begin === chart.title ? "title" : ""}` }),
+          this.text(this.width - RIGHT, y + HEAD * (row + 0.5), end, { class: "end plate" })));
+        chart.groups.forEach((group, g) => {
+          const { y: start, top } = groups[g];
+          if (group.name) texts.push(this.text(0, start + HEAD / 2, group.name, { class: "begin" }));
+          for (const [from, until] of group.exposed) marks.push(this.exposed(from, until, top - 2, group.lanes.length * this.row));
+          group.lanes.forEach((lane, row) => {
+            const laneY = top + row * this.row;
+            texts.push(this.text(this.left - 8, laneY + this.bar / 2, lane.name, { class: "end" }));
+            for (const bar of lane.bars) {
+              const node = this.span(bar, laneY);
+              bars.push({ node, from: this.moment(bar[0]), until: this.moment(bar[1]) });
+              spans.push(node);
+            }
+          });
+        });
+      });
+      const time = this.text(0, TOP / 2, "", { class: "time" });
+      const cursor = make("g", { class: "cursor" }, make("path", { d: `M0 ${TOP - 3}V${bottom}` }), time);
+      return { bars, cursor, time, all: [...this.axis(bottom), ...marks, ...spans, ...texts, cursor] };
+    }
+
+    // The number of the moment that a tick belongs to: the last that is not after it.
+    moment(tick) {
+      return this.data.moments.findLastIndex((moment) => moment <= tick);
+    }
+
+    // Step 0 is the whole, without a cursor; step n is moment n - 1.
+    show(svg, at, moving) {
+      if (!this.nodes) svg.replaceChildren(...(this.nodes = this.draw()).all);
+      const { bars, cursor, time } = this.nodes, x = this.x(this.data.moments[Math.max(0, at - 1)]);
+      for (const { node, from, until } of bars) node.classList.toggle("now", at > 0 && from <= at - 1 && at - 1 < until);
+      cursor.classList.toggle("moving", moving && at > 1);
+      cursor.style.transform = `translateX(${x}px)`;
+      cursor.style.visibility = at ? "visible" : "hidden";
+      time.textContent = this.name(at);
+      const half = (this.name(at).length * TYPE * LETTER) / 2; // at the edges the time stays inside
+      time.setAttribute("x", Math.max(half - x, Math.min(0, this.width - half - x)));
+    }
+
+    name(at) {
+      const { moments, ticks, length, unit } = this.data;
+      return at ? `${Number(((moments[at - 1] / ticks) * length).toPrecision(3))} ${unit}` : "the whole";
+    }
+
+    alarms() {
+      return false;
+    }
+
+    seek(x) {
+      return this.moment((x - this.left) / this.perTick) + 1;
+    }
+
+    legend() {
+      const { data, left, bar: height } = this, ticks = 36 / this.perTick, from = -left / this.perTick; // 36 pixels, at x = 0
+      const items = data.kinds.map(([text], kind) => [36, height, [this.span([from, from + ticks, kind, ""], 0)], text]);
+      if (data.exposed) items.push([36, height, [this.exposed(from, from + ticks, 0, height)], "communication while nothing computes: exposed"]);
+      return items;
+    }
+  };
+
+  Player.startAll();
+})();

@@ -1,0 +1,335 @@
+"""Streams run in order, communication is exposed or hidden and never both, and the builders meet closed forms."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from collectives import price, topology
+from collectives.algorithms import ring
+from collectives.training.timeline import (
+    Layer,
+    Span,
+    Task,
+    Timeline,
+    data_parallel,
+    run,
+    sharded,
+    sharded_optimizer,
+)
+
+NEARLY = 1e-9
+NO_TIME = [lambda num_bytes: 0.0] * 2
+SEEDS = range(40)
+
+
+def random_layers(chance: random.Random) -> list[Layer]:
+    """One to seven layers; their communication takes from nothing to several times their computing."""
+    scale = chance.choice([0.1, 1, 5])
+    return [Layer(*(chance.random() for _ in range(2)), chance.random() * scale) for _ in range(chance.randint(1, 7))]
+
+
+def random_step(seed: int) -> list[Task]:
+    """A step made by any of the builders, with any of their options."""
+    chance = random.Random(seed)
+    layers = random_layers(chance)
+    prices = [lambda num_bytes: 0.01 + num_bytes, lambda num_bytes: 0.7 * num_bytes]
+    if chance.random() < 0.3:
+        build = chance.choice([data_parallel, sharded_optimizer])
+        buckets = [[layer] for layer in reversed(range(len(layers)))]
+        return build(layers, buckets, *(prices if build is sharded_optimizer else prices[:1]), chance.random())
+    return sharded(
+        layers,
+        *prices,
+        chance.random(),
+        prefetch=(chance.randint(0, 3), chance.randint(0, 3)),
+        reshard=chance.random() < 0.7,
+        streams=chance.choice([1, 2]),
+        in_flight=chance.choice([1, 2, float("inf")]),
+    )
+
+
+def longest_chain(tasks: list[Task]) -> float:
+    """Seconds of the longest chain of tasks that wait for each other, on a machine with a stream for each task."""
+    by_name, ends = {task.name: task for task in tasks}, {}
+
+    def end(name: str) -> float:
+        if name not in ends:
+            ends[name] = by_name[name].seconds + max([0.0, *map(end, by_name[name].after)])
+        return ends[name]
+
+    return max(map(end, by_name))
+
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_task_runs_once_in_its_stream_s_order_and_as_early_as_it_may(seed):
+    """A span begins exactly when the one before it on its stream, or the last that it waits for, ends."""
+    tasks = random_step(seed)
+    spans = run(tasks).spans
+    assert [(span.name, span.lane, span.seconds, span.kind) for span in spans] == [
+        (task.name, task.stream, task.seconds, task.kind) for task in tasks
+    ]
+    ended = {span.name: span.end for span in spans}
+    free = {task.stream: 0.0 for task in tasks}
+    for task, span in zip(tasks, spans, strict=True):
+        assert span.start == max([free[task.stream], *(ended[name] for name in task.after)])
+        free[task.stream] = span.end
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_step_takes_at_least_its_longest_stream_and_its_longest_chain(seed):
+    """The bounds below any schedule; and never more than all tasks one after another."""
+    tasks = random_step(seed)
+    seconds = run(tasks).seconds
+    streams = {task.stream: 0.0 for task in tasks}
+    for task in tasks:
+        streams[task.stream] += task.seconds
+    assert max(*streams.values(), longest_chain(tasks)) - NEARLY <= seconds
+    assert seconds <= sum(task.seconds for task in tasks) + NEARLY
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_communication_is_exposed_or_hidden_and_nothing_else(seed):
+    """Exposed + hidden is the time that communication is under way; a step that computes or communicates always is
+    its computing and its exposed communication."""
+    step = run(random_step(seed))
+    moments = sorted({at for span in step.spans for at in (span.start, span.end)})
+    under_way = exposed = idle = 0.0
+    for start, end in pairwise(moments):
+        kinds = {span.kind in step.communication for span in step.spans if span.start <= start and end <= span.end}
+        under_way += (end - start) * (True in kinds)
+        exposed += (end - start) * (kinds == {True})
+        idle += (end - start) * (not kinds)
+    assert step.exposed == pytest.approx(exposed)
+    assert step.exposed + step.hidden == pytest.approx(under_way)
+    assert idle == pytest.approx(0)
+    assert step.seconds == pytest.approx(step.computing + step.exposed)
+    assert all(overlap.exposed <= step.exposed + NEARLY for overlap in step.by_kind.values())
+    busy = {kind: sum(span.seconds for span in step.spans if span.kind == kind) for kind in step.by_kind}
+    assert {kind: sum(overlap) for kind, overlap in step.by_kind.items()} == pytest.approx(busy)
+
+
+def test_a_task_that_cannot_be_run_is_named():
+    """A name that is used twice or unknown, a length that is none, a string for a tuple: at once and in words."""
+    one = Task("one", "compute", 1)
+    with pytest.raises(ValueError, match="two tasks are called 'one'"):
+        run([one, one])
+    with pytest.raises(ValueError, match="'two' comes after 'three', but no task has that name"):
+        run([one, Task("two", "compute", 1, ("three",))])
+    for seconds in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="'bad' takes"):
+            run([Task("bad", "compute", seconds)])
+    with pytest.raises(ValueError, match=r"write a tuple, \('one',\)"):
+        run([one, Task("two", "compute", 1, "one")])
+
+
+def test_a_deadlock_says_who_waits_for_whom():
+    """Two streams that wait for what lies behind each other's first task; and a task that waits for itself."""
+    tasks = [
+        Task("f0", "compute", 1),
+        Task("f1", "compute", 1, ("g1",)),
+        Task("g2", "comm", 1, ("f2",)),
+        Task("g1", "comm", 1),
+        Task("f2", "compute", 1),
+    ]
+    with pytest.raises(ValueError) as error:
+        run(tasks)
+    assert str(error.value) == (
+        "deadlock, no task can begin: 'f1' on compute waits for 'g1' (which is behind 'g2' on its stream); "
+        "'g2' on comm waits for 'f2' (which is behind 'f1' on its stream)"
+    )
+    with pytest.raises(ValueError, match=r"'a' on rank 1 s waits for 'a'$"):
+        run([Task("a", "s", 1, ("a",), group="rank 1")])
+
+
+# --- timelines --------------------------------------------------------------------------------------------------
+
+
+def test_no_tasks_take_no_time():
+    assert (run([]).seconds, run([]).exposed, run([]).hidden) == (0, 0, 0)
+
+
+def test_measured_spans_may_come_in_any_order_and_by_any_clock():
+    """The first begins at 0; one without a clock set to 0 is refused, with the way out."""
+    spans = [Span("late", "b", 103.5, 1, "all_reduce"), ("early", "a", 101.0, 3.0)]
+    timeline = Timeline.measured(spans)
+    assert [(span.name, span.start) for span in timeline.spans] == [("late", 2.5), ("early", 0)]
+    assert (timeline.seconds, timeline.exposed, timeline.hidden) == (3.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match=r"Timeline\.measured"):
+        Timeline((Span("early", "a", -1.0, 2.0),))
+
+
+def test_ranks_hide_only_their_own_communication():
+    """What rank 0 computes does not hide what rank 1 sends; lanes of one name in two groups are two lanes."""
+    timeline = Timeline(
+        (
+            Span("gather", "comm", 0, 2, "all_gather", "rank 0"),
+            Span("work", "compute", 0, 2, "forward", "rank 0"),
+            Span("gather", "comm", 1, 2, "all_gather", "rank 1"),
+        )
+    )
+    assert timeline.lanes == [("rank 0", "compute"), ("rank 0", "comm"), ("rank 1", "comm")]
+    assert timeline.exposed_intervals() == {"rank 0": [], "rank 1": [(1, 3)]}
+    assert (timeline.exposed, timeline.hidden) == (2, 2)
+    assert (timeline.only("rank 0").exposed, timeline.only("rank 1").exposed) == (0, 2)
+
+
+def test_rounding_exposes_nothing():
+    """Spans that follow each other by a clock's digits leave no slivers between them."""
+    computing = [Span(str(k), "compute", 1000 + 0.1 * k, 0.1) for k in range(50)]
+    timeline = Timeline.measured([*computing, Span("reduce", "comm", 1000, 5, "all_reduce")])
+    assert timeline.exposed == 0
+
+
+# --- data parallelism -------------------------------------------------------------------------------------------
+
+
+def test_one_bucket_overlaps_with_nothing_and_free_communication_costs_nothing():
+    layers = [Layer(1, 2, 10)] * 3
+    at_the_end = run(data_parallel(layers, [[2, 1, 0]], lambda num_bytes: num_bytes / 10, 0.5))
+    assert (at_the_end.seconds, at_the_end.exposed, at_the_end.hidden) == (9 + 3 + 0.5, 3, 0)
+    free = run(data_parallel(layers, [[2], [1], [0]], NO_TIME[0], 0.5))
+    assert (free.seconds, free.exposed) == (9.5, 0)
+
+
+def test_buckets_hide_all_but_the_last_where_computing_is_longer():
+    """L equal layers, one bucket each, all-reduce shorter than backward: only the last one is exposed."""
+    for num_layers in (1, 4, 9):
+        layers = [Layer(1, 2, 1)] * num_layers
+        step = run(data_parallel(layers, [[k] for k in reversed(range(num_layers))], lambda _: 1.5))
+        assert (step.seconds, step.exposed) == (3 * num_layers + 1.5, 1.5)
+
+
+def test_buckets_wait_in_line_where_communication_is_longer():
+    """L equal layers, all-reduce longer than backward: the first starts after one backward, all follow at once."""
+    layers = [Layer(1, 2, 1)] * 4
+    assert run(data_parallel(layers, [[3], [2], [1], [0]], lambda _: 5.0)).seconds == 4 * 1 + 2 + 4 * 5
+
+
+def test_a_bucket_s_price_is_that_of_its_bytes_and_of_its_gradients():
+    """Prices may be the library's own: 2 layers, one bucket, a ring all-reduce on 4 ranks."""
+    machine = topology.uniform(4, alpha=1e-5, beta=1e-10)
+
+    def ring_all_reduce(num_bytes: float) -> float:
+        return price(ring.all_reduce(4), int(num_bytes), machine).seconds
+
+    step = run(data_parallel([Layer(0, 0, 10**6), Layer(0, 0, 10**6, 2 * 10**6)], [[1, 0]], ring_all_reduce))
+    assert step.seconds == ring_all_reduce(3 * 10**6)
+
+
+def test_buckets_must_hold_every_layer_once():
+    for buckets in ([[1]], [[1, 0], [0]], [[2, 1, 0]], [[1, 0], []]):
+        with pytest.raises(ValueError, match="must be in one bucket"):
+            data_parallel([Layer(1, 1, 1)] * 2, buckets, NO_TIME[0])
+
+
+def test_a_sharded_optimizer_scatters_in_backward_and_gathers_after_the_update():
+    """ZeRO 1 and 2: reduce-scatters hide as all-reduces do, the gathers of new parameters are exposed."""
+    step = run(sharded_optimizer([Layer(1, 2, 1)] * 3, [[2], [1], [0]], lambda _: 1.0, lambda _: 0.5, optimizer=0.25))
+    assert step.seconds == 9 + 1 + 0.25 + 3 * 0.5
+    assert step.by_kind == {"reduce_scatter": (1, 2), "all_gather": (1.5, 0)}
+    order = [span.name for span in sorted(step.spans, key=lambda span: span.start) if span.kind == "all_gather"]
+    assert order == ["all-gather 2", "all-gather 1", "all-gather 0"]
+
+
+# --- FSDP -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sharded_step_gathers_twice_and_scatters_once_a_layer():
+    """As FSDP2 does; once with resharding off. Order on one stream: as torch launches them."""
+    layers = [Layer(1, 2, 1)] * 3
+    for reshard, gathers in ((True, 6), (False, 3)):
+        kinds = [task.kind for task in sharded(layers, *NO_TIME, reshard=reshard)]
+        assert (kinds.count("all_gather"), kinds.count("reduce_scatter")) == (gathers, 3)
+    tasks = sharded(layers, *NO_TIME, streams=1, prefetch=1)
+    launched = (
+        "gather 0, gather 1, gather 2, gather 2 again, gather 1 again, scatter 2, gather 0 again, scatter 1, scatter 0"
+    )
+    assert ", ".join(task.name for task in tasks if task.stream == "communication") == launched
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_free_communication_leaves_the_computing(seed):
+    layers = random_layers(random.Random(seed))
+    for prefetch in (0, 1, (2, 1)):
+        step = run(sharded(layers, *NO_TIME, optimizer=0.5, prefetch=prefetch))
+        assert step.seconds == pytest.approx(sum(layer.forward + layer.backward for layer in layers) + 0.5)
+
+
+def test_without_prefetch_every_gather_is_exposed_whole():
+    """L equal layers with f, b, gather g and scatter s <= g: L (2 g + f + b), and the last scatter s."""
+    f, b, g, s, num_layers = 1.0, 2.0, 0.75, 0.5, 5
+    step = run(sharded([Layer(f, b, 1)] * num_layers, lambda _: g, lambda _: s, prefetch=0))
+    assert step.seconds == num_layers * (2 * g + f + b) + s
+    assert step.by_kind["all_gather"] == (2 * num_layers * g, 0)
+
+
+def test_prefetch_exposes_the_first_gather_and_the_gap_between_gather_and_compute():
+    """One ahead: where computing is longer only the first gather of each pass and the last scatter are exposed; where
+    gathering is longer by a gap, each of the L - 1 other gathers of the pass exposes that gap."""
+    f, b, s, num_layers = 1.0, 2.0, 0.25, 5
+    for g in (0.5, 1.0, 1.5, 2.0, 3.0):
+        step = run(sharded([Layer(f, b, 1)] * num_layers, lambda _, g=g: g, lambda _: s, prefetch=1))
+        gaps = (num_layers - 1) * (max(g - f, 0) + max(g - b, 0))
+        assert step.by_kind["all_gather"].exposed == pytest.approx(2 * g + gaps)
+        assert step.seconds == pytest.approx(num_layers * (f + b) + 2 * g + gaps + s)
+
+
+def test_deeper_prefetch_helps_uneven_layers_and_not_even_ones():
+    """A short layer before a heavy one: two ahead, the heavy gather begins while a long layer computes."""
+    even, uneven = [Layer(1, 1, 1)] * 4, [Layer(4, 1, 1), Layer(0.5, 1, 1), Layer(1, 1, 4), Layer(1, 1, 1)]
+    for layers, gain in ((even, 0), (uneven, 3)):
+        one, two = (
+            run(sharded(layers, lambda size: size, lambda _: 0.0, prefetch=(ahead, 1))).seconds for ahead in (1, 2)
+        )
+        assert one - two == pytest.approx(gain)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_prefetch_is_never_slower_than_none(seed):
+    """Over random layers, on one stream and on two; on two streams each layer further ahead is never slower either."""
+    chance = random.Random(seed)
+    layers = random_layers(chance)
+    options = {"streams": chance.choice([1, 2]), "in_flight": chance.choice([1, 2, float("inf")])}
+    prices = [lambda num_bytes: num_bytes, lambda num_bytes: 0.7 * num_bytes]
+    seconds = [run(sharded(layers, *prices, prefetch=ahead, **options)).seconds for ahead in range(5)]
+    assert all(with_prefetch <= seconds[0] + NEARLY for with_prefetch in seconds)
+    if options["streams"] == 2:
+        assert all(deeper <= less_deep + NEARLY for less_deep, deeper in pairwise(seconds))
+
+
+def test_on_one_stream_a_gather_too_early_delays_a_scatter_that_the_next_layer_waits_for():
+    """Deeper prefetch can be slower than 1 where all collectives share a stream and one scatter may be in flight."""
+    layers = [Layer(0.1, 0.1, 1), Layer(0.1, 3, 1), Layer(0.1, 3, 1), Layer(0.1, 0.1, 1), Layer(0.1, 0.1, 1)]
+    seconds = [run(sharded(layers, lambda _: 1.0, lambda _: 0.7, prefetch=n, streams=1)).seconds for n in (0, 1, 3)]
+    assert seconds[1] < seconds[2] < seconds[0]
+
+
+def test_scatters_in_flight_are_limited():
+    """Backward of layer k begins only when the scatter of layer k + 1 + in_flight has ended."""
+    layers = [Layer(1, 1, 1)] * 6
+    for in_flight in (1, 2, float("inf")):
+        step = run(sharded(layers, NO_TIME[0], lambda _: 3.0, in_flight=in_flight))
+        at = {span.name: span for span in step.spans}
+        for k in range(6):
+            awaited = k + 1 + in_flight
+            if awaited <= 5:
+                assert at[f"backward {k}"].start == at[f"scatter {awaited}"].end
+            elif k < 5:
+                assert at[f"backward {k}"].start == at[f"backward {k + 1}"].end
+
+
+def test_without_resharding_the_second_gathers_are_saved():
+    """Without prefetch exactly their time; the backward pass then waits for no gather."""
+    layers = [Layer(1, 2, 1)] * 4
+    seconds = [run(sharded(layers, lambda _: 0.5, lambda _: 0.25, 0, 0, reshard)).seconds for reshard in (True, False)]
+    assert seconds[0] - seconds[1] == 4 * 0.5
+
+
+def test_options_that_make_no_sense_are_refused():
+    for options in ({"prefetch": -1}, {"prefetch": (1, -1)}, {"streams": 3}, {"in_flight": 0}):
+        with pytest.raises(ValueError, match="prefetch is 0 or more layers ahead"):
+            sharded([Layer(1, 1, 1)], *NO_TIME, **options)
