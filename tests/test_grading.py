@@ -97,6 +97,45 @@ DESERVED = {
     ),
     ("one_half", "07_topology"): ("0/20", ["chunk 2 on rank 0 lacks ranks 1, 2 and 3", "this is one half of it"]),
     ("rings", "07_topology"): ("17/20", ["22% more than the 160 microseconds", "It pays for 12 messages in a row"]),
+    ("full", "10_fsdp"): ("16/20, 4 to grade", []),
+    ("empty", "10_fsdp"): ("0/20", ["parameter_bytes is not written yet", "choose is not written yet"]),
+    ("partial", "10_fsdp"): (
+        "6/20",
+        [
+            "the block that is whole for a while is missing",
+            "leaves out the factor (P-1)/P",
+            "stage 3 does not fit: it needs 168 GB of 164 GB, optimizer state 93 GB; nor does any other",
+            "you leave out the block that is whole for a while",
+            "of equals take the stage that shards least",
+        ],
+    ),
+    ("shards_fully", "10_fsdp"): (
+        "5/20, 4 to grade",
+        [
+            "this divides from stage 2 on; which stage shards the parameters?",
+            "stage 3 does not move what stage 0 moves",
+            "you shard fully wherever that fits; is there need to?",
+            "stage 0 fits already: it needs 24 GB of 80 GB",
+            "stage 3 pays 1.5 times the bytes for nothing",
+        ],
+    ),
+    ("all_reduce_kept", "10_fsdp"): (
+        "4/20, 4 to grade",
+        [
+            "this divides by P - 1",
+            "activation_gb is in GB, 1e9 bytes; this takes GiB, 2**30",
+            "stage 1 does not all-reduce",
+            "of equals take the stage that shards least",
+        ],
+    ),
+    ("optimizer_is_16", "10_fsdp"): (
+        "3/20, 4 to grade",
+        [
+            "a number in bfloat16 has 2",
+            "16 bytes are what a parameter costs in all",
+            "you say 'none', but stage 3 fits: it needs 72 GB of 80 GB",
+        ],
+    ),
     ("malformed", "03_ring"): (
         "0/20",
         ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
