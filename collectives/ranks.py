@@ -25,12 +25,13 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from typing import Any
 
 import cloudpickle
 
 _swapping_main = threading.Lock()
+_preloaded = ["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.shared"]
 
 START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
 _TRANSPORTS = {"collectives.execute", "collectives.shared"}  # whose `_wait` knows `peer`, and for what in `words`
@@ -230,12 +231,21 @@ def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
     return None
 
 
+def preload(*modules: str) -> None:
+    """Have the fork server import `modules` too, once, so that no rank of any later run has to.
+
+    For what takes seconds to import: `torch._dynamo`, which every optimizer of torch's asks for at its first step, or
+    `torch.distributed.fsdp`. Call it before the first run; a server that has begun already is ended for a new one.
+    """
+    if new := [module for module in modules if module not in _preloaded]:
+        _preloaded.extend(new)
+        forkserver._forkserver._stop()  # of multiprocessing; does nothing if there is none yet
+
+
 def _fork_server() -> multiprocessing.context.BaseContext:
     """The context whose processes are forked from a server that has torch imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.shared"]
-    )
+    context.set_forkserver_preload(_preloaded)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
     return context
 

@@ -97,6 +97,39 @@ DESERVED = {
     ),
     ("one_half", "07_topology"): ("0/20", ["chunk 2 on rank 0 lacks ranks 1, 2 and 3", "this is one half of it"]),
     ("rings", "07_topology"): ("17/20", ["22% more than the 160 microseconds", "It pays for 12 messages in a row"]),
+    ("full", "08_data_parallel"): ("20/20", []),
+    ("empty", "08_data_parallel"): (
+        "0/20",
+        ["fill is not written yet", "ready_times is not written yet", "arrived is not written yet"],
+    ),
+    ("partial", "08_data_parallel"): (
+        "12/20",
+        [
+            "outgrown the bound already",
+            "lets all-reduces run side by side",
+            "where 0.1% is allowed",
+            "rank 0 launches its buckets in the order [0, 1], rank 1 in the order [1, 0]",
+        ],
+    ),
+    ("forward", "08_data_parallel"): (
+        "0/20",
+        [
+            "it begins with parameter 0",
+            "the backward pass begins with the last parameter",
+            "this is the sum over the ranks",
+            "but it is not launched then",
+        ],
+    ),
+    ("no_overlap", "08_data_parallel"): (
+        "5/20",
+        [
+            "parameter 2 with its 8 still fits exactly",
+            "a bucket need not wait for it",
+            "as soon as it is full",
+            "A single bucket begins when the backward pass has ended",
+            "waits for an all-reduce while the backward pass is still running",
+        ],
+    ),
     ("full", "10_fsdp"): ("16/20, 4 to grade", []),
     ("empty", "10_fsdp"): ("0/20", ["parameter_bytes is not written yet", "choose is not written yet"]),
     ("partial", "10_fsdp"): (

@@ -279,3 +279,16 @@ def test_the_same_file_runs_under_torchrun(tmp_path):
     assert alone.stdout == "[3.0, 3.0]\n", alone.stderr
     assert launched.returncode == 0, launched.stderr
     assert launched.stdout.count("[3.0, 3.0]") == 2, "each rank prints what all of them returned"
+
+
+def imported(rank, world_size, module):
+    return module in sys.modules
+
+
+def test_what_is_preloaded_is_imported_in_every_rank_also_if_ranks_ran_before():
+    assert ranks.run(imported, 2, "wave") == [False, False]
+    ranks.preload("wave")
+    assert ranks.run(imported, 2, "wave") == [True, True]
+    server = ranks.forkserver._forkserver._forkserver_pid
+    ranks.preload("wave", "torch.distributed")
+    assert ranks.forkserver._forkserver._forkserver_pid == server, "nothing new: the server goes on"

@@ -12,6 +12,8 @@ from collectives.held import BytesHeld
 from collectives.training import memory, sharded, tiny, traffic
 from collectives.wire import BytesSent
 
+ranks.preload("torch._dynamo")  # which torch's optimizers ask for
+
 STAGES = [sharded.Replicated, sharded.ZeRO1, sharded.ZeRO2, sharded.ZeRO3]
 WORLD_SIZES = [2, 3, 4]
 UNITS = [[tensor.numel() for tensor in block.parameters()] for block in tiny.model()]
