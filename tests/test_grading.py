@@ -130,6 +130,39 @@ DESERVED = {
             "waits for an all-reduce while the backward pass is still running",
         ],
     ),
+    ("full", "09_zero"): ("20/20", []),
+    ("empty", "09_zero"): (
+        "0/20",
+        ["shard_bounds is not written yet", "update is not written yet", "arrived is not written yet"],
+    ),
+    ("partial", "09_zero"): (
+        "10/20",
+        [
+            "gives shards of 2, so 2 elements belong to no rank: round the length of a shard up, and pad",
+            "it was rounded to bf16; update the fp32 master, and round only what you return",
+            "The bf16 parameters are updated instead of the fp32 masters",
+            "rank 0 sends 1.5 times what DDP sends",
+        ],
+    ),
+    ("zero_1", "09_zero"): (
+        "15/20",
+        [
+            "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: is the full buffer freed?",
+            "this is the sum up to rounding, but not to the bit",
+        ],
+    ),
+    ("not_gathered", "09_zero"): (
+        "8/20",
+        ["its master has 6 numbers, but keeps 48 bytes alive, not 24", "in shard 1: were they gathered?"],
+    ),
+    ("no_mean", "09_zero"): (
+        "12/20",
+        [
+            "the sum was not divided by the number of ranks",
+            "its shard is 18,912",
+            "do the shards of all passes add up?",
+        ],
+    ),
     ("full", "10_fsdp"): ("16/20, 4 to grade", []),
     ("empty", "10_fsdp"): ("0/20", ["parameter_bytes is not written yet", "choose is not written yet"]),
     ("partial", "10_fsdp"): (

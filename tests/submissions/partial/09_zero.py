@@ -1,0 +1,40 @@
+# ruff: noqa: F821
+# %% ownership
+def shard_bounds(num_elements, rank, world_size):
+    size = num_elements // world_size
+    return rank * size, rank * size + size
+
+
+def optimizer_state(parameters, rank, world_size):
+    begin, end = shard_bounds(len(parameters), rank, world_size)
+    master = parameters[begin:end].float()
+    return State(master, torch.zeros_like(master), torch.zeros_like(master))
+
+
+# %% update
+def update(state, summed, world_size):
+    state.steps += 1
+    gradient = summed.float() / world_size
+    state.mean = 0.9 * state.mean + 0.1 * gradient
+    state.square = 0.999 * state.square + 0.001 * gradient**2
+    mean, square = state.mean / (1 - 0.9**state.steps), state.square / (1 - 0.999**state.steps)
+    parameters = state.master.bfloat16()
+    parameters -= 0.01 * mean / (square**0.5 + 1e-8)
+    state.master = parameters.float()
+    return parameters
+
+
+# %% zero-2
+def arrived(rank, world_size, unit, tensor):
+    if unit.collect(tensor):
+        execute(ring.all_reduce(world_size), unit.gradients)
+        shard = unit.gradients.chunk(world_size)[rank].clone()
+        unit.reduced = shard if unit.reduced is None else unit.reduced + shard
+        unit.gradients = None
+
+
+def step(rank, world_size, units, update):
+    for unit in units:
+        unit.parameters.chunk(world_size)[rank].copy_(update(unit.state, unit.reduced, world_size))
+        unit.reduced = None
+        execute(ring.all_gather(world_size), unit.parameters)
