@@ -206,7 +206,7 @@ class Schedule:
         world_size: int,
         num_chunks: int,
         rank_zero: Callable[[], Iterable[list[Transfer]]],
-        collective: str,
+        collective: str | None,
         name: str,
     ) -> Schedule:
         """A schedule in which all ranks do the same: rank r does what rank 0 does, with all numbers r further round.
@@ -218,7 +218,7 @@ class Schedule:
         if num_chunks not in (1, world_size):
             raise ScheduleError(f"{name}: all ranks do the same with {world_size} chunks or 1, not with {num_chunks}")
         rank_zero = partial(_checked, rank_zero, name)
-        steps = partial(_rotated, world_size, num_chunks, rank_zero, collective)
+        steps = partial(_rotated, world_size, num_chunks, rank_zero, collective or "")
         return cls(world_size, num_chunks, steps, name, collective, rank_zero=rank_zero)
 
     def __iter__(self) -> Iterator[Step]:

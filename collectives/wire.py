@@ -62,6 +62,7 @@ class BytesSent(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if any(kind.__name__ == "DTensor" for kind in types):
             return NotImplemented  # it then calls, one by one, what this rank does with its own part
+        result = operation(*args, **(kwargs or {}))
         if operation.namespace in ("c10d", "_c10d_functional"):
             name = operation.__name__.split(".")[0]
             if name == "send":
@@ -71,8 +72,8 @@ class BytesSent(TorchDispatchMode):
             elif name in NAMES:
                 name = NAMES[name]
                 self.collectives[name] += 1
-                self.payloads[name] += max(map(_num_bytes, args[:2]))  # of what goes in and what comes out
-        return operation(*args, **(kwargs or {}))
+                self.payloads[name] += max(map(_num_bytes, (*args[:2], result)))  # of what goes in and what comes out
+        return result
 
 
 def _num_bytes(argument) -> int:

@@ -147,7 +147,7 @@ DESERVED = {
     ("zero_1", "09_zero"): (
         "15/20",
         [
-            "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: is the full buffer freed?",
+            "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: is the full buffer",
             "this is the sum up to rounding, but not to the bit",
         ],
     ),

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from collectives.training.shardings import AXES, PARTIAL, REPLICATED, Move, derive, every, laid_out, run
+from collectives.training.shardings import AXES, PARTIAL, REPLICATED, Move, derive, derive_pair, every, laid_out, run
 
 SIZES = {"rows": 12, "inner": 24, "columns": 36}
 X = np.arange(12 * 24).reshape(12, 24)
@@ -69,3 +69,38 @@ def test_what_cannot_be_is_refused_in_words():
 
 def test_there_are_27():
     assert set(every()) == set(product(*[(REPLICATED, *axes) for axes in AXES.values()]))
+
+
+WIDE = {"rows": 12, "inner": 24, "hidden": 96, "columns": 24}
+
+
+@pytest.mark.parametrize(
+    "cut, collectives, sent",
+    [
+        (("columns", "inner"), ["all_reduce"], 2),
+        (("columns", "columns"), ["all_gather", "all_gather"], 4 + 1),
+        (("inner", "inner"), ["reduce_scatter", "all_reduce"], 4 + 2),
+        (("inner", "columns"), ["all_reduce", "all_gather"], 8 + 1),
+    ],
+)
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_two_products_in_a_row_are_cheapest_by_columns_and_then_by_rows(cut, collectives, sent, world_size):
+    """In parts of what an all-gather of X would send; the hidden layer is four times as wide. The weights stay."""
+    pair = derive_pair(*cut, WIDE, world_size)
+    assert pair.collectives == collectives
+    assert pair.sent(world_size) == sent * 12 * 24 * (world_size - 1) / world_size
+    assert pair.first.w.collective is pair.second.w.collective is None
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("cut", list(product((REPLICATED, "inner", "columns"), repeat=2)))
+def test_between_two_products_there_are_finished_sums_that_the_second_can_take(cut, world_size):
+    """Carried out with a bend in between, each pair gives every rank the whole of Z."""
+    first, second = derive_pair(*cut, WIDE, world_size)[:2]
+    random = np.random.default_rng(0)
+    x, a, b = (random.integers(-9, 9, shape) for shape in ((12, 24), (24, 96), (96, 24)))
+    between = run(first, x, a, world_size)
+    wanted = laid_out(Move("Y", first.y.after, None), x @ a, world_size)
+    assert all((have == want).all() for have, want in zip(between, wanted, strict=True))
+    for have in run(second, abs(x @ a), b, world_size):
+        np.testing.assert_array_equal(have, abs(x @ a) @ b)

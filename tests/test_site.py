@@ -140,7 +140,7 @@ def test_every_figure_of_a_page_is_stepped_from_the_keyboard(browser, site, name
     page = context.new_page()
     page.goto(f"{site}/{name}.html")
     players = page.locator("collective-player")
-    assert players.count() == len(re.findall(r"^draw\(", (BOOK / f"{name}.md").read_text(), flags=re.MULTILINE))
+    assert players.count() == len(re.findall(r"^(?:draw|blocks\.\w+|routing\.\w+)\(", (BOOK / f"{name}.md").read_text(), flags=re.MULTILINE))
     for player in players.all():
         said = player.locator(".still li").all_text_contents()
         player.locator("button").first.focus()

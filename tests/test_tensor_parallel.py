@@ -118,31 +118,53 @@ def test_ring_attention_equals_full_attention_forward_and_backward(world_size):
 
 
 def torchs_own(rank, world_size):
-    """The same block split by torch: how far it is off the dense one, and the collectives each way."""
+    """The same block split by torch, by three plans: how far it is off the dense one, and the collectives each way."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
 
-    dense, part = dense_block(), dense_block()
-    mesh = init_device_mesh("cpu", (world_size,))
-    plan = {"halves.*.first.*": ColwiseParallel(), "halves.*.second": RowwiseParallel()}
-    parallelize_module(part, mesh, plan)
-    whole, x = tokens().requires_grad_(), tokens().requires_grad_()
-    wanted = dense(whole)
+    def enter(layout):
+        return {"halves.*": PrepareModuleInput(input_layouts=(layout,), desired_input_layouts=(Replicate(),))}
+
+    first, second = {"halves.*.first.*": ColwiseParallel()}, {"halves.*.second": RowwiseParallel()}
+    rows_out = {"halves.*.second": RowwiseParallel(output_layouts=Shard(0))}
+    plans = {
+        "weights": {**first, **second},
+        "inputs": {**enter(Replicate()), **first, **second},
+        "sequence": {"norms.*": SequenceParallel(sequence_dim=0), **enter(Shard(0)), **first, **rows_out},
+    }
+    mesh, whole, seen = init_device_mesh("cpu", (world_size,)), tokens().requires_grad_(), {}
+    wanted = dense_block()(whole)
     wanted.square().sum().backward()
-    with BytesSent() as forward:
-        y = part(x)
-    with BytesSent() as backward:
-        y.square().sum().backward()
-    error = max((y - wanted).abs().max().item(), (x.grad - whole.grad).abs().max().item())
-    return error, dict(forward.collectives), dict(backward.collectives), dict(forward.payloads)
+    for name, plan in plans.items():
+        part = parallelize_module(dense_block(), mesh, plan)
+        own = slice(rank * TOKENS // world_size, (rank + 1) * TOKENS // world_size)
+        rows = own if name == "sequence" else slice(None)
+        x = tokens()[rows].clone().requires_grad_()
+        with BytesSent() as forward:
+            y = part(x)
+        with BytesSent() as backward:
+            y.square().sum().backward()
+        error = max((y - wanted[rows]).abs().max().item(), (x.grad - whole.grad[rows]).abs().max().item())
+        ways = [(dict(way.collectives), dict(way.payloads)) for way in (forward, backward)]
+        seen[name] = error, *ways
+    return seen
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_torchs_own_split_calls_the_same_collectives_for_the_same_values(world_size):
-    """But backward torch reduces for each of queries, keys and values, where f stands before all three."""
-    payload = 2 * ITEMSIZE * TOKENS * WIDTH
-    for error, forward, backward, payloads in ranks.run(torchs_own, world_size):
-        assert error < 1e-9
-        assert forward == {"all_reduce": 2}
-        assert payloads == {"all_reduce": payload}
-        assert backward == {"all_reduce": 4}
+    """But backward torch reduces for each of queries, keys and values, unless told of the input of all three."""
+    payload = ITEMSIZE * TOKENS * WIDTH
+    twice = {"all_reduce": 2}, {"all_reduce": 2 * payload}
+    both = {"all_gather": 2, "reduce_scatter": 2}, {"all_gather": 2 * payload, "reduce_scatter": 2 * payload}
+    for seen in ranks.run(torchs_own, world_size):
+        assert all(error < 1e-9 for error, _, _ in seen.values())
+        assert seen["weights"][1:] == (twice, ({"all_reduce": 4}, {"all_reduce": 4 * payload}))
+        assert seen["inputs"][1:] == (twice, twice)
+        assert seen["sequence"][1:] == (both, both)

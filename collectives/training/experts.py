@@ -64,6 +64,15 @@ def auxiliary_loss(routing: Routing) -> torch.Tensor:
     return routing.probabilities.shape[1] * (share * routing.probabilities.mean(0)).sum()
 
 
+def send_order(routing: Routing) -> torch.Tensor:
+    """What travels, in the order in which it leaves: places among tokens x k (token x k + choice), int [at most that].
+
+    By expert, and so by rank; those for one expert in the order of the tokens. What has weight 0 stays.
+    """
+    place = routing.weights.flatten().nonzero().flatten()
+    return place[routing.experts.flatten()[place].argsort(stable=True)]
+
+
 class ExpertParallel(nn.Module):
     """A layer of experts, the same number on every rank: expert e lives on rank e // (experts a rank)."""
 
@@ -73,8 +82,7 @@ class ExpertParallel(nn.Module):
 
     def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
         """Each token's weighted answers, summed: [tokens, width]. Dropped tokens (of weight 0) do not travel."""
-        place = routing.weights.flatten().nonzero().flatten()  # of those that travel, among tokens x k
-        place = place[routing.experts.flatten()[place].argsort(stable=True)]  # by expert, and so by rank
+        place = send_order(routing)
         token = place // routing.experts.shape[1]
         counts = self.counts(routing.experts.flatten()[place])  # [ranks, ranks, experts a rank]: from, to, which
         blocks = counts.sum(-1).tolist()

@@ -83,11 +83,19 @@ class Plan(NamedTuple):
         return sum(move.sent(sizes, world_size) for move in self)
 
 
-def derive(x: Layout, w: Layout, y: Layout, sizes: Mapping[str, int] | None = None, world_size: int = 4) -> Plan:
+def derive(
+    x: Layout,
+    w: Layout,
+    y: Layout,
+    sizes: Mapping[str, int] | None = None,
+    world_size: int = 4,
+    weights_stay: bool = False,
+) -> Plan:
     """The plan that sends least, from X and W in the layouts `x` and `w` to Y in the layout `y`.
 
     `sizes`: as for `Plan.sent`, by default all equal; the answer depends on them where it is cheaper to move the
-    smaller matrix. Of plans that send as little, the one with the fewest collectives.
+    smaller matrix. `weights_stay`: W is not to be sent, as in tensor parallelism. Of plans that send as little, the
+    one with the fewest collectives.
     """
     for matrix, layout in zip(AXES, (x, w, y), strict=True):
         if layout is not REPLICATED and layout not in AXES[matrix]:
@@ -96,6 +104,7 @@ def derive(x: Layout, w: Layout, y: Layout, sizes: Mapping[str, int] | None = No
     plans = [
         Plan(Move("X", x, left), Move("W", w, right), Move("Y", made, y)) for (left, right), made in PRODUCTS.items()
     ]
+    plans = [plan for plan in plans if not (weights_stay and plan.w.collective)]
     return min(plans, key=lambda plan: (plan.sent(sizes, world_size), len(plan.collectives)))
 
 
@@ -103,6 +112,54 @@ def every(sizes: Mapping[str, int] | None = None, world_size: int = 4) -> dict[t
     """The plan for each of the 27 layouts of X, W and Y."""
     layouts = product(*[(REPLICATED, *axes) for axes in AXES.values()])
     return {wanted: derive(*wanted, sizes, world_size) for wanted in layouts}
+
+
+class Pair(NamedTuple):
+    """Two products in a row, Z = h(X A) B, as an MLP has them: X and Z on all ranks, h of each element by itself.
+
+    `sizes`: the lengths of "rows", "inner" (of X and A), "hidden" (of A and B) and "columns" (of B and Z).
+    """
+
+    first: Plan
+    second: Plan
+    sizes: Mapping[
+        str, int
+    ]  # lengths of "rows", "inner" (of X and A), "hidden" (of A and B) and "columns" (of B and Z)
+
+    @property
+    def collectives(self) -> list[str]:
+        """What is called, in order."""
+        return self.first.collectives + self.second.collectives
+
+    def sent(self, world_size: int) -> float:
+        """The elements that a rank sends in all of them."""
+        return sum(
+            plan.sent(sizes, world_size)
+            for plan, sizes in zip((self.first, self.second), _of_each(self.sizes), strict=True)
+        )
+
+
+def derive_pair(a: Layout, b: Layout, sizes: Mapping[str, int], world_size: int = 4) -> Pair:
+    """The pair of plans that sends least where A and B lie so and are not sent. `sizes`: as for `Pair`.
+
+    Between the products Y = X A may lie anyhow, but as finished sums: h of a term is no term of h.
+    """
+    first, second = _of_each(sizes)
+    between = {REPLICATED: REPLICATED, "rows": "rows", "columns": "inner"}  # as the first's Y, as the second's X
+    pairs = [
+        Pair(
+            derive(REPLICATED, a, made, first, world_size, weights_stay=True),
+            derive(taken, b, REPLICATED, second, world_size, weights_stay=True),
+            sizes,
+        )
+        for made, taken in between.items()
+    ]
+    return min(pairs, key=lambda pair: (pair.sent(world_size), len(pair.collectives)))
+
+
+def _of_each(sizes: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """The axes of X A and of Y B, each by the names that they have in a single product."""
+    return {**sizes, "columns": sizes["hidden"]}, {**sizes, "inner": sizes["hidden"]}
 
 
 def run(plan: Plan, x: np.ndarray, w: np.ndarray, world_size: int) -> list[np.ndarray]:
