@@ -18,6 +18,7 @@ SCREENS = {"phone": {"width": 390, "height": 844}, "wide": {"width": 1400, "heig
 
 CODE_IN_SOURCE = re.compile(r"^```(?!\{math\}).*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 MATH_IN_SOURCE = re.compile(r"\$[^$\n]+\$|\$\$|\{math\}|\\begin\{")
+FIGURE = re.compile(r"^(?:draw|blocks\.\w+|routing\.\w+)\(", re.MULTILINE)
 RAW_MATH = re.compile(r"\$\w{1,3}\$|\$[^$\n]*[\\^_{][^$\n]*\$|\\\(|\\\[")
 
 every_page = pytest.mark.parametrize("name", PAGES)
@@ -133,14 +134,14 @@ def test_icons_come_from_the_small_font(look, name):
 STEP_THROUGH = ["End", "Home", *["ArrowRight"] * 3, "ArrowLeft"]
 
 
-@pytest.mark.parametrize("name", [name for name in CHAPTERS if "draw(" in (BOOK / f"{name}.md").read_text()])
+@pytest.mark.parametrize("name", [name for name in CHAPTERS if FIGURE.search((BOOK / f"{name}.md").read_text())])
 def test_every_figure_of_a_page_is_stepped_from_the_keyboard(browser, site, name):
     """Each key press shows another step, and the figure says that step's sentence, the one the library wrote."""
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()
     page.goto(f"{site}/{name}.html")
     players = page.locator("collective-player")
-    assert players.count() == len(re.findall(r"^(?:draw|blocks\.\w+|routing\.\w+)\(", (BOOK / f"{name}.md").read_text(), flags=re.MULTILINE))
+    assert players.count() == len(FIGURE.findall((BOOK / f"{name}.md").read_text()))
     for player in players.all():
         said = player.locator(".still li").all_text_contents()
         player.locator("button").first.focus()

@@ -1,0 +1,348 @@
+"""Torch's FSDP2 (`fully_shard`), with what it takes to look inside: our own collectives, memory by kind, a real trace.
+
+    model = shard(tiny.model(), gather=AllGather(), scatter=ReduceScatter())  # on every rank
+    optimizer = torch.optim.AdamW(model.parameters())                         # of the shards
+    train(model, optimizer, steps=range(3))
+
+FSDP2 takes its collectives as two objects (`set_custom_all_gather`, `set_custom_reduce_scatter`). Ours are schedules,
+executed message by message, so that what each rank sends to whom can be counted; the backend's own work as well, of
+course, and a rank's device is the one its backend needs: the same code runs over gloo and over NCCL.
+
+Torch's FSDP takes seconds to import. Hence it is imported where it is used, and `ranks.preload(*IMPORTS)` spares every
+fresh rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..algorithms import ring
+from ..execute import execute
+from ..wire import BytesSent
+from . import quantized, tiny
+from .timeline import Span
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+IMPORTS = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.checkpoint")
+"""What this module and torch's FSDP import when they are first used."""
+
+
+def device() -> torch.device:
+    """Where this rank computes: on its GPU if the process group is NCCL's, and on the CPU elsewhere."""
+    on_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def mesh(*sizes: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
+    """All ranks as a grid of these sizes, numbered row by row, on the device that this rank computes on."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device().type, sizes, mesh_dim_names=names)
+
+
+def shard(
+    model: nn.Sequential,
+    units: Iterable[nn.Module] | None = None,
+    gather: AllGather | None = None,
+    scatter: ReduceScatter | None = None,
+    **options,
+) -> nn.Sequential:
+    """Make `model` an FSDP2 module, in place, each of `units` (by default its children) gathered as one.
+
+    `gather`, `scatter`: the collectives to use instead of the backend's own. `options`: those of `fully_shard`, such as
+    `mesh` (by default all ranks in a row), `reshard_after_forward` and `mp_policy`.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    if next(model.parameters()).device != device():
+        model.to(device())
+    if "mesh" not in options:
+        options["mesh"] = mesh(dist.get_world_size())
+    sharded = [*(model if units is None else units), model]
+    for module in sharded:  # from the inside out: a module takes what those inside it have left
+        fully_shard(module, **options)
+        if gather:
+            module.set_custom_all_gather(gather)
+        if scatter:
+            module.set_custom_reduce_scatter(scatter)
+    return model
+
+
+def backward(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Forward and backward pass over this rank's part of `tiny`'s batch of a step, in `dtype`; its loss, detached."""
+    batch = tiny.batch(step, dist.get_rank(), dist.get_world_size(), dtype=dtype)
+    loss = tiny.loss(model, *(tensor.to(device()) for tensor in batch))
+    loss.backward()
+    return loss.detach()
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, steps: Iterable[int], dtype: torch.dtype = torch.float32
+) -> list[float]:
+    """Train on `tiny`'s batches of `steps`; return the loss before each step, over all ranks' rows."""
+    losses = []
+    for step in steps:
+        losses.append(backward(model, step, dtype))
+        optimizer.step()
+        optimizer.zero_grad()
+    total = torch.stack(losses)
+    dist.all_reduce(total)
+    return (total / dist.get_world_size()).tolist()
+
+
+def padded_elements(module: nn.Module, world_size: int) -> int:
+    """How many elements FSDP2 gathers of a unit: it cuts every tensor along its first dimension, padded to divide."""
+    rows = ((tensor.shape[0], tensor[0].numel()) for tensor in module.parameters())
+    return sum(-(-length // world_size) * world_size * each for length, each in rows)
+
+
+def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
+    """Whether each unit, before it computes, begins the gather of the one that comes after it; in both directions.
+
+    Either way gathers are launched and waited for apart, so that the backend works on them in a thread (gloo) or on a
+    stream (NCCL) of its own. Not for our own collectives, which return when they are done. (On a GPU the next gather is
+    launched early even when this is off, in the forward pass: the CPU, which launches, runs ahead of the GPU.)
+    """
+    units = list(model)
+    for number, unit in enumerate(units):
+        unit._set_unshard_async_op(True)
+        unit.set_modules_to_forward_prefetch(units[number + 1 : number + 2] if on else [])
+        # An empty list would mean torch's own choice, which is to prefetch; itself a unit has gathered already.
+        unit.set_modules_to_backward_prefetch(units[number - 1 : number] if on and number else [unit])
+    return model
+
+
+# --- our collectives under FSDP2 --------------------------------------------------------------------------------
+
+
+class _Collective:
+    """What FSDP2 asks of a collective, with `to`: the bytes sent so far to each peer, by its number among all ranks."""
+
+    def __init__(self):
+        self.to: Counter[int] = Counter()
+        self._allocated: list[weakref.ref[torch.Tensor]] = []
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A buffer for FSDP2 to fill or to read."""
+        buffer = torch.empty(*size, dtype=dtype, device=device)
+        self._allocated = [*map(weakref.ref, self.buffers), weakref.ref(buffer)]
+        return buffer
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """Those that it has allocated and that are still alive."""
+        return [buffer for known in self._allocated if (buffer := known()) is not None]
+
+    def leaving(self, ranks_per_node: int) -> int:
+        """Bytes sent to ranks of other nodes, if each node has so many, numbered in turn."""
+        node = dist.get_rank() // ranks_per_node
+        return sum(num_bytes for peer, num_bytes in self.to.items() if peer // ranks_per_node != node)
+
+    def _counted(self, send: Callable[[], torch.Tensor | None], group: dist.ProcessGroup) -> torch.Tensor | None:
+        with BytesSent() as sent:
+            result = send()
+        for peer, num_bytes in sent.to.items():
+            self.to[dist.get_process_group_ranks(group)[peer]] += num_bytes
+        return result
+
+
+class AllGather(_Collective):
+    """FSDP2's all-gather as our ring; with `bits`, of rounded numbers where the ring leaves a node.
+
+    `ranks_per_node`: by default every rank is a node of its own.
+    """
+
+    def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
+        super().__init__()
+        self.bits, self.ranks_per_node = bits, ranks_per_node
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> None:
+        """`input_tensor` is this rank's part of `output_tensor`, in its place."""
+        nodes = {rank // self.ranks_per_node for rank in dist.get_process_group_ranks(group)}
+        if self.bits and len(nodes) > 1:
+            gathered = self._counted(lambda: quantized.all_gather(input_tensor, self.bits, group=group), group)
+            output_tensor.copy_(gathered)
+        else:
+            self._counted(lambda: execute(ring.all_gather(group.size()), output_tensor, group), group)
+
+
+class ReduceScatter(_Collective):
+    """FSDP2's reduce-scatter as our ring; with `bits`, of rounded numbers, summed in the node first, then across.
+
+    `ranks_per_node`: by default every rank is a node of its own.
+    """
+
+    def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
+        super().__init__()
+        self.bits, self.ranks_per_node = bits, ranks_per_node
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp,
+        async_op: bool = False,
+    ) -> None:
+        """`input_tensor` may be overwritten: FSDP2 has copied the gradients into it."""
+        output_tensor.copy_(self._counted(lambda: self._reduced(input_tensor, group), group))
+        if op == dist.ReduceOp.AVG:
+            output_tensor.div_(group.size())
+
+    def _reduced(self, values: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        if self.bits:
+            return quantized.reduce_scatter_in_two(values, self.ranks_per_node, self.bits, group=group)
+        execute(ring.reduce_scatter(group.size()), values, group)
+        return values.view(group.size(), -1)[group.rank()]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def kinds(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *collectives: _Collective
+) -> Callable[[], Mapping[str, Iterable[torch.Tensor]]]:
+    """What FSDP2 holds, by kind, for `held.BytesHeld`.
+
+    "parameters": the shards. "optimizer": its state. "gathered": whole parameters, registered with the model only as
+    long as they are there. "secondary": shards of a node, which are there between the passes if `reshard_after_forward`
+    is a number. "gradients": of all. "buffers": what `collectives` have allocated beside these.
+    """
+    shards = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known = set(shards)
+
+    def now() -> dict[str, list[torch.Tensor]]:
+        gathered = [parameter for parameter in model.parameters() if _local(parameter) is parameter]
+        others = [parameter for parameter in model.parameters() if _local(parameter) is not parameter]
+        with_gradient = [tensor for tensor in (*shards, *gathered) if tensor.grad is not None]
+        return {
+            "parameters": list(map(_local, shards)),
+            "optimizer": [_local(value) for state in optimizer.state.values() for value in state.values()],
+            "gathered": gathered,
+            "secondary": [_local(parameter) for parameter in others if parameter not in known],
+            "gradients": [_local(tensor.grad) for tensor in with_gradient],
+            "buffers": [buffer for collective in collectives for buffer in collective.buffers],
+        }
+
+    return now
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a DTensor; another tensor is its own."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+# --- what a step does, and when ---------------------------------------------------------------------------------
+
+_SAYS_UNIT = re.compile(r"FSDP::(pre_forward|pre_backward|all_gather|post_backward_reduce) \((\d+)\)")
+_PASSES = {"pre_forward": "forward", "pre_backward": "backward"}
+_IN_THE_BACKEND = ("gloo:all_gather", "gloo:all_reduce")  # gloo's reduce-scatter is an all-reduce inside
+
+
+def trace(step: Callable[[], object]) -> list[Span]:
+    """Profile a forward and a backward pass of an FSDP2 model over gloo, as spans for `timeline.Timeline.measured`.
+
+    Spans are named as those of `timeline.sharded`: "gather 2", "forward 2", "gather 2 again", "backward 2" and
+    "scatter 2" for unit 2. Communication lasts from its launch until the backend's thread is through. Computing lasts
+    from a unit's first matrix product to its last. Raises `RuntimeError` over another backend, whose events differ.
+    """
+    if dist.get_backend() != "gloo":
+        raise RuntimeError(f"trace reads the events of gloo, not of {dist.get_backend()}: run it with backend='gloo'")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it reports to stderr that it begins and ends
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        step()
+    events = sorted(profiled.events(), key=lambda event: event.time_range.start)
+    ends = {name: deque(event.time_range.end for event in events if event.name == name) for name in _IN_THE_BACKEND}
+    spans: dict[str, Span] = {}
+    computes = gathers = scatters = ""
+    for event in events:
+        begin, end = event.time_range.start, event.time_range.end
+        if said := _SAYS_UNIT.fullmatch(event.name):
+            what, unit = said.groups()
+            if what in _PASSES:
+                computes = f"{_PASSES[what]} {unit}"
+            elif what == "all_gather":
+                gathers = f"gather {unit} again" if f"gather {unit}" in spans else f"gather {unit}"
+            else:
+                scatters = f"scatter {unit}"
+        elif event.name == "c10d::_allgather_base_":
+            spans[gathers] = _span(gathers, "all-gather", begin, ends["gloo:all_gather"].popleft(), "all_gather")
+        elif event.name == "c10d::_reduce_scatter_base_":
+            until = ends["gloo:all_reduce"].popleft()
+            spans[scatters] = _span(scatters, "reduce-scatter", begin, until, "reduce_scatter")
+        elif event.name in ("aten::addmm", "aten::mm"):
+            known = spans.get(computes)
+            first = known.start * 1e6 if known else begin
+            spans[computes] = _span(computes, "compute", first, end, computes.split()[0])
+    return sorted(spans.values(), key=lambda span: span.start)
+
+
+def _span(name: str, lane: str, begin: float, end: float, kind: str) -> Span:
+    """From the profiler's microseconds."""
+    return Span(name, lane, begin / 1e6, (end - begin) / 1e6, kind)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    """Write what all ranks hold to `folder`: every rank its own shards, to a file of its own."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    checkpoint.save(parts, checkpoint_id=folder)
+
+
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    """Read what `save` has written, on any number of ranks: every rank reads what belongs to its shards."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    checkpoint.load(parts, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
+
+
+# --- ranks that do not exist ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def pretended(world_size: int) -> Iterator[DeviceMesh]:
+    """Be rank 0 of `world_size` ranks of which there is no other: yields their mesh, for `shard`.
+
+    Collectives return at once, and tensors have shapes and dtypes, but no memory. What is called, on how many bytes,
+    and what would rest on this rank is as it would be; times and values are not. Leaves this process without a group.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    ranks = mesh(world_size)  # real tensors are used to make it
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield ranks
+    finally:
+        dist.destroy_process_group()

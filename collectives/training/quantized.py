@@ -1,0 +1,183 @@
+"""Collectives that send fewer bits: numbers rounded to 8 or 4 bits, block by block, as in ZeRO++.
+
+A **block** of neighbouring numbers shares one step, its largest magnitude divided by the largest code, and each number
+travels as the nearest multiple of that step: at most half a step from the truth. Codes and steps of a row are packed
+into one message, which our own schedules carry.
+
+Source: G. Wang et al., “ZeRO++: Extremely Efficient Collective Communication for Giant Model Training”, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..algorithms import pairwise, ring
+from ..execute import execute
+from ..schedule import Schedule, Step
+
+BLOCK = 64  # numbers that share a step
+STEP_BYTES = 4  # a step is an fp32 number
+SLACK = 1 + 2**-14  # fp32 rounds too, when it divides by a step: 127 steps are off by some 2**-17 of one
+
+
+def message_bytes(num_elements: int, bits: int = 8, block: int = BLOCK) -> int:
+    """The bytes of a packed row: `bits` for each number, and a step for each block, the last of which may be short."""
+    _check(bits, block)
+    return -(-num_elements * bits // 8) + STEP_BYTES * -(-num_elements // block)
+
+
+def pack(rows: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
+    """Floats [rows, n] -> messages, uint8 [rows, message_bytes(n)]: the codes of a row, then its steps.
+
+    A number that is not finite spoils its block, and a ValueError says so: there is no largest magnitude to divide.
+    """
+    if not torch.isfinite(rows).all():
+        raise ValueError("some numbers are not finite: a block that holds one has no step")
+    steps = _steps(rows, bits, block)
+    each = _per_number(steps, rows.shape[1], block)
+    largest = _largest(bits)
+    codes = torch.where(each > 0, rows.float() / each, 0).round().clamp(-largest, largest)
+    codes = (codes + largest + 1).to(torch.uint8)  # 0 is never used: as many codes below zero as above
+    if bits == 4:
+        codes = torch.nn.functional.pad(codes, (0, codes.shape[1] % 2))
+        codes = codes[:, 0::2] | codes[:, 1::2] << 4
+    return torch.cat([codes, steps.view(torch.uint8)], dim=1)
+
+
+def unpack(messages: torch.Tensor, num_elements: int, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
+    """Messages of `pack`, uint8 [rows, ...] -> what they say, fp32 [rows, num_elements]."""
+    expected = message_bytes(num_elements, bits, block)
+    if messages.shape[1] != expected:
+        raise ValueError(f"a message of {num_elements} numbers has {expected} bytes, not {messages.shape[1]}")
+    blocks = -(-num_elements // block)
+    codes, steps = messages.split([expected - STEP_BYTES * blocks, STEP_BYTES * blocks], dim=1)
+    if bits == 4:
+        codes = torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)[:, :num_elements]
+    steps = steps.flatten().clone().view(torch.float32).view(-1, blocks)  # a copy: fp32 begins at a multiple of 4 bytes
+    return (codes.float() - (_largest(bits) + 1)) * _per_number(steps, num_elements, block)
+
+
+def rounded(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
+    """What arrives of flat `values`: fp32 of the same length."""
+    return unpack(pack(values[None], bits, block), len(values), bits, block)[0]
+
+
+def bound(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
+    """How far `rounded` may be from each of flat `values`: half a step, fp32 of the same length."""
+    return _per_number(_steps(values[None], bits, block), len(values), block)[0] / 2 * SLACK
+
+
+def all_gather(
+    shard: torch.Tensor, bits: int = 8, block: int = BLOCK, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """All ranks' shards, each rounded once, by a ring: fp32 [P x len(shard)], the same bits on every rank.
+
+    A rank's own shard is rounded as well: otherwise it would compute with other parameters than its peers.
+    Bytes sent by a rank: (P-1) messages of a shard.
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    mine = pack(shard[None], bits, block)
+    messages = mine.new_empty(world_size, mine.shape[1])
+    messages[rank] = mine
+    execute(ring.all_gather(world_size), messages.view(-1), group)
+    return unpack(messages, len(shard), bits, block).flatten()
+
+
+def reduce_scatter(
+    values: torch.Tensor, bits: int = 4, block: int = BLOCK, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """This rank's chunk of the sum of all ranks' `values`, each rounded once: fp32 [len(values) / P].
+
+    Not a ring: that would round a partial sum anew on every hop. Every rank sends each chunk to the rank that keeps
+    it, which unpacks all and adds in fp32. Bytes sent by a rank: (P-1) messages of a chunk.
+    """
+    world_size = dist.get_world_size(group)
+    return _hop(_rows(values, world_size), pairwise.all_to_all(world_size), bits, block, group)
+
+
+def reduce_scatter_in_two(
+    values: torch.Tensor,
+    ranks_per_node: int,
+    bits: int = 4,
+    block: int = BLOCK,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """`reduce_scatter` in two hops: summed in the node first, and only that sum, rounded again, leaves it.
+
+    Ranks are numbered node by node. Bytes sent by a rank: (L-1) messages of S/L in the node, for L ranks of a node;
+    (N-1) of S/P across, for N nodes.
+    """
+    world_size = dist.get_world_size(group)
+    in_node, across = two_hops(world_size, ranks_per_node)
+    chunks = _rows(values, world_size).unflatten(0, (-1, ranks_per_node))  # [node, place, ...]
+    by_place = chunks.transpose(0, 1).flatten(1)  # a row for each place: the chunks of its ranks on all nodes
+    of_node = _hop(by_place, in_node, bits, block, group)
+    return _hop(_rows(of_node, world_size // ranks_per_node), across, bits, block, group)
+
+
+def two_hops(world_size: int, ranks_per_node: int) -> tuple[Schedule, Schedule]:
+    """An all-to-all in every node, of L chunks; and one among the ranks of each place, across nodes, of N chunks."""
+    if ranks_per_node < 1 or world_size % ranks_per_node:
+        raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
+    nodes = np.arange(world_size).reshape(-1, ranks_per_node)
+    return tuple(side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
+
+
+def side_by_side(schedule: Schedule, groups: np.ndarray) -> Schedule:
+    """One schedule in several groups of ranks at the same time. `groups`: ranks, [groups, schedule.world_size]."""
+    times = len(groups)
+
+    def tiled(column: np.ndarray | None) -> np.ndarray | None:
+        return None if column is None else np.tile(column, times)
+
+    def steps() -> Iterator[Step]:
+        for step in schedule:
+            src, dst = groups[:, step.src].ravel(), groups[:, step.dst].ravel()
+            combine = step.combine if isinstance(step.combine, str) else step.combine * times
+            yield Step(src, dst, tiled(step.chunk), combine, step.phase, tiled(step.into), tiled(step.count))
+
+    return Schedule(groups.size, schedule.num_chunks, steps, f"{schedule.name}, side by side")
+
+
+def _rows(values: torch.Tensor, count: int) -> torch.Tensor:
+    if len(values) % count:
+        raise ValueError(f"{len(values)} numbers do not divide among {count} ranks: pad them")
+    return values.view(count, -1)
+
+
+def _hop(
+    rows: torch.Tensor, all_to_all: Schedule, bits: int, block: int, group: dist.ProcessGroup | None
+) -> torch.Tensor:
+    """Round each row and send it to its rank; the sum of those that arrive here. A rank alone rounds nothing."""
+    if len(rows) == 1:
+        return rows[0].float()
+    messages = pack(rows, bits, block)
+    execute(all_to_all, messages.view(-1), group)
+    return unpack(messages, rows.shape[1], bits, block).sum(dim=0)
+
+
+def _steps(rows: torch.Tensor, bits: int, block: int) -> torch.Tensor:
+    """The step of each block: fp32 [rows, blocks]; 0 where all numbers are."""
+    _check(bits, block)
+    padded = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % block))
+    return padded.unflatten(1, (-1, block)).abs().amax(dim=2) / _largest(bits)
+
+
+def _per_number(steps: torch.Tensor, num_elements: int, block: int) -> torch.Tensor:
+    return steps.repeat_interleave(block, dim=1)[:, :num_elements]
+
+
+def _largest(bits: int) -> int:
+    """The largest code: 127 of 8 bits, 7 of 4."""
+    return 2 ** (bits - 1) - 1
+
+
+def _check(bits: int, block: int) -> None:
+    if bits not in (4, 8):
+        raise ValueError(f"a number travels as 4 or 8 bits, not {bits}")
+    if block < 1:
+        raise ValueError(f"a block holds at least 1 number, not {block}")
