@@ -202,6 +202,48 @@ DESERVED = {
             "you say 'none', but stage 3 fits: it needs 72 GB of 80 GB",
         ],
     ),
+    ("full", "11_tensor_parallel"): ("20/20", []),
+    ("empty", "11_tensor_parallel"): (
+        "0/20",
+        ["collectives is not written yet", "F.forward is not written yet", "attention is not written yet"],
+    ),
+    ("partial", "11_tensor_parallel"): (
+        "6/20",
+        [
+            "then Y lies by its columns, but it is wanted whole on every rank",
+            "the output is right, but the gradient of X is only this rank's share: what does f do backward?",
+            "4 heads do not divide among 3 ranks, though the width of 12 does",
+            "does X pass through f, for queries, keys and values?",
+        ],
+    ),
+    ("cut_as_one_piece", "11_tensor_parallel"): (
+        "11/20",
+        [
+            "slice r of the one does not meet slice r of the other",
+            "the backward of f changes the gradient that it is given on rank 0, in place",
+            "It was cut as one piece: take queries, keys and values apart first",
+            "ends in AssertionError; raise a ValueError",
+            "attention sends on rank 0 backward 3 times what an all-reduce sends",
+        ],
+    ),
+    ("conjugates_exchanged", "11_tensor_parallel"): (
+        "5/20",
+        [
+            "that does it, but nothing need be sent",
+            "f returns 2 times X",
+            "A column of it meets one number of what a head has attended",
+            "X is added up over the ranks, and Y is not: are f and g exchanged?",
+        ],
+    ),
+    ("bias_on_every_rank", "11_tensor_parallel"): (
+        "3/20",
+        [
+            "every number that a rank computes is finished",
+            "the gradient that g passes back is 2 times too large",
+            "A row of it makes one number of a query, key or value",
+            "the bias of the second matrix is in it 2 times",
+        ],
+    ),
     ("malformed", "03_ring"): (
         "0/20",
         ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
