@@ -244,6 +244,42 @@ DESERVED = {
             "the bias of the second matrix is in it 2 times",
         ],
     ),
+    ("full", "13_pipeline"): ("20/20", []),
+    ("empty", "13_pipeline"): ("0/20", ["one_f_one_b is not written yet", "mine is not written yet"]),
+    ("partial", "13_pipeline"): (
+        "9/20",
+        [
+            "a bubble over ideal time. Over total time that many are m + p - 1",
+            "rank 0's operation 3 is F2; micro-batches are 0 to 1",
+            "rank 0 stalls for 6 units of time, and at most 5 are asked for",
+            "rank 0 stalls for 3 units of time, and at most 0 are asked for",
+        ],
+    ),
+    ("all_forwards_first", "13_pipeline"): (
+        "2/20",
+        [
+            "this is what GPipe keeps",
+            "It does all forwards first: that is GPipe",
+            "keeps the activations of 8 micro-batches at once, and may keep 4",
+        ],
+    ),
+    ("left_out", "13_pipeline"): (
+        "2/20",
+        ["rank 0 never does B5", "rank 0 never does W0: add it to its list", "rank 3 never does W5"],
+    ),
+    ("off_by_one", "13_pipeline"): (
+        "2/20",
+        [
+            "m + p - 1 turns, not m + p",
+            "It does 3 forwards before its first backward; how many ranks are there from this one on?",
+            "With F4, its operation 7, they become 5",
+            "waits for I0, which comes later in its own list",
+        ],
+    ),
+    ("reversed", "13_pipeline"): (
+        "5/20",
+        ["rank 3 stands at B7, its operation 2, and waits for F7, which comes later in its own list"],
+    ),
     ("malformed", "03_ring"): (
         "0/20",
         ["has dst 2, but the ranks are 0 to 1", "returns None; is its `return` missing?", "a value of type list"],
