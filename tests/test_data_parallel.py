@@ -204,6 +204,10 @@ def never_finish(rank, world_size):
         tiny.loss(parallel, *tiny.batch(step, rank, world_size)).backward()
 
 
+def nothing_to_train(rank, world_size):
+    DataParallel(torch.nn.ReLU())
+
+
 def two_dtypes(rank, world_size):
     model = tiny.model(depth=2)
     model[0].double()
@@ -217,6 +221,7 @@ def two_dtypes(rank, world_size):
         (finish_too_early, "no gradient yet for 0.narrow.bias, 0.narrow.weight"),
         (never_finish, "got a second gradient: call finish.. after each backward"),
         (two_dtypes, "need one dtype and device"),
+        (nothing_to_train, "at least one"),
     ],
 )
 def test_a_step_that_cannot_be_right_is_refused(wrong, words):

@@ -94,6 +94,18 @@ FROM_THE_END = {  # the last bucket is as full as it can be, instead of the firs
             count = cut[count]
         return found
     """,
+    "overlapped": """
+    def arrived(step, number):
+        step.arrived.add(number)
+        while len(step.works) < len(step.buckets) and step.arrived >= set(step.buckets[len(step.works)]):
+            flat = step.pack(len(step.works))
+            step.works.append((flat, dist.all_reduce(flat, async_op=True).get_future()))
+
+    def finish(step):
+        for bucket, (flat, future) in enumerate(step.works):
+            future.wait()
+            step.unpack(bucket, flat / step.world_size)
+    """,
 }
 
 
@@ -165,6 +177,7 @@ MUTANTS = [
         {"a3-fewest"},
         "gives 4 buckets, where 2 are enough",
     ),
+    Mutant("up to itself", READY, READY.replace("[min(bucket) :]", "[: min(bucket) + 1]"), TIMES, "counts from param"),
     Mutant("forward in time", READY, READY.replace("[min(bucket) :]", "[: max(bucket) + 1]"), TIMES, "come first"),
     Mutant("the first gradient", READY, READY.replace("min", "max"), TIMES, "full with its last one"),
     Mutant("all at the end", READY, "return [sum(backward)] * len(buckets)", TIMES, "need not wait for it"),
@@ -228,6 +241,14 @@ MUTANTS = [
         "but it is not launched then: the backward pass ends first",
     ),
     Mutant("too early", "step.arrived.issuperset(step.buckets[len(step.works)])", "True", RANKS, "has no gradient yet"),
+    Mutant("never waits", "        work.wait()\n", "", RANKS, "launches bucket 0 and never waits for it"),
+    Mutant(
+        "packs a list",
+        "step.pack(len(step.works))",
+        "step.pack(step.buckets[len(step.works)])",
+        RANKS,
+        "pack([3, 2]): give the number of a bucket, from 0 to 1",
+    ),
     Mutant("in the foreground", "async_op=True", "async_op=False", RANKS, "Without async_op=True"),
     Mutant("nothing sent", LOOP + LAUNCH, "", RANKS, "call no dist.all_reduce"),
 ]

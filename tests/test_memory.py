@@ -84,3 +84,9 @@ def test_stages_1_and_2_send_what_ddp_sends_and_stage_3_half_as_much_again(world
     assert ddp == one == two
     assert three == 1.5 * ddp
     assert traffic.sent(traffic.step(10**6, 3, reshard=False), world_size) == ddp
+
+
+def test_a_stage_that_is_none_is_refused():
+    for function in (lambda: memory.at_rest(10, 2, stage=4), lambda: traffic.step(10, stage=4)):
+        with pytest.raises(ValueError, match="no stage 4 of ZeRO: it is one of 0, 1, 2, 3"):
+            function()

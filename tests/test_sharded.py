@@ -162,3 +162,56 @@ def test_an_update_without_all_gradients_names_the_unit():
     for message in ranks.run(update_without_gradients, 2):
         assert "some parameters of Block(" in message
         assert "have no gradient" in message
+
+
+def in_full_precision(rank, world_size):
+    return [train_in_fp32(stage(tiny.model(depth=2)), rank, world_size) for stage in STAGES]
+
+
+def train_in_fp32(trained, rank, world_size):
+    losses = []
+    for step in range(3):
+        loss = tiny.loss(trained.model, *tiny.batch(step, rank, world_size))
+        loss.backward()
+        losses.append(loss.item())
+        trained.step()
+    return losses
+
+
+def test_a_model_in_fp32_has_masters_of_its_own():
+    """They are copies in memory of their own, also where the cast to fp32 has nothing to do."""
+    for replicated, *others in ranks.run(in_full_precision, 2):
+        assert all(losses == replicated for losses in others)
+
+
+def evaluated_before_the_update(rank, world_size):
+    losses, batch = [], tiny.batch(0, rank, world_size, dtype=torch.bfloat16)
+    for reshard in (True, False):
+        trained = sharded.ZeRO3(tiny.model(depth=2, dtype=torch.bfloat16), reshard=reshard)
+        tiny.loss(trained.model, *batch).backward()
+        with torch.no_grad():
+            tiny.loss(trained.model, *batch)  # without reshard its parameters stay
+        trained.step()
+        losses.append(tiny.loss(trained.model, *batch).item())
+    return losses
+
+
+def test_parameters_gathered_before_an_update_are_not_used_after_it():
+    for freed, kept in ranks.run(evaluated_before_the_update, 2):
+        assert freed == kept
+
+
+def not_a_unit(rank, world_size):
+    frozen = torch.nn.Linear(4, 4).requires_grad_(False)
+    messages = []
+    for module in (torch.nn.ReLU(), frozen):
+        with pytest.raises(ValueError, match="cannot be a unit") as error:
+            sharded.Replicated(torch.nn.Sequential(torch.nn.Linear(4, 4), module))
+        messages.append(str(error.value))
+    return messages
+
+
+def test_a_unit_without_parameters_to_train_is_named():
+    for relu, frozen in ranks.run(not_a_unit, 2):
+        assert relu.startswith("ReLU()")
+        assert frozen.startswith("Linear(")

@@ -177,6 +177,11 @@ def test_ranks_hide_only_their_own_communication():
     assert (timeline.only("rank 0").exposed, timeline.only("rank 1").exposed) == (0, 2)
 
 
+def test_what_takes_no_time_can_be_left_out():
+    timeline = Timeline((Span("free", "compute", 0, 0), Span("dear", "compute", 0, 1)), frozenset({"compute"}))
+    assert timeline.lasting() == Timeline((Span("dear", "compute", 0, 1),), frozenset({"compute"}))
+
+
 def test_rounding_exposes_nothing():
     """Spans that follow each other by a clock's digits leave no slivers between them."""
     computing = [Span(str(k), "compute", 1000 + 0.1 * k, 0.1) for k in range(50)]

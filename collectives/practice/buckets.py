@@ -158,6 +158,9 @@ def _ready_slips(buckets: Buckets, backward: Sequence[float]) -> Slips:
         "this lets the gradient of parameter 0 come first; the backward pass begins with the last parameter": [
             forward[max(bucket)] for bucket in buckets
         ],
+        "this counts from parameter 0 on; the backward pass begins with the last parameter": [
+            forward[min(bucket)] for bucket in buckets
+        ],
         "this is when the bucket gets its first gradient; it is full with its last one": [
             passed[max(bucket)] for bucket in buckets
         ],
@@ -263,17 +266,12 @@ def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> N
     if regret <= within + 1e-9:
         return
     bad = sum(row[0] > within + 1e-9 for row in lost)
-    show(draw({"with your buckets": _seen(yours), "with the best": _seen(target)}))
+    show(draw({"with your buckets": yours.lasting(), "with the best": target.lasting()}))
     raise NotYet(
         f"{call} gives {len(buckets)} bucket{'s' * (len(buckets) > 1)}: the step takes {yours.seconds:.6g} s, and with "
         f"the best {target.seconds:.6g}. That is {regret:.1%} more, where {within:.1%} is allowed. It is so in {bad} "
         f"of {len(lost)} cases. {_where_it_goes(buckets, case, yours)}"
     )
-
-
-def _seen(whole: timeline.Timeline) -> timeline.Timeline:
-    """What of a timeline takes any time."""
-    return timeline.Timeline(tuple(span for span in whole.spans if span.seconds))
 
 
 def _where_it_goes(buckets: Buckets, case: tuple, yours: timeline.Timeline) -> str:
@@ -350,6 +348,8 @@ class Step:
         """The gradients of a bucket, one after another in a flat tensor."""
         import torch
 
+        if bucket not in range(len(self.buckets)):
+            raise ValueError(f"pack({bucket}): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
         self._packed = bucket
         missing = [number for number in self.buckets[bucket] if self.parameters[number].grad is None]
         if missing:
@@ -358,6 +358,8 @@ class Step:
 
     def unpack(self, bucket: int, flat: torch.Tensor) -> None:
         """Write a flat tensor back into the gradients of a bucket."""
+        if bucket not in range(len(self.buckets)):
+            raise ValueError(f"unpack({bucket}, flat): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
         start = 0
         for number in self.buckets[bucket]:
             gradient = self.parameters[number].grad
@@ -366,8 +368,9 @@ class Step:
 
 
 class Event(NamedTuple):
-    """What happened on a rank: the "gradient" of a parameter was made, a bucket was launched ("launch") or waited for
-    ("wait"), or the backward pass came to its "end". `number`: of the parameter or the bucket; None if unknown.
+    """What happened on a rank: the "gradient" of a parameter was made, a bucket was launched ("launch"), waited for
+    ("wait") or "asked" otherwise whether it is done, or the backward pass came to its "end". `number`: of the parameter
+    or the bucket; None if unknown.
     """
 
     kind: str
@@ -382,16 +385,17 @@ class Done(NamedTuple):
 
 
 class _Noted:
-    """A `Work` that notes when it is waited for."""
+    """A `Work` that notes when it is waited for, or "asked" for something else, such as its future."""
 
-    def __init__(self, work: Any, note: Callable[[], None]):
+    def __init__(self, work: Any, note: Callable[[str], None]):
         self._work, self._note = work, note
 
     def wait(self, *args: Any) -> Any:
-        self._note()
+        self._note("wait")
         return self._work.wait(*args)
 
     def __getattr__(self, name: str) -> Any:
+        self._note("asked")
         return getattr(self._work, name)
 
 
@@ -401,8 +405,9 @@ def check_overlapped(
     """Check a step of data parallelism on real ranks: `arrived(step, number)` for every gradient, then `finish(step)`.
 
     `orders[r]`: the order in which the backward pass of rank r makes its gradients, each of four elements. Every
-    gradient must be the mean over the ranks in the end; and, if `timing`, every bucket must be launched, as soon as
-    it and those before it are full, and waited for only in the end.
+    gradient must be the mean over the ranks in the end, and every bucket waited for, lest the mean be a matter of luck;
+    and, if `timing`, every bucket must be launched as soon as it and those before it are full, and waited for only in
+    the end.
     """
     try:
         done = ranks.run(_step_on_rank, len(orders), arrived, finish, buckets, orders, timeout=PATIENCE, backend="gloo")
@@ -432,6 +437,13 @@ def check_overlapped(
                 f"{', '.join(str(len(order)) for order in launched)} buckets: an all-reduce that only some ranks have "
                 "launched waits for ever"
             )
+        awaited = {event.number for event in each.events if event.kind in ("wait", "asked")}
+        for number in launched[rank]:
+            if number not in awaited:
+                raise NotYet(
+                    f"rank {rank} launches bucket {number} and never waits for it: its tensor may not be added up yet "
+                    "when it is read. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
+                )
         _check_gradients(rank, each.gradients, len(orders))
 
 
@@ -496,7 +508,7 @@ def _step_on_rank(
         work = all_reduce(*args, **kwargs)
         if work is None:  # not asynchronous: it has waited
             events.append(Event("wait", number))
-        return work and _Noted(work, lambda: events.append(Event("wait", number)))
+        return work and _Noted(work, lambda kind: events.append(Event(kind, number)))
 
     def hook(number: int, _: torch.Tensor) -> None:
         events.append(Event("gradient", number))

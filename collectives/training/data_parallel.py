@@ -91,7 +91,9 @@ class DataParallel:
         self.names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
         parameters = list(self.names)
         if len({(parameter.dtype, parameter.device) for parameter in parameters}) != 1:
-            raise ValueError("a bucket is one buffer: all parameters that need a gradient need one dtype and device")
+            raise ValueError(
+                "a bucket is one buffer: parameters that need a gradient, at least one, need one dtype and device"
+            )
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, group=self.group, group_src=0)
         assigned = assign_buckets([parameter.nbytes for parameter in parameters], cap, first_cap)

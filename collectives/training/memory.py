@@ -57,8 +57,10 @@ def at_rest(num_parameters: int, world_size: int, stage: int, recipe: Recipe = M
     """What a rank holds between the backward pass and the update, where all three kinds of state exist.
 
     `num_parameters`: of a part of the model that is sharded as one; the shards of all `world_size` ranks are equally
-    long, the last one padded. `stage`: 0 (nothing is sharded) to 3 (everything is).
+    long, the last one padded. `stage`: 0 (nothing is sharded) to 3 (everything is). Raises `ValueError` for another.
     """
+    if stage not in STAGES:
+        raise ValueError(f"there is no stage {stage} of ZeRO: it is one of {', '.join(map(str, STAGES))}")
     shard = shard_size(num_parameters, world_size)
     return Held(
         parameters=recipe.parameters * (shard if stage >= 3 else num_parameters),

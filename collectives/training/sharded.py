@@ -36,6 +36,11 @@ class Unit:
     def __init__(self, module: nn.Module, rank: int, world_size: int):
         self.module = module
         self.tensors = list(module.parameters())
+        if not self.tensors or not all(tensor.requires_grad for tensor in self.tensors):
+            raise ValueError(
+                f"{module} cannot be a unit: that needs parameters, all of which are trained. Put a module without "
+                "any into one block with its neighbour"
+            )
         size = shard_size(sum(tensor.numel() for tensor in self.tensors), world_size)
         self.mine = slice(rank * size, (rank + 1) * size)
         self.parameters = self.tensors[0].new_zeros(size * world_size)
@@ -79,7 +84,7 @@ class Replicated:
         self.world_size = dist.get_world_size(group)
         self.units = [Unit(module, dist.get_rank(group), self.world_size) for module in model]
         for unit in self.units:
-            unit.master = self.owned(unit, unit.parameters).float()
+            unit.master = self.owned(unit, unit.parameters).to(torch.float32, copy=True)
             unit.optimizer = torch.optim.AdamW([unit.master], lr=lr, fused=True)
             for tensor in unit.tensors:
                 tensor.register_post_accumulate_grad_hook(partial(self.arrived, unit))
@@ -199,5 +204,6 @@ class ZeRO3(ZeRO2):
             self.free(unit)
 
     def publish(self, unit: Unit) -> None:
-        """Nothing to send: each rank keeps the shard that it has updated."""
+        """Nothing to send: each rank keeps the shard that it has updated, and nobody the old parameters."""
         unit.shard.copy_(unit.master)
+        self.free(unit)

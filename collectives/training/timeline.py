@@ -112,6 +112,10 @@ class Timeline:
         """The timeline of one group alone."""
         return Timeline(tuple(span for span in self.spans if span.group == group), self.communication)
 
+    def lasting(self) -> Timeline:
+        """Without the spans that take no time, to draw the others."""
+        return Timeline(tuple(span for span in self.spans if span.seconds), self.communication)
+
     @property
     def computing(self) -> float:
         """Seconds in which a group computes, summed over the groups."""

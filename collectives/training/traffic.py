@@ -22,8 +22,10 @@ def step(num_parameters: int, stage: int, itemsize: int = 2, reshard: bool = Tru
     """The bytes S of all full buffers that go through each collective in a step, by the collective's name.
 
     `itemsize`: bytes of a parameter and of its gradient on the wire. `reshard`: for stage 3, as FSDP's
-    `reshard_after_forward`.
+    `reshard_after_forward`. Raises `ValueError` for a stage that is none.
     """
+    if stage not in COLLECTIVES:
+        raise ValueError(f"there is no stage {stage} of ZeRO: it is one of {', '.join(map(str, COLLECTIVES))}")
     payloads: dict[str, int] = {}
     for collective, _ in COLLECTIVES[stage] if reshard or stage != 3 else KEPT:
         payloads[collective] = payloads.get(collective, 0) + itemsize * num_parameters
