@@ -18,7 +18,7 @@ SCREENS = {"phone": {"width": 390, "height": 844}, "wide": {"width": 1400, "heig
 
 CODE_IN_SOURCE = re.compile(r"^```(?!\{math\}).*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 MATH_IN_SOURCE = re.compile(r"\$[^$\n]+\$|\$\$|\{math\}|\\begin\{")
-FIGURE = re.compile(r"^(?:draw|blocks\.\w+|routing\.\w+)\(", re.MULTILINE)
+FIGURE = re.compile(r"^(?:draw|Dispatch|blocks\.\w+)\(", re.MULTILINE)
 RAW_MATH = re.compile(r"\$\w{1,3}\$|\$[^$\n]*[\\^_{][^$\n]*\$|\\\(|\\\[")
 
 every_page = pytest.mark.parametrize("name", PAGES)
