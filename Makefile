@@ -24,7 +24,8 @@ lab: env exercises notebooks  ## open the chapters in JupyterLab
 
 test: env  ## run every test, then every notebook against its stored outputs
 	@$(BIN)/python tools/notebooks.py --check
-	@$(BIN)/python -m pytest -q tests
+	@$(BIN)/python tools/book.py --if-stale
+	@$(BIN)/python -m pytest -q tests -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 2 --dist loadfile
 
 check: env  ## check style, notebooks, exercises and the built book's links

@@ -136,7 +136,7 @@ class Blocks(Figure):
         }
 
     def still_svg(self) -> str:
-        """As `Figure.still_svg`: all scenes of the first story, one below the other."""
+        """As `Figure.still_svg`: all scenes of the first story, two to a row."""
         return _still(self.data(), self.caption)
 
 

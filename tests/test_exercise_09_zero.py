@@ -258,7 +258,7 @@ MUTANTS = [
         "summed.float() / world_size",
         "summed.float()",
         {"b1-adam"},  # constant gradients of any size move Adam by the same
-        "update on 2 ranks, update 0 leaves state.mean at",
+        "update on 2 ranks, update number 1 leaves state.mean at",
     ),
     Mutant(
         "no mean, named",
@@ -282,7 +282,7 @@ MUTANTS = [
         "state.master -= lr * mean / (square.sqrt() + epsilon)",
         "state.master = (state.master.bfloat16() - (lr * mean / (square.sqrt() + epsilon)).bfloat16()).float()",
         {"b2-small-updates", "b1-adam"},
-        "update 0 leaves state.master at",
+        "update number 1 leaves state.master at",
     ),
     Mutant(
         "updates not counted", "update", "state.steps += 1", "state.steps or 1", BOTH_OF_B, "leaves state.steps at 0"
@@ -414,7 +414,7 @@ MUTANTS = [
         "unit.gradients[begin:end].clone()",
         "unit.gradients",
         ALL_OF_C,
-        "for unit 0, rank 0 gives update a tensor of shape [4728]; its shard has 2364 elements",
+        "gives update a tensor of shape [4728]; its shard has 2364 elements",
     ),
     Mutant(
         "reduced before it is complete",

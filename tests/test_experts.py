@@ -90,6 +90,15 @@ def test_forward_a_rank_sends_its_leaving_tokens_the_answers_it_owes_and_a_few_n
     assert everybodys == 2 * ITEMSIZE * WIDTH * sum(leaving for *_, leaving in outcomes)
 
 
+def answered_in_bf16(rank, world_size):
+    layer = ExpertParallel([nn.Linear(WIDTH, WIDTH).bfloat16()])
+    return layer(torch.ones(3, WIDTH).bfloat16(), route(torch.eye(3, world_size))).dtype
+
+
+def test_a_router_in_fp32_may_route_tokens_in_bf16():
+    assert ranks.run(answered_in_bf16, 2) == [torch.bfloat16] * 2
+
+
 def test_capacity_keeps_the_first_tokens_of_every_expert():
     routing = route(torch.tensor([[9.0, 0], [9, 0], [0, 9], [9, 0]]))
     kept = within_capacity(routing, capacity(num_tokens=4, num_experts=2, factor=1.0))

@@ -67,6 +67,12 @@ def test_what_cannot_be_is_refused_in_words():
         run(derive("rows", REPLICATED, "rows"), X, W, 5)
 
 
+def test_an_all_reduce_needs_no_axis_that_divides():
+    x, w = np.arange(7 * 8).reshape(7, 8), np.arange(8 * 5).reshape(8, 5)
+    for have in run(derive("inner", "inner", REPLICATED), x, w, 4):
+        np.testing.assert_array_equal(have, x @ w)
+
+
 def test_there_are_27():
     assert set(every()) == set(product(*[(REPLICATED, *axes) for axes in AXES.values()]))
 

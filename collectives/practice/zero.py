@@ -19,7 +19,7 @@ import torch
 
 from .. import practice, ranks
 from ..algorithms import ring
-from ..execute import execute
+from ..execute import execute, scratch
 from ..held import BytesHeld
 from ..training import memory, tiny
 from ..training.sharded import Unit
@@ -147,8 +147,8 @@ def check_update(function: Callable, world_size: int, updates: int = 1, size: in
     start = torch.randn(size, generator=generator).bfloat16()
     gradients = [torch.randn(size, generator=generator).bfloat16() for _ in range(updates)]
     given, wanted = _new_state(start), _new_state(start)
-    for number, summed in enumerate(gradients):
-        call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}, update {number}"
+    for number, summed in enumerate(gradients, 1):
+        call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}, update number {number}"
         before = State(wanted.master, wanted.mean, wanted.square, wanted.steps)
         want = adam(wanted, summed, world_size)
         got = answer(function, given, summed.clone(), world_size, call=call)
@@ -177,8 +177,7 @@ def _check_state_after(
     got: State, want: State, before: State, summed: torch.Tensor, world_size: int, call: str
 ) -> None:
     """Check what an update has left in the state, and name the slip if it is a usual one."""
-    if got.steps != want.steps:
-        raise NotYet(f"{call} leaves state.steps at {got.steps}; it counts the updates, this one too: {want.steps}")
+    _check_steps(got, want, call)
     for name in PARTS:
         mine, right = _of_state(got, name, len(summed), call), getattr(want, name)
         if _near(mine, right):
@@ -186,6 +185,11 @@ def _check_state_after(
         slips = _slips(name, before, want, summed, world_size)
         hint = next((f": {words}" for words, value in slips.items() if _near(mine, value)), "")
         raise NotYet(f"{call} leaves state.{name} at {_numbers(mine)}, but it is to be {_numbers(right)}{hint}")
+
+
+def _check_steps(got: State, want: State, call: str) -> None:
+    if got.steps != want.steps:
+        raise NotYet(f"{call} leaves state.steps at {got.steps}; it counts the updates, this one too: {want.steps}")
 
 
 def _near(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -234,6 +238,7 @@ def check_small_updates(function: Callable, world_size: int, updates: int = 30, 
     for _ in range(updates):
         got = answer(function, given, summed.clone(), world_size, call=call)
         want = adam(wanted, summed, world_size)
+    _check_steps(given, wanted, f"{call}, called {updates} times,")
     _of_state(given, "master", size, call)
     if not isinstance(got, torch.Tensor) or got.shape != want.shape:
         raise NotYet(f"{call} returns {brief(got)}; return the new parameters, a tensor of the shard's length")
@@ -342,7 +347,7 @@ def _told_of_sums(got: np.ndarray, own: np.ndarray, shards: np.ndarray, rank: in
     if np.allclose(got, want, rtol=0.02, atol=0.02 * abs(want).max()):
         return (
             "this is the sum up to rounding, but not to the bit: reduce every backward pass by itself with "
-            "ring.reduce_scatter, as soon as a unit is complete, and add up the shards in bf16"
+            "ring.reduce_scatter, in bf16, as soon as a unit is complete, and add up the shards in bf16"
         )
     if number:
         return "step 0 was right: is what was left of it gone? (unit.gradients and unit.reduced back to None)"
@@ -410,7 +415,9 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: in
         for number, (want, got) in enumerate(zip(ddp.sent, mine.sent, strict=True)):
             if got == want:
                 continue
-            hint = ": is an all-reduce used where a reduce-scatter is enough?" if 2 * got == 3 * want else ""
+            hint = ""
+            if 2 * got == 3 * want:
+                hint = ": is an all-reduce used where a reduce-scatter is enough, or are gradients sent in fp32?"
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} sends {got / want:.3g} times what DDP sends, {got:,} bytes in "
                 f"step {number} instead of {want:,}{hint}"
@@ -472,11 +479,13 @@ def _train(
         for tensor in unit.tensors:
             tensor.register_post_accumulate_grad_hook(partial(_written, arrived, rank, world_size, unit))
     seen, batch = Trained([], [], [], [], [], [], [], []), []
-    held = BytesHeld(lambda: {"gradients": _gradients(units), "known": [*batch, *_known(units)]})
+    held = BytesHeld(
+        lambda: {
+            "gradients": _gradients(units),
+            "known": [*batch, *_known(units), scratch(0, like=units[0].parameters)],  # `execute` keeps its scratch area
+        }
+    )
     with held if task.watched else contextlib.nullcontext():
-        if task.watched:
-            execute(ring.all_reduce(world_size), torch.zeros(world_size))  # shows the scratch area that it keeps
-        scratch = held.now["other"]
         for number in range(STEPS):
             seen.sums.append({})
             seen.own.append({})
@@ -487,7 +496,7 @@ def _train(
                 with sent:
                     seen.losses.append(_backward(model, *batch))
             # what is no parameter, no state and no batch by now can only be gradients, wherever they are kept
-            seen.rest.append(held.now["gradients"] + held.now["other"] - scratch)
+            seen.rest.append(held.now["gradients"] + held.now["other"])
             with sent:
                 _written(step, rank, world_size, units, partial(_update, units, seen, rank))
             seen.sent.append(sent.total)

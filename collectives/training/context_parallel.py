@@ -16,8 +16,8 @@ from ..schedule import COPY, Schedule, Transfer
 
 
 def shift(world_size: int, by: int = 1) -> Schedule:
-    """Everybody hands its buffer to the rank `by` further round: one step, S bytes from each rank."""
-    around = [[Transfer(0, by, 0, COPY)]] if world_size > 1 else []
+    """Everybody hands its buffer to the rank `by` further round: one step, S bytes from each rank; none to itself."""
+    around = [[Transfer(0, by, 0, COPY)]] if by % world_size else []
     return Schedule.rotated(world_size, 1, lambda: around, None, "shift")
 
 
@@ -45,9 +45,10 @@ def ring_attention(
 ) -> torch.Tensor:
     """Causal attention of this rank's tokens to those of all ranks up to their own.
 
-    Each is [heads, tokens / P, head_size], of the r-th part of the sequence on rank r; so is the result. A rank sends
-    its keys and values P - 1 times: (P - 1)/P of those of the whole sequence, as in an all-gather, but needs no more
-    than a P-th of them beside its own at a time. (For the backward pass autograd keeps all that came by.)
+    Each is [heads, tokens / P, head_size], of the r-th part of the sequence on rank r; so is the result. All
+    ranks have as many tokens. A rank sends its keys and values P - 1 times: (P - 1)/P of those of the whole sequence,
+    as in an all-gather, but needs no more than a P-th of them beside its own at a time. (For the backward pass autograd
+    keeps all that came by.) Scores that the mask hides are computed too, so the last rank does no more than the first.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     num_heads, num_tokens, head_size = queries.shape

@@ -92,7 +92,7 @@ class ExpertParallel(nn.Module):
         returned = exchange(answers, [list(column) for column in zip(*blocks, strict=True)], self.group)
 
         weighted = returned * routing.weights.flatten()[place, None]
-        return torch.zeros_like(tokens).index_add(0, token, weighted)
+        return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # a router may be in fp32
 
     def counts(self, experts: torch.Tensor) -> torch.Tensor:
         """How many tokens go from each rank to each expert: an all-gather of a few numbers, before any token moves."""

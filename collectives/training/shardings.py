@@ -45,7 +45,10 @@ ALGORITHMS = {
 
 
 class Move(NamedTuple):
-    """`matrix` lies one way before and another way after. Each is one of its axes, `REPLICATED` or `PARTIAL`."""
+    """`matrix` lies one way before and another way after: by one of its axes, or `REPLICATED`.
+
+    A product may be `PARTIAL` before; nothing is moved to that.
+    """
 
     matrix: str
     before: Layout
@@ -122,9 +125,7 @@ class Pair(NamedTuple):
 
     first: Plan
     second: Plan
-    sizes: Mapping[
-        str, int
-    ]  # lengths of "rows", "inner" (of X and A), "hidden" (of A and B) and "columns" (of B and Z)
+    sizes: Mapping[str, int]
 
     @property
     def collectives(self) -> list[str]:
@@ -180,7 +181,8 @@ def laid_out(move: Move, full: np.ndarray, world_size: int) -> list[np.ndarray]:
 def moved(move: Move, pieces: list[np.ndarray]) -> list[np.ndarray]:
     """What each rank has of a matrix after `move`, from what each has before.
 
-    A rank's buffer has P chunks: the slices along the axis that is wanted; for an all-gather those that are there.
+    A rank's buffer has P chunks: the slices along the axis that is wanted; for an all-gather those that are there; for
+    an all-reduce any, since all come back.
     """
     world_size = len(pieces)
     if move.collective is None:
@@ -188,19 +190,20 @@ def moved(move: Move, pieces: list[np.ndarray]) -> list[np.ndarray]:
         return (
             [_cut(piece, move.matrix, move.after, world_size)[r] for r, piece in enumerate(pieces)] if cuts else pieces
         )
+    algorithm = ALGORITHMS[move.collective](world_size)
+    if move.collective == "all_reduce":
+        before = np.array([piece.ravel() for piece in pieces])
+        return [after.reshape(pieces[0].shape) for after in simulate(algorithm, before)]
     if move.collective == "all_gather":
         chunks = [[piece] * world_size for piece in pieces]  # only the r-th is read
-    elif move.after is REPLICATED:
-        chunks = [_cut(piece, move.matrix, AXES[move.matrix][0], world_size) for piece in pieces]
     else:
         chunks = [_cut(piece, move.matrix, move.after, world_size) for piece in pieces]
     shape = chunks[0][0].shape
     before = np.array([np.concatenate([chunk.ravel() for chunk in row]) for row in chunks])
-    after = simulate(ALGORITHMS[move.collective](world_size), before).reshape(world_size, world_size, *shape)
+    after = simulate(algorithm, before).reshape(world_size, world_size, *shape)
     if move.collective == "reduce_scatter":
         return [after[rank, rank] for rank in range(world_size)]
-    joined = AXES[move.matrix][0] if move.before == PARTIAL else move.before
-    return [np.concatenate(list(row), axis=AXES[move.matrix].index(joined)) for row in after]
+    return [np.concatenate(list(row), axis=AXES[move.matrix].index(move.before)) for row in after]
 
 
 def _cut(array: np.ndarray, matrix: str, axis: str, world_size: int) -> list[np.ndarray]:
