@@ -61,25 +61,31 @@ class Moment(NamedTuple):
 class Dispatch(Figure):
     """The figure of one layer of experts. `routings`: of each rank; all have the same experts, as many on every rank.
 
-    `tokens`: those of all ranks, by rank and place. `moments`: the steps. Raises `ValueError` for experts that do not
-    divide among the ranks, for no tokens at all, and for more than can be seen.
+    `tokens`: those of all ranks, by rank and place. `moments`: the steps. Raises `ValueError` for no ranks, for ranks
+    that do not have the same experts, for experts that do not divide among the ranks, for no tokens at all, and for
+    more than can be seen.
     """
 
     picture = "dispatch"
 
     def __init__(self, routings: Sequence[Routing], caption: str | None = None):
-        self.world_size, self.num_experts = len(routings), routings[0].probabilities.shape[1]
+        sizes = sorted({routing.probabilities.shape[1] for routing in routings})
+        if len(sizes) != 1:
+            told = f"the ranks route to {listed(list(map(str, sizes)))} experts" if sizes else "there is no routing"
+            raise ValueError(f"{told}: give one routing of every rank, all to the same experts")
+        self.world_size, self.num_experts = len(routings), sizes[0]
         if self.num_experts % self.world_size:
             raise ValueError(f"{self.num_experts} experts do not divide among {self.world_size} ranks")
-        self.share = self.num_experts // self.world_size
-        self.tokens = [token for rank, routing in enumerate(routings) for token in self._tokens_of(rank, routing)]
-        if not self.tokens:
+        num_tokens = sum(routing.experts.numel() for routing in routings)
+        if not num_tokens:
             raise ValueError("no rank has a token: there is nothing to draw")
-        if self.world_size > MAX_RANKS or len(self.tokens) > MAX_TOKENS:
+        if self.world_size > MAX_RANKS or num_tokens > MAX_TOKENS:
             raise ValueError(
-                f"{len(self.tokens)} tokens on {self.world_size} ranks cannot be seen any more: "
+                f"{num_tokens} tokens on {self.world_size} ranks cannot be seen any more: "
                 f"draw at most {MAX_TOKENS} on {MAX_RANKS} ranks"
             )
+        self.share = self.num_experts // self.world_size
+        self.tokens = [token for rank, routing in enumerate(routings) for token in self._tokens_of(rank, routing)]
         self.stacks = [self._stack(expert) for expert in range(self.num_experts)]
         self.computed = [sum(map(len, self.stacks[r * self.share : (r + 1) * self.share])) for r in self._ranks]
         self.moments = self._moments()
@@ -177,10 +183,12 @@ class Dispatch(Figure):
     def _answers(self) -> Moment:
         told = listed([f"rank {rank} {count}" for rank, count in enumerate(self.computed)])
         mean = sum(self.computed) / self.world_size
-        said = (
-            f"The experts answer: {told}. The mean is {mean:.3g}, so the busiest rank has "
-            f"{max(self.computed) / mean:.2f} times its share, and all wait for it."
-        )
+        said = f"The experts answer: {told}. "
+        if mean:
+            said += f"The mean is {mean:.3g}, so the busiest rank has {max(self.computed) / mean:.2f} times its share, "
+            said += "and all wait for it."
+        else:
+            said += "All tokens are dropped."
         moves = [self._to_expert(i, answered=True) for stack in self.stacks for i in stack]
         return Moment("experts answer", said, moves)
 

@@ -106,6 +106,11 @@ def test_capacity_keeps_the_first_tokens_of_every_expert():
     assert routing.load.tolist() == [3, 1]
 
 
+@pytest.mark.parametrize("arguments, places", [((100, 1, 1.15), 115), ((100, 8, 1.0), 13), ((4, 8, 1.0), 1)])
+def test_capacity_is_rounded_up_and_not_by_a_rounding_of_floats(arguments, places):
+    assert capacity(*arguments) == places
+
+
 def test_the_auxiliary_loss_is_1_when_balanced_and_more_when_not():
     balanced = route(5 * torch.eye(4).repeat(3, 1))
     assert auxiliary_loss(balanced).item() == pytest.approx(1)

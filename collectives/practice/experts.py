@@ -208,7 +208,7 @@ def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
     Without that look, ranks that expect what nobody sends would wait for ever.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    table = torch.as_tensor(blocks)
+    table = torch.stack([torch.as_tensor(row) for row in blocks])  # a tensor, lists, or a list of tensors
     if table.shape != (world_size, world_size):
         raise Misuse(
             f"blocks is a table [src][dst] of {world_size} x {world_size} numbers of rows, not of {list(table.shape)}"

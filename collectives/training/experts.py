@@ -10,6 +10,7 @@ section 2.2 (capacity and the auxiliary loss).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Routing(NamedTuple):
 
     @property
     def load(self) -> torch.Tensor:
-        """How many of these tokens each expert gets: int [num_experts]."""
+        """How many of these tokens have chosen each expert, dropped ones too: int [num_experts]."""
         return torch.bincount(self.experts.flatten(), minlength=self.probabilities.shape[1])
 
 
@@ -47,8 +48,8 @@ def route(logits: torch.Tensor, k: int = 1) -> Routing:
 
 
 def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> int:
-    """The places that each expert keeps for `num_tokens` tokens: its fair share times the capacity factor."""
-    return int(factor * k * num_tokens / num_experts)
+    """The places that each expert keeps for `num_tokens` tokens: its fair share times the capacity factor, rounded up."""
+    return math.ceil(round(factor * k * num_tokens / num_experts, 9))  # 1.15 x 100 is a little more than 115 in floats
 
 
 def within_capacity(routing: Routing, places: int) -> Routing:
@@ -59,7 +60,7 @@ def within_capacity(routing: Routing, places: int) -> Routing:
 
 
 def auxiliary_loss(routing: Routing) -> torch.Tensor:
-    """What is least, 1, when all experts get as many tokens: E sum_e (share of tokens)_e (mean probability)_e."""
+    """1 when all experts get as many tokens: E sum_e (share of tokens)_e (mean probability)_e."""
     share = routing.load / routing.experts.numel()
     return routing.probabilities.shape[1] * (share * routing.probabilities.mean(0)).sum()
 

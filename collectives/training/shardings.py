@@ -174,7 +174,9 @@ def run(plan: Plan, x: np.ndarray, w: np.ndarray, world_size: int) -> list[np.nd
 
 
 def laid_out(move: Move, full: np.ndarray, world_size: int) -> list[np.ndarray]:
-    """What each rank has of a matrix before `move`."""
+    """What each rank has of a matrix before `move`; `ValueError` if that is partial, for then it depends on how."""
+    if move.before == PARTIAL:
+        raise ValueError(f"{move.matrix} is partial, which only a product makes: it cannot be laid out from the whole")
     return [full] * world_size if move.before is REPLICATED else _cut(full, move.matrix, move.before, world_size)
 
 
