@@ -9,6 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .wire import is_distributed
+
 
 class BytesHeld(TorchDispatchMode):
     """A context in which the memory of every tensor that an operation touches is watched for as long as it lives.
@@ -18,7 +20,8 @@ class BytesHeld(TorchDispatchMode):
         held.peak  # {"parameters": 4096, "other": 18432}
 
     `kinds()` says which tensors there are of each kind at the moment; what belongs to none is "other": activations,
-    buffers of collectives, temporaries. Tensors that share memory are counted once. `now`: bytes of each kind.
+    buffers of collectives, temporaries. Tensors that share memory are counted once, and of a DTensor what this rank
+    holds of it. `now`: bytes of each kind.
     `peak`: the same at the moment when all of them together were most. `most`: the most of each kind at any moment.
     """
 
@@ -46,6 +49,8 @@ class BytesHeld(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if is_distributed(types):
+            return NotImplemented  # as in `wire.BytesSent`: its own storage has the size of the whole, and no memory
         result = operation(*args, **(kwargs or {}))
         for leaf in tree_leaves((args, kwargs, result)):
             if isinstance(leaf, torch.Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -60,7 +61,7 @@ class BytesSent(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if any(kind.__name__ == "DTensor" for kind in types):
+        if is_distributed(types):
             return NotImplemented  # it then calls, one by one, what this rank does with its own part
         result = operation(*args, **(kwargs or {}))
         if operation.namespace in ("c10d", "_c10d_functional"):
@@ -74,6 +75,11 @@ class BytesSent(TorchDispatchMode):
                 self.collectives[name] += 1
                 self.payloads[name] += max(map(_num_bytes, (*args[:2], result)))  # of what goes in and what comes out
         return result
+
+
+def is_distributed(types: Iterable[type]) -> bool:
+    """Whether one of these is torch's DTensor, which takes seconds to import only to ask."""
+    return any(kind.__name__ == "DTensor" for kind in types)
 
 
 def _num_bytes(argument) -> int:

@@ -2,6 +2,7 @@
 
 import torch
 
+from collectives import ranks
 from collectives.held import BytesHeld
 
 
@@ -43,3 +44,23 @@ def test_memory_that_a_storage_gives_back_no_longer_counts():
         buffer = torch.zeros(100)
         buffer.untyped_storage().resize_(0)
         assert held.now == {"other": 0}
+
+
+def twice_a_dtensor(rank, world_size):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    local = torch.ones(50)  # of 100
+    tensor = DTensor.from_local(local, init_device_mesh("cpu", (world_size,)), [Shard(0)])
+    assert tensor.numel() == 100
+    with BytesHeld(lambda: {"shards": [local]}) as held:
+        doubled = tensor * 2
+        both = held.now
+        del doubled
+        return both, held.now
+
+
+def test_of_a_dtensor_what_this_rank_holds_counts():
+    for both, one in ranks.run(twice_a_dtensor, 2):
+        assert both == {"shards": 200, "other": 200}
+        assert one == {"shards": 200, "other": 0}

@@ -1,5 +1,7 @@
 """Rounded collectives send what they say, and no number is further off than half a step for each time it is rounded."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,7 @@ def test_the_bound_is_tight_and_a_block_of_zeros_stays_zero():
     steps = torch.tensor([7.0, 0.5, -7.0, 2.5, 0.0])  # with 4 bits and a largest of 7 a step is 1
     assert quantized.rounded(steps, bits=4).tolist() == [7, 0, -7, 2, 0]  # halves go to the even neighbour
     assert torch.equal(quantized.rounded(torch.zeros(70)), torch.zeros(70))
+    assert quantized.rounded(torch.zeros(0)).shape == (0,)
 
 
 def test_an_outlier_spoils_its_own_block_only():
@@ -42,6 +45,10 @@ def test_an_outlier_spoils_its_own_block_only():
 def test_what_cannot_be_packed_is_refused_in_words():
     with pytest.raises(ValueError, match="not finite"):
         quantized.pack(torch.tensor([[1.0, torch.nan]]))
+    with pytest.raises(ValueError, match=r"not torch\.uint8"):
+        quantized.pack(torch.zeros(1, 4, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="is for 2 ranks: no groups of 3"):
+        quantized.side_by_side(ring.all_reduce(2), np.arange(6).reshape(2, 3))
     with pytest.raises(ValueError, match="4 or 8 bits, not 3"):
         quantized.message_bytes(10, bits=3)
     with pytest.raises(ValueError, match="at least 1 number"):
@@ -118,6 +125,9 @@ def test_side_by_side_every_group_runs_the_schedule_for_itself():
     after = simulate(both, before)
     for group in groups:
         assert np.array_equal(after[group], np.tile(before[group].sum(axis=0), (2, 1)))
+
+    uneven = quantized.side_by_side(replace(ring.all_reduce(2), lengths=(3, 1)), groups)
+    assert uneven.bounds(4).tolist() == [0, 3, 4]
     mixed = Schedule.of(2, 2, [[(0, 1, 0, "copy"), (1, 0, 1, "reduce")]])
     assert [step.combine for step in quantized.side_by_side(mixed, groups)] == [("copy", "reduce") * 2]
 

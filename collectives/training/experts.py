@@ -48,7 +48,7 @@ def route(logits: torch.Tensor, k: int = 1) -> Routing:
 
 
 def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> int:
-    """The places that each expert keeps for `num_tokens` tokens: its fair share times the capacity factor, rounded up."""
+    """The places that each expert keeps for `num_tokens` tokens: the fair share times the factor, rounded up."""
     return math.ceil(round(factor * k * num_tokens / num_experts, 9))  # 1.15 x 100 is a little more than 115 in floats
 
 

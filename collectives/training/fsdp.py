@@ -202,7 +202,9 @@ class ReduceScatter(_Collective):
         op: dist.ReduceOp,
         async_op: bool = False,
     ) -> None:
-        """`input_tensor` may be overwritten: FSDP2 has copied the gradients into it."""
+        """`input_tensor` may be overwritten: FSDP2 has copied the gradients into it. `op`: SUM or AVG."""
+        if not any(op == known for known in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)):
+            raise ValueError(f"our reduce-scatter sums and averages; FSDP2 asks for {op}: set no divide factor")
         output_tensor.copy_(self._counted(lambda: self._reduced(input_tensor, group), group))
         if op == dist.ReduceOp.AVG:
             output_tensor.div_(group.size())

@@ -34,7 +34,10 @@ def pack(rows: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
     """Floats [rows, n] -> messages, uint8 [rows, message_bytes(n)]: the codes of a row, then its steps.
 
     A number that is not finite spoils its block, and a ValueError says so: there is no largest magnitude to divide.
+    Another says so if these are no floats, such as raw bytes: FSDP2 gathers those of a unit of several dtypes.
     """
+    if not rows.is_floating_point():
+        raise ValueError(f"only floats can be rounded, not {rows.dtype}: give the parameters of a unit one dtype")
     if not torch.isfinite(rows).all():
         raise ValueError("some numbers are not finite: a block that holds one has no step")
     steps = _steps(rows, bits, block)
@@ -57,7 +60,8 @@ def unpack(messages: torch.Tensor, num_elements: int, bits: int = 8, block: int 
     codes, steps = messages.split([expected - STEP_BYTES * blocks, STEP_BYTES * blocks], dim=1)
     if bits == 4:
         codes = torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)[:, :num_elements]
-    steps = steps.flatten().clone().view(torch.float32).view(-1, blocks)  # a copy: fp32 begins at a multiple of 4 bytes
+    steps = steps.flatten().clone()  # a copy: fp32 begins at a multiple of 4 bytes
+    steps = steps.view(torch.float32).view(len(messages), blocks)
     return (codes.float() - (_largest(bits) + 1)) * _per_number(steps, num_elements, block)
 
 
@@ -67,7 +71,10 @@ def rounded(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Te
 
 
 def bound(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
-    """How far `rounded` may be from each of flat `values`: half a step, fp32 of the same length."""
+    """How far `rounded` may be from each of flat `values`: half a step, fp32 of the same length.
+
+    For blocks whose largest magnitude is above 1e-34: fp32 holds smaller steps with fewer bits.
+    """
     return _per_number(_steps(values[None], bits, block), len(values), block)[0] / 2 * SLACK
 
 
@@ -129,7 +136,9 @@ def two_hops(world_size: int, ranks_per_node: int) -> tuple[Schedule, Schedule]:
 
 def side_by_side(schedule: Schedule, groups: np.ndarray) -> Schedule:
     """One schedule in several groups of ranks at the same time. `groups`: ranks, [groups, schedule.world_size]."""
-    times = len(groups)
+    times, size = groups.shape
+    if size != schedule.world_size:
+        raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks: no groups of {size} can run it")
 
     def tiled(column: np.ndarray | None) -> np.ndarray | None:
         return None if column is None else np.tile(column, times)
@@ -140,7 +149,8 @@ def side_by_side(schedule: Schedule, groups: np.ndarray) -> Schedule:
             combine = step.combine if isinstance(step.combine, str) else step.combine * times
             yield Step(src, dst, tiled(step.chunk), combine, step.phase, tiled(step.into), tiled(step.count))
 
-    return Schedule(groups.size, schedule.num_chunks, steps, f"{schedule.name}, side by side")
+    name = f"{schedule.name}, side by side"
+    return Schedule(groups.size, schedule.num_chunks, steps, name, lengths=schedule.lengths)
 
 
 def _rows(values: torch.Tensor, count: int) -> torch.Tensor:
