@@ -208,6 +208,8 @@ def test_the_slowest_stage_sets_the_pace():
     assert cost.bubble_over_ideal == pytest.approx((3 * 40 - 72) / 72)
     with pytest.raises(ValueError, match="2 times for 3 stages"):
         price(pipeline.one_f_one_b(3, 6), [1, 2], 1, 1)
+    with pytest.raises(ValueError, match="no operation takes any time"):
+        price(pipeline.one_f_one_b(3, 6), 0, 0, 0)
 
 
 def test_a_transfer_delays_who_waits_for_it_and_shows_as_a_span_of_its_own():
@@ -309,5 +311,6 @@ def test_generators_refuse_what_they_cannot_make():
         pipeline.dual_pipe(3, 8)
     with pytest.raises(ValueError, match="pipeline of 8 stages: 7 micro-batches a direction are too few"):
         pipeline.dual_pipe_v(4, 7)
-    with pytest.raises(ValueError, match="there must be a micro-batch, not 0"):
-        pipeline.gpipe(2, 0)
+    for make in (pipeline.gpipe, pipeline.interleaved):
+        with pytest.raises(ValueError, match="there must be a micro-batch, not 0"):
+            make(2, 0)

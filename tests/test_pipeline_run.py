@@ -279,6 +279,48 @@ def test_weights_are_found_wherever_a_stage_uses_them():
     torch.testing.assert_close(split, whole)
 
 
+@pytest.mark.parametrize(
+    ("routes", "text"),
+    [
+        ([(0, 1), (0, 2)], "0F0 0F1 0B0 0B1\n1F0 1B0\n1F1 1B1"),
+        ([(0, 2), (1, 2)], "0F0 0B0\n0F1 0B1\n1F0 1F1 1B0 1B1"),
+        ([(0,), (1,), (2,)], "0F0 0B0\n0F1 0B1\n0F2 0B2"),
+    ],
+)
+def test_routes_may_part_and_meet(routes, text):
+    """A stage that sends to two ranks, one that hears from two, and one with three copies."""
+    schedule = from_text(text, routes)
+    loss, gradients = whole(schedule.num_stages, False)
+    by_rank = [found for (found,) in ranks.run(all_steps, 3, [(schedule, False)])]
+    assert sum(part for part, *_ in by_rank) == pytest.approx(loss)
+    for _, theirs, *_ in by_rank:
+        for stage, found in theirs.items():
+            torch.testing.assert_close(found, gradients[stage])
+
+
+def test_both_copies_of_a_stage_may_be_without_weights():
+    def step(rank, _):
+        x = torch.ones(4, 3)
+        return Pipeline(pipeline.dual_pipe(2, 4), {0: nn.Identity(), 1: nn.Tanh()}, nn.functional.mse_loss).step(x, x)
+
+    assert sum(ranks.run(step, 2)) == pytest.approx((1 - torch.tanh(torch.ones(())).item()) ** 2)
+
+
+def test_a_stage_whose_output_changes_its_shape_within_a_step_is_named():
+    """Rank 1 would take it for one of the first one's shape, and compute with what it finds there."""
+
+    class Some(nn.Module):
+        def forward(self, x):
+            return x[x > 0]
+
+    def step(rank, _):
+        x = torch.tensor([1.0, 1.0, 1.0, -1.0])
+        Pipeline(pipeline.gpipe(2, 2), {rank: nn.Identity() if rank else Some()}, nn.functional.mse_loss).step(x, x)
+
+    with pytest.raises(ranks.RanksError, match=r"stage 0 returns .*\(1,\)\) for micro-batch 1, and .*\(2,\)\) before"):
+        ranks.run(step, 2)
+
+
 def test_a_deadlock_on_real_ranks_names_who_waits_for_whom():
     bad = from_text("F0 B0 F1 B1\nF1 F0 B0 B1")
     with pytest.raises(ranks.RanksError, match="each waits for the next: rank 0 → rank 1 → rank 0") as caught:

@@ -168,6 +168,8 @@ def schedule_of(
     """
     sizes = (world_size, num_micro_batches, *more)
     name = f"{function.__name__}(rank, {', '.join(map(str, sizes))})"
+    if world_size < 1 or num_micro_batches < 1:
+        raise NotYet(f"{name}: there must be a rank and a micro-batch")
     orders = []
     for rank in range(world_size):
         call = call_in_words(function, [rank, *sizes])
@@ -214,13 +216,15 @@ def schedule_in_text(function: Callable) -> PipelineSchedule:
         text = answer(function)
     if not isinstance(text, str):
         raise NotYet(f"{call} returns {brief(text)}; a text is asked for, a line a rank")
-    lines = sum(bool(line.split("#")[0].strip()) for line in text.splitlines())
+    said = [said for line in text.splitlines() if (said := line.split("#")[0].strip())]
+    if staged := re.search(r"\b\d+([FBIW]\d+)", " ".join(said)):
+        raise NotYet(f"{call}: {staged[0]} names a stage; each rank has one stage here, so write {staged[1]}")
     try:
         schedule = pipeline.from_text(text, name=call)
     except PipelineError as error:
         raise NotYet(f"{call}: {error}") from None
-    if lines != world_size or schedule.routes != pipeline.loop(world_size):
-        raise NotYet(f"{call} has {lines} lines; there are {world_size} ranks, each with one line and one stage")
+    if len(said) != world_size or schedule.routes != pipeline.loop(world_size):
+        raise NotYet(f"{call} has {len(said)} lines; there are {world_size} ranks, each with one line and one stage")
     if schedule.paired:
         raise NotYet(f"{call} does two operations as one, with a &; write them one after the other")
     return _made(list(schedule.orders), world_size, num_micro_batches, call)

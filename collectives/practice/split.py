@@ -7,7 +7,6 @@ forward and backward. Whole numbers tell which ranks' shares are in a sum, and w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -15,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .. import practice, ranks
 from ..algorithms import ring
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words, counted, same
+from . import NotYet, answer, brief, call_in_words, counted, run_on_ranks, same
 
 # Part a: which collectives
 
@@ -187,7 +185,7 @@ def _shares(world_size: int) -> np.ndarray:
 def check_forward(f: Callable, g: Callable, world_size: int) -> None:
     """Check what f and g return, each by itself and around a split MLP."""
     shares = _shares(world_size)
-    for rank, seen in enumerate(_on_ranks(_gates, world_size, f, g, False)):
+    for rank, seen in enumerate(run_on_ranks(_gates, world_size, f, g, False)):
         who = f"with {world_size} ranks, on rank {rank}"
         wanted, slips = {"f": TAGS, "g": shares.sum(axis=0)}, _forward_slips(shares, rank)
         for name in ("f", "g"):
@@ -203,7 +201,7 @@ def check_forward(f: Callable, g: Callable, world_size: int) -> None:
 def check_backward(f: Callable, g: Callable, world_size: int) -> list[Seen]:
     """Check the gradients that f and g pass back, each by itself and in a split MLP against the dense one."""
     shares = _shares(world_size)
-    everyone = _on_ranks(_gates, world_size, f, g, True)
+    everyone = run_on_ranks(_gates, world_size, f, g, True)
     for rank, seen in enumerate(everyone):
         who = f"with {world_size} ranks, on rank {rank}"
         wanted, slips = {"f": shares.sum(axis=0), "g": TAGS}, _backward_slips(shares, rank)
@@ -319,16 +317,6 @@ def _check_sent(who: str, got: float, whole: float, times: float) -> None:
 def _all_reduce_bytes(world_size: int, num_elements: int) -> np.ndarray:
     """What each rank sends in an all-reduce of fp64 numbers."""
     return counted(ring.all_reduce(world_size), num_elements, 8).bytes_sent
-
-
-def _on_ranks(function: Callable, world_size: int, *args: Any) -> list:
-    """Run a check's part on real ranks; what a rank finds not right yet is told as if it were found here."""
-    try:
-        return ranks.run(function, world_size, *args, timeout=practice.PATIENCE, backend="gloo")
-    except ranks.RanksError as error:
-        if told := re.search(rf"\b{NotYet.__name__}: (.*)", str(error)):
-            raise NotYet(told[1]) from None
-        raise NotYet(f"with {world_size} ranks, {error}") from None
 
 
 def _written(function: Callable, *args: Any, **named: Any) -> Any:
@@ -585,7 +573,7 @@ def check_attention(function: Callable, world_size: int, backward: bool = False,
 
     With `backward`, its gradients too: of X, and of every weight in the part.
     """
-    everyone = _on_ranks(_attention, world_size, function, head_size, backward)
+    everyone = run_on_ranks(_attention, world_size, function, head_size, backward)
     for rank, seen in enumerate(everyone):
         _check_equal(f"with {world_size} ranks, on rank {rank}", seen.pairs, world_size, seen.slips)
     return everyone

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .. import practice, ranks
 from ..algorithms import ring
 from ..execute import execute, scratch
 from ..held import BytesHeld
 from ..training import memory, tiny
 from ..training.sharded import Unit
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words
+from . import NotYet, answer, brief, call_in_words, run_on_ranks
 
 STEPS = 2
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
@@ -431,12 +429,7 @@ def _unit_sizes(task: Task) -> list[list[int]]:
 
 def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Outcome]:
     """Train by DDP and by the learner's step on real ranks."""
-    try:
-        outcomes = ranks.run(_on_rank, world_size, arrived, step, task, timeout=practice.PATIENCE, backend="gloo")
-    except ranks.RanksError as error:
-        if told := re.search(rf"\b{NotYet.__name__}: (.*)", str(error)):
-            raise NotYet(told[1]) from None
-        raise NotYet(f"with {world_size} ranks, {error}") from None
+    outcomes = run_on_ranks(_on_rank, world_size, arrived, step, task)
     for rank, (_, mine) in enumerate(outcomes):
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)

@@ -61,7 +61,8 @@ class PipelineSchedule:
     together with the operation after them, as one: both need their input when it begins, both results are there when
     it ends. DeepSeek writes it F&B.
 
-    PipelineError for a kind, stage or route that there is not. Whether the schedule can be run, `check` says.
+    PipelineError for a kind, stage, micro-batch or route that there is not. Whether the schedule can be run, `check`
+    says.
     """
 
     orders: tuple[tuple[Operation, ...], ...]
@@ -71,6 +72,8 @@ class PipelineSchedule:
     name: str = field(default="schedule", compare=False)
 
     def __post_init__(self):
+        if self.num_micro_batches < 1:
+            raise PipelineError(f"{self.name}: there must be a micro-batch, not {self.num_micro_batches}")
         lengths = {len(route) for route in self.routes}
         if len(lengths) != 1 or 0 in lengths or not all(0 <= rank < self.world_size for rank in sum(self.routes, ())):
             ranks = f"0 to {self.world_size - 1}"
@@ -200,7 +203,8 @@ def from_text(
         raise PipelineError(f"there is no operation in the text: {_HOW}, a line for each rank")
     last = max(operation.micro_batch for order in orders for operation in order)
     routes = (_route(orders, lines),) if routes is None else tuple(map(tuple, routes))
-    return PipelineSchedule(tuple(orders), routes, num_micro_batches or last + 1, frozenset(paired), name)
+    count = last + 1 if num_micro_batches is None else num_micro_batches
+    return PipelineSchedule(tuple(orders), routes, count, frozenset(paired), name)
 
 
 def _words(line: str, number: int, rank: int) -> list[str] | None:
@@ -401,12 +405,15 @@ def price(
     way from one rank to another. It hinders no computing; messages from one rank to another go one after another.
     `pair`: seconds of an F&B, by default those of its parts.
 
-    The ideal time of a rank is the sum of its operations. PipelineError if the schedule fails `check`.
+    The ideal time of a rank is the sum of its operations. PipelineError if the schedule fails `check`; ValueError for
+    times that are no seconds, or all 0.
     """
     check(schedule)
     times = {F: _by_stage(forward, schedule), I: _by_stage(backward_input, schedule)}
     times[W] = _by_stage(backward_weights, schedule)
     times[B] = [sum(both) for both in zip(times[I], times[W], strict=True)]
+    if not any(times[F] + times[B]):
+        raise ValueError("no operation takes any time, and a bubble is a part of it: give F, I or W some seconds")
     timeline = run(_tasks(schedule, times, transfer, pair))
     busy = [0.0] * schedule.world_size
     for span in timeline.spans:
@@ -565,8 +572,8 @@ def dual_pipe_v(world_size: int, num_micro_batches: int) -> PipelineSchedule:
     """
     p = world_size
     rows = [_dual_pipe(r, p, num_micro_batches, r, 2 * p - 1 - r) for r in range(p)]
-    orders, pairs = zip(*rows, strict=True)
-    return _made("DualPipeV", orders, vee(p), num_micro_batches, frozenset().union(*pairs))
+    paired = frozenset().union(*(pairs for _, pairs in rows))
+    return _made("DualPipeV", [order for order, _ in rows], vee(p), num_micro_batches, paired)
 
 
 def dual_pipe(world_size: int, num_micro_batches: int) -> PipelineSchedule:
@@ -615,8 +622,6 @@ def vee(world_size: int) -> tuple[tuple[int, ...], ...]:
 def _made(
     name: str, orders: Iterable[Iterable], routes: tuple, num_micro_batches: int, paired: frozenset = frozenset()
 ) -> PipelineSchedule:
-    if num_micro_batches < 1:
-        raise ValueError(f"{name}: there must be a micro-batch, not {num_micro_batches}")
     return PipelineSchedule(tuple(map(tuple, orders)), routes, num_micro_batches, paired, name)
 
 
@@ -650,7 +655,7 @@ def _rounds(
     size = num_micro_batches // rounds
     stages = range(rank, world_size * stages_a_rank, world_size)
     forwards, backwards = [], []
-    for start in range(0, num_micro_batches, size):
+    for start in range(0, num_micro_batches, size or 1):
         forwards += [o for stage in stages for o in _each(F, stage, range(start, start + size))]
         backwards += [o for stage in reversed(stages) for o in _each(kind, stage, range(start, start + size))]
     return forwards, backwards, size

@@ -69,6 +69,8 @@ class Pipeline:
     I and W do each product of B once, except in an autograd.Function written in Python that gives the gradients of an
     input and of a weight: it is called for both, and computes both each time.
 
+    The outputs of a stage that go to one rank in a step must be alike, in dtype and shape: ValueError otherwise.
+
     ValueError for stages that are not the schedule's, PipelineError for a schedule that cannot be run.
     """
 
@@ -109,8 +111,8 @@ class Pipeline:
         self.late: dict[Operation, list[Use]] = {}  # by I: what its W takes
         self.here: dict[Operation, torch.Tensor] = {}  # results that have arrived, or were made here for a stage here
         self.sent: list[Sent] = []
-        self.told: dict[int, Like] = {}  # by stage: what its output is like, once this rank has said it to another,
-        self.heard: dict[int, Like] = {}  # or has heard it from another
+        self.told: dict[tuple[int, int], Like] = {}  # by stage and rank: what its output is like, once said to the rank
+        self.heard: dict[tuple[int, int], Like] = {}  # or heard from it
         self.expected = {src: deque(self._messages(src)) for src in range(self.schedule.world_size)}
         self.losses: list[torch.Tensor] = []
         self.most_held, self.spans = 0, []
@@ -199,10 +201,19 @@ class Pipeline:
         if dst == self.rank:
             self.here[operation] = result
             return
-        if operation.kind == F and operation.stage not in self.told:
-            self.told[operation.stage] = result.dtype, tuple(result.shape)
-            self._send(_label(result), dst, taker)
+        if operation.kind == F:
+            self._tell(operation.stage, result, dst, taker)
         self._send(result.contiguous(), dst, taker)
+
+    def _tell(self, stage: int, output: torch.Tensor, dst: int, taker: Operation) -> None:
+        """Label the first output of a stage that `dst` gets in this step; those after it must be like it."""
+        like = output.dtype, tuple(output.shape)
+        if (stage, dst) not in self.told:
+            self.told[stage, dst] = like
+            self._send(_label(output), dst, taker)
+        elif like != self.told[stage, dst]:
+            first = self.told[stage, dst]
+            raise ValueError(f"stage {stage} returns {like} for micro-batch {taker.micro_batch}, and {first} before")
 
     def _send(self, tensor: torch.Tensor, dst: int, taker: Operation) -> None:
         work = dist.isend(tensor, self.names[dst], self.channels[self.rank, dst])
@@ -222,14 +233,14 @@ class Pipeline:
         """The next message from `src`, which is the result of `source`.
 
         Stages differ, so only the sender can know an activation's shape: its first one in a step comes after a label
-        that says it. A gradient has the shape of what was sent the other way.
+        that says it for all. A gradient has the shape of what was sent the other way.
         """
         channel, device = self.channels[src, self.rank], self.inputs[0].device
-        if source.kind == F and source.stage not in self.heard:
+        if source.kind == F and (source.stage, src) not in self.heard:
             label = torch.empty(2 + MOST_DIMS, dtype=torch.int64, device=device)
             dist.recv(label, self.names[src], channel)
-            self.heard[source.stage] = _labelled(label)
-        dtype, shape = self.heard[source.stage] if source.kind == F else self.told[source.stage - 1]
+            self.heard[source.stage, src] = _labelled(label)
+        dtype, shape = self.heard[source.stage, src] if source.kind == F else self.told[source.stage - 1, src]
         self.here[source] = torch.empty(shape, dtype=dtype, device=device)
         dist.recv(self.here[source], self.names[src], channel)
         under_way = []
@@ -264,8 +275,10 @@ class Pipeline:
         """Where several ranks have a copy of a stage, add up their gradients, each of its own micro-batches."""
         for stage, module in sorted(self.stages.items()):
             weights = [weight for weight in module.parameters() if weight.grad is not None]
-            for other in {route[stage] for route in self.schedule.routes} - {self.rank}:
-                mine = torch.cat([weight.grad.flatten() for weight in weights])
+            if not weights:
+                continue
+            mine = torch.cat([weight.grad.flatten() for weight in weights])
+            for other in sorted({route[stage] for route in self.schedule.routes} - {self.rank}):
                 theirs = torch.empty_like(mine)
                 work = dist.isend(mine, self.names[other], self.channels[self.rank, other])
                 dist.recv(theirs, self.names[other], self.channels[other, self.rank])
