@@ -350,7 +350,8 @@ class _Still:
             line = f"M{self.x(start):.1f} {y + middle * BAR:.1f}h{self.width(start, end):.1f}"
             self.strokes.setdefault((kind, number), []).append(line)
         room = self.width(start, end) - 3
-        short = *re.findall(r"\S*\d\S*", name)[:1], *re.findall(r"\d+", name)[-1:]  # "0F2 again": "0F2", "2"
+        short = *re.findall(r"\S*\d\S*", name)[:1], *re.findall(r"[A-Za-z]\d+|\b\d+\b", name)[:1]
+        short = *short, *re.findall(r"\d+", short[-1] if short else "")  # "0F2 of stage 7": "0F2", "F2", "2"
         shown = next((text for text in (name, *short) if len(text) * TYPE * LETTER < room), None)
         if shown:
             look = f'text-anchor="middle" fill="{ink}" stroke="{colour}" stroke-width="2.5" paint-order="stroke"'

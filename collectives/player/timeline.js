@@ -74,7 +74,8 @@
       const width = Math.max(0.7, (end - start) * this.perTick - 0.8), height = this.bar;
       const strokes = pattern.map(([middle, thickness, dashes]) => make("path", {
         class: "stroke", d: `M${x} ${y + middle * height}h${width}`, stroke: ink, "stroke-width": thickness * height, "stroke-dasharray": dashes }));
-      const shown = [name, name.match(/\S*\d\S*/)?.[0], name.match(/\d+/g)?.at(-1)].find((text) => text && text.length * TYPE * LETTER < width - 3);
+      const short = name.match(/[a-z]\d+|\b\d+\b/i)?.[0];  // of "0F2 of stage 7": "F2"
+      const shown = [name, name.match(/\S*\d\S*/)?.[0], short, short?.match(/\d+/)[0]].find((text) => text && text.length * TYPE * LETTER < width - 3);
       const label = shown ? [this.text(x + width / 2, y + height / 2, shown, { style: `fill:${ink};stroke:${colour}`, class: "plate" })] : [];
       return make("g", { class: "span" }, make("rect", { x, y, width, height, rx: Math.min(3, width / 4), fill: colour }), ...strokes, ...label);
     }
