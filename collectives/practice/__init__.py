@@ -258,7 +258,7 @@ def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], s
     for case in cases:
         want, call = truth(*case), call_in_words(function, case)
         rows.append(Row(call, number_of(answer(function, *case), call), want, slips(want, *case)))
-    _check_rows(rows)
+    check_rows(rows, _against_the_schedule)
 
 
 def sent_by_a_rank(*algorithms: Callable) -> Callable:
@@ -304,7 +304,7 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts one rank, not all of them": want / schedule.world_size,
         }
         rows.append(Row(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
-    _check_rows(rows)
+    check_rows(rows, _against_the_schedule)
 
 
 def byte_slips(want: float, num_elements: int, itemsize: int, world_size: int) -> dict[str, float]:
@@ -378,15 +378,16 @@ def number_of(given: Any, call: str) -> int | float:
     return given if isinstance(given, int) else float(given)
 
 
-def _check_rows(rows: list[Row]) -> None:
-    """Raise `NotYet` on the first row that is wrong, with the slip that explains all rows if there is one."""
-    wrong = [row for row in rows if not math.isclose(row.got, row.want, rel_tol=1e-9)]
-    if not wrong:
-        return
-    row = wrong[0]
-    explained = [w for w in row.slips if all(math.isclose(r.got, r.slips[w], rel_tol=1e-9) for r in rows)]
-    hint = f": {explained[0]}" if explained else ""
-    raise NotYet(f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}{hint}")
+def check_rows(rows: list[Row], words: Callable[[Row], str]) -> None:
+    """Raise `NotYet` with the `words` of the first row that is wrong, and a slip that explains all rows."""
+    for row in rows:
+        if not math.isclose(row.got, row.want, rel_tol=1e-9):
+            explained = [w for w in row.slips if all(math.isclose(r.got, r.slips[w], rel_tol=1e-9) for r in rows)]
+            raise NotYet(words(row) + (f": {explained[0]}" if explained else ""))
+
+
+def _against_the_schedule(row: Row) -> str:
+    return f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}"
 
 
 def _shown(number: float) -> str:

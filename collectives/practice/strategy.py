@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..algorithms import ring
 from ..training import memory, traffic
-from . import NotYet, Row, answer, brief, call_in_words, check_formula, number_of, sent_by_a_rank, show
+from . import NotYet, Row, answer, brief, call_in_words, check_formula, check_rows, number_of, sent_by_a_rank, show
 
 Model = Mapping[str, Any]
 Machine = Mapping[str, Any]
@@ -116,15 +116,7 @@ def check_held(function: Callable, part: str, sizes: Iterable[tuple]) -> None:
             want = getattr(memory.at_rest(num_params, world_size, stage, RECIPES[recipe]), part)
             words = f"{call} returns {got:,.12g}, but a rank holds {want:,} bytes"
             rows.append(Row(words, got, want, _held_slips(part, want, *case)))
-    _refuse(rows)
-
-
-def _refuse(rows: list[Row]) -> None:
-    """Raise `NotYet` with the words of the first row that is wrong, and the slip that explains all rows if one does."""
-    for row in rows:
-        if not math.isclose(row.got, row.want, rel_tol=1e-9):
-            explained = [w for w in row.slips if all(math.isclose(r.got, r.slips[w], rel_tol=1e-9) for r in rows)]
-            raise NotYet(row.call + (f": {explained[0]}" if explained else ""))
+    check_rows(rows, words=lambda row: row.call)
 
 
 def _bytes_each(recipe: memory.Recipe) -> int:
@@ -176,7 +168,7 @@ def check_peak(function: Callable, cases: Iterable[tuple[Model, int]]) -> None:
             need = needs(model, world_size, stage)
             words = f"{call} returns {got / GB:,.6g} GB, but a rank needs {need.total / GB:,.6g} GB, {_parts(need)}"
             rows.append(Row(words, got, need.total, _peak_slips(need, model, world_size, stage)))
-    _refuse(rows)
+    check_rows(rows, words=lambda row: row.call)
 
 
 def _peak_slips(need: Need, model: Model, world_size: int, stage: int) -> dict[str, float]:

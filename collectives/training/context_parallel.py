@@ -8,11 +8,14 @@ Source: Liu, Zaharia and Abbeel, “Ring Attention with Blockwise Transformers f
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
 from ..execute import execute
 from ..schedule import COPY, Schedule, Transfer
+from .conjugate import conjugate
 
 
 def shift(world_size: int, by: int = 1) -> Schedule:
@@ -21,17 +24,9 @@ def shift(world_size: int, by: int = 1) -> Schedule:
     return Schedule.rotated(world_size, 1, lambda: around, None, "shift")
 
 
-class _Pass(torch.autograd.Function):
-    """Forward to the next rank, backward to the one before: a gradient goes back the way that its value came."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-        ctx.group = group
-        return _shifted(x, group, 1)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return _shifted(gradient, ctx.group, -1), None
+def _passed(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """What the rank before has; backward, a gradient goes back the way that its value came."""
+    return conjugate(x, there=partial(_shifted, group=group, by=1), back=partial(_shifted, group=group, by=-1))
 
 
 def _shifted(x: torch.Tensor, group: dist.ProcessGroup | None, by: int) -> torch.Tensor:
@@ -65,5 +60,5 @@ def ring_attention(
         weighted = fade * weighted + weights @ values
         highest = risen
         if step < world_size - 1:
-            keys, values = _Pass.apply(keys, group), _Pass.apply(values, group)
+            keys, values = _passed(keys, group), _passed(values, group)
     return weighted / total

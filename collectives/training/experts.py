@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch import nn
 
 from ..algorithms import pairwise, ring
 from ..execute import execute
+from .conjugate import conjugate
 
 Group = dist.ProcessGroup | None
 
@@ -90,7 +92,7 @@ class ExpertParallel(nn.Module):
 
         arrived = exchange(tokens[token], blocks, self.group)
         answers = self.answer(arrived, counts[:, dist.get_rank(self.group)])
-        returned = exchange(answers, [list(column) for column in zip(*blocks, strict=True)], self.group)
+        returned = exchange(answers, _transposed(blocks), self.group)
 
         weighted = returned * routing.weights.flatten()[place, None]
         return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # a router may be in fp32
@@ -113,26 +115,19 @@ class ExpertParallel(nn.Module):
         return torch.cat(pieces)
 
 
-class _Exchange(torch.autograd.Function):
-    """An uneven all-to-all of rows; backward, the gradients go back by the transposed one."""
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, blocks: list[list[int]], group: Group) -> torch.Tensor:
-        ctx.blocks, ctx.group = blocks, group
-        return _exchanged(rows, blocks, group)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return _exchanged(gradient, [list(column) for column in zip(*ctx.blocks, strict=True)], ctx.group), None, None
-
-
 def exchange(rows: torch.Tensor, blocks: list[list[int]], group: Group = None) -> torch.Tensor:
     """Send the first `blocks[rank][0]` of this rank's rows to rank 0, the next to rank 1, and so on.
 
     `rows`: [sum of blocks[rank], width]. `blocks`: table [src][dst] of numbers of rows, the same on all ranks. Returns
-    what arrives, by the rank that it comes from: [sum of column `rank`, width].
+    what arrives, by the rank that it comes from: [sum of column `rank`, width]. Backward, the gradients go back by the
+    transposed exchange.
     """
-    return _Exchange.apply(rows, blocks, group)
+    there, back = (partial(_exchanged, blocks=table, group=group) for table in (blocks, _transposed(blocks)))
+    return conjugate(rows, there, back)
+
+
+def _transposed(blocks: list[list[int]]) -> list[list[int]]:
+    return [list(column) for column in zip(*blocks, strict=True)]
 
 
 def _exchanged(rows: torch.Tensor, blocks: list[list[int]], group: Group) -> torch.Tensor:

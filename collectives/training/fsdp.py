@@ -30,6 +30,7 @@ from ..algorithms import ring
 from ..execute import execute
 from ..wire import BytesSent
 from . import quantized, tiny
+from .memory import shard_size
 from .timeline import Span
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def train(
 def padded_elements(module: nn.Module, world_size: int) -> int:
     """How many elements FSDP2 gathers of a unit: it cuts every tensor along its first dimension, padded to divide."""
     rows = ((tensor.shape[0], tensor[0].numel()) for tensor in module.parameters())
-    return sum(-(-length // world_size) * world_size * each for length, each in rows)
+    return sum(shard_size(length, world_size) * world_size * each for length, each in rows)
 
 
 def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
@@ -128,9 +129,13 @@ def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
 
 
 class _Collective:
-    """What FSDP2 asks of a collective, with `to`: the bytes sent so far to each peer, by its number among all ranks."""
+    """What FSDP2 asks of a collective, with `to`: the bytes sent so far to each peer, by its number among all ranks.
 
-    def __init__(self):
+    `bits`: None, or those of a rounded number where rounding pays. `ranks_per_node`: by default every rank is a node.
+    """
+
+    def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
+        self.bits, self.ranks_per_node = bits, ranks_per_node
         self.to: Counter[int] = Counter()
         self._allocated: list[weakref.ref[torch.Tensor]] = []
 
@@ -159,14 +164,7 @@ class _Collective:
 
 
 class AllGather(_Collective):
-    """FSDP2's all-gather as our ring; with `bits`, of rounded numbers where the ring leaves a node.
-
-    `ranks_per_node`: by default every rank is a node of its own.
-    """
-
-    def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
-        super().__init__()
-        self.bits, self.ranks_per_node = bits, ranks_per_node
+    """FSDP2's all-gather as our ring; with `bits`, of rounded numbers where the ring leaves a node."""
 
     def __call__(
         self,
@@ -185,14 +183,7 @@ class AllGather(_Collective):
 
 
 class ReduceScatter(_Collective):
-    """FSDP2's reduce-scatter as our ring; with `bits`, of rounded numbers, summed in the node first, then across.
-
-    `ranks_per_node`: by default every rank is a node of its own.
-    """
-
-    def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
-        super().__init__()
-        self.bits, self.ranks_per_node = bits, ranks_per_node
+    """FSDP2's reduce-scatter as our ring; with `bits`, of rounded numbers, summed in the node first, then across."""
 
     def __call__(
         self,

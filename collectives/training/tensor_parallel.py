@@ -11,6 +11,7 @@ Recomputation in Large Transformer Models”, 2022, section 4.2 (sequence parall
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,8 @@ from torch import nn
 
 from ..algorithms import ring
 from ..execute import execute
-from .transformer import Block
+from .conjugate import conjugate
+from .transformer import Block, nothing
 
 Group = dist.ProcessGroup | None
 
@@ -49,75 +51,27 @@ def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
     return total.chunk(world_size)[rank].clone()
 
 
-class _F(torch.autograd.Function):
-    """Forward nothing, backward an all-reduce: each rank's gradient of X is what its columns contribute."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return all_reduced(gradient, ctx.group), None
-
-
-class _G(torch.autograd.Function):
-    """Forward an all-reduce, backward nothing: each rank's Y is what its rows contribute."""
-
-    @staticmethod
-    def forward(ctx, y: torch.Tensor, group: Group) -> torch.Tensor:
-        return all_reduced(y, group)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return gradient, None
-
-
-class _Gather(torch.autograd.Function):
-    """Forward an all-gather of rows, backward a reduce-scatter: f, where between blocks a rank has its rows alone."""
-
-    @staticmethod
-    def forward(ctx, rows: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return gathered(rows, group)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return reduce_scattered(gradient, ctx.group), None
-
-
-class _Scatter(torch.autograd.Function):
-    """Forward a reduce-scatter of rows, backward an all-gather: g, where between blocks a rank has its rows alone."""
-
-    @staticmethod
-    def forward(ctx, y: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return reduce_scattered(y, group)
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor):
-        return gathered(gradient, ctx.group), None
-
-
 def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Megatron's f: `x` as it is; backward, the sum of its gradients over the ranks."""
-    return _F.apply(x, group)
+    """Megatron's f: `x` as it is; backward, the sum of its gradients over the ranks.
+
+    Each rank's gradient of X is what its columns contribute.
+    """
+    return conjugate(x, there=nothing, back=partial(all_reduced, group=group))
 
 
 def g(y: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Megatron's g: the sum of `y` over the ranks; backward, the gradient as it is."""
-    return _G.apply(y, group)
+    """Megatron's g: the sum of `y` over the ranks, whose rows contribute to it; backward, the gradient as it is."""
+    return conjugate(y, there=partial(all_reduced, group=group), back=nothing)
 
 
 def gather(rows: torch.Tensor, group: Group = None) -> torch.Tensor:
     """In place of f with sequence parallelism: all ranks' rows; backward, this rank's rows of the summed gradients."""
-    return _Gather.apply(rows, group)
+    return conjugate(rows, there=partial(gathered, group=group), back=partial(reduce_scattered, group=group))
 
 
 def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
     """In place of g with sequence parallelism: this rank's rows of the sum of `y`; backward, all ranks' gradients."""
-    return _Scatter.apply(y, group)
+    return conjugate(y, there=partial(reduce_scattered, group=group), back=partial(gathered, group=group))
 
 
 def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
