@@ -24,7 +24,7 @@ lab: env exercises notebooks  ## open the chapters in JupyterLab
 
 test: env  ## run every test, then every notebook against its stored outputs
 	@$(BIN)/python tools/notebooks.py --check
-	@$(BIN)/python tools/book.py --if-stale --side-by-side
+	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python -m pytest -q tests -n 2 --dist loadfile
 	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 3 --dist loadfile
 
@@ -34,7 +34,7 @@ check: env  ## check style, notebooks, exercises and the built book's links
 	@$(BIN)/python -m pytest -q tests/test_imports.py
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python tools/exercises.py --check
-	@$(BIN)/python tools/book.py --if-stale --side-by-side
+	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/links.py _build/html
 
 bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)

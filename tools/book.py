@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 
 import fingerprint
-import yaml
+import nbformat
+import notebooks
 from fingerprint import ROOT
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from jupyter_cache.readers import get_reader
 
 BUILD = ROOT / "_build"
 HTML = BUILD / "html"
@@ -35,22 +39,22 @@ def main() -> int:
     """Build, unless asked to build only what is stale and nothing is; return the exit status."""
     parser = argparse.ArgumentParser(description="Build the book into _build/html.")
     parser.add_argument("--if-stale", action="store_true", help="do nothing if the built book is up to date")
-    hint = "run a notebook on each core at a time; what they measure is then measured beside other work"
-    parser.add_argument("--side-by-side", action="store_true", help=hint)
+    hint = "take the outputs of notebooks that this text and library gave; what is newer is run"
+    parser.add_argument("--from-notebooks", action="store_true", help=hint)
     arguments = parser.parse_args()
     if arguments.if_stale and is_fresh():
         print("book: up to date")
         return 0
-    return build(arguments.side_by_side)
+    return build(arguments.from_notebooks)
 
 
-def build(side_by_side: bool) -> int:
+def build(from_notebooks: bool) -> int:
     """Build the whole book and say how it went."""
     start = time.perf_counter()
     BUILT_KEY.unlink(missing_ok=True)
-    cold = prepare()
-    if side_by_side:
-        execute_ahead()
+    cold = prepare(execution_key() + (" and notebooks" if from_notebooks else ""))
+    if from_notebooks:
+        print(f"book: outputs of {take_notebooks()} notebooks taken, which nbval runs again", flush=True)
     status, lines = run_jupyter_book()
     seconds = time.perf_counter() - start
     if status:
@@ -79,11 +83,13 @@ def execution_key() -> str:
     return fingerprint.joined(fingerprint.of_library(), fingerprint.of_versions())
 
 
-def prepare() -> bool:
-    """Drop what must not survive from an earlier build; return whether every notebook has to run."""
+def prepare(key: str) -> bool:
+    """Drop what must not survive from an earlier build; return whether the cache is empty.
+
+    `key`: what the outputs in the cache come from. Those that `make book` shows have all been run here.
+    """
     shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
     shutil.rmtree(HTML, ignore_errors=True)
-    key = execution_key()
     if not CACHE_KEY.exists() or CACHE_KEY.read_text() != key:
         shutil.rmtree(CACHE, ignore_errors=True)
     BUILD.mkdir(exist_ok=True)
@@ -91,23 +97,23 @@ def prepare() -> bool:
     return not CACHE.is_dir()
 
 
-def execute_ahead() -> None:
-    """Run the notebooks that the cache lacks, one on each core at a time; Jupyter Book finds them there.
+def take_notebooks() -> int:
+    """Put the notebooks beside the texts into the cache, unless they are out of date; return how many there are."""
+    cache, taken = get_cache(CACHE), 0
+    for text in sorted((ROOT / "book").glob("*.md")):
+        if notebooks.is_notebook(text) and notebooks.is_up_to_date(text):
+            notebook = get_reader({"name": "myst_nb_md", "type": "plugin"})(str(text))
+            ran = nbformat.read(text.with_suffix(".ipynb"), as_version=4)
+            for cell, other in zip(code_cells(notebook), code_cells(ran), strict=True):
+                cell.outputs, cell.execution_count = other.outputs, other.execution_count
+            cache.cache_notebook_bundle(CacheBundleIn(notebook, str(text)), check_validity=False, overwrite=True)
+            taken += 1
+    return taken
 
-    A notebook that fails is not cached: Jupyter Book runs it again, and reports it.
-    """
-    start = time.perf_counter()
-    pages = [page for page in sorted((ROOT / "book").glob("*.md")) if "```{code-cell}" in page.read_text()]
-    timeout = yaml.safe_load((ROOT / "_config.yml").read_text())["execute"]["timeout"]
-    jcache("notebook", "add", "--reader", "myst_nb_md", *pages)
-    jcache("project", "execute", "--executor", "local-parallel", "--timeout", timeout)
-    print(f"book: notebooks run in {time.perf_counter() - start:.0f} s, side by side", flush=True)
 
-
-def jcache(area: str, *arguments) -> None:
-    """Call jupyter-cache on the book's cache, in silence."""
-    command = [Path(sys.executable).parent / "jcache", area, "--cache-path", CACHE, *arguments]
-    subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True)
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Return the cells that have outputs."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def run_jupyter_book() -> tuple[int, list[str]]:

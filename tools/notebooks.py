@@ -62,13 +62,12 @@ def content(notebook: NotebookNode) -> list:
 def update(text: Path) -> bool:
     """Make and run one notebook, unless neither its text nor the library changed; return success."""
     path = text.with_suffix(".ipynb")
-    source_sha = fingerprint.joined(fingerprint.of_files(text), fingerprint.of_library())
-    if is_in_step(text) and recorded_sha(path) == source_sha:
+    if is_up_to_date(text):
         print(f"notebooks: {path.name:<24} unchanged")
         return True
     start = time.perf_counter()
     notebook = from_text(text)
-    notebook.metadata["collectives"] = {"source_sha": source_sha}
+    notebook.metadata["collectives"] = {"source_sha": source_sha(text)}
     try:
         execute(notebook)
     except CellExecutionError as error:
@@ -79,9 +78,17 @@ def update(text: Path) -> bool:
     return True
 
 
-def recorded_sha(path: Path) -> str | None:
-    """Return the hash of the text and library that a notebook was run with."""
-    return nbformat.read(path, as_version=4).metadata.get("collectives", {}).get("source_sha")
+def is_up_to_date(text: Path) -> bool:
+    """Tell whether the notebook beside a text was run with this text and this library."""
+    if not is_in_step(text):
+        return False
+    notebook = nbformat.read(text.with_suffix(".ipynb"), as_version=4)
+    return notebook.metadata.get("collectives", {}).get("source_sha") == source_sha(text)
+
+
+def source_sha(text: Path) -> str:
+    """Return a hash of a text and of the library."""
+    return fingerprint.joined(fingerprint.of_files(text), fingerprint.of_library())
 
 
 def from_text(text: Path) -> NotebookNode:
