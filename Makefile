@@ -40,10 +40,12 @@ check: env  ## check style, notebooks, exercises and the built book's links
 bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)
 	@$(BIN)/python tools/bench.py
 
-record: env  ## record what chapter 05 shows: the benchmark, loopback and emulated lines (ten minutes of a quiet machine)
+record: env  ## record what chapters 05 and 15 show of this machine (ten minutes of a quiet one)
 	@$(BIN)/python tools/bench.py
 	@$(BIN)/python tools/record.py loopback
 	@$(BIN)/python tools/record.py lines
+	@$(BIN)/python tools/record.py bandwidth
+	@$(BIN)/python tools/record.py training
 
 exercises: env  ## generate exercises/ from solutions/
 	@$(BIN)/python tools/exercises.py

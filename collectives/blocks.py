@@ -2,21 +2,24 @@
 
     by_axis(world_size=4)      # Y = X W: the reader picks how each matrix lies; the collectives are derived
     mlp(), gates(), heads()    # Megatron's split of a transformer's block
+    mesh()                     # a layer under tensor parallelism and FSDP at once, ranks as a grid
 
-A row is a rank, a column is a matrix or a gate. A block has the colour and the number of the rank whose slice it is;
-what all ranks have alike is grey; a rank's term of a sum, of the full shape, is hatched. The layouts and the
-collectives are what `training.shardings` derives: nothing is known here about which axis costs what.
+A row is a rank, a column is a matrix or a gate; or the ranks lie as a grid, and each has its matrices in its place. A
+block has the colour and the number of the rank whose slice it is; what all ranks have alike is grey; a rank's term of a
+sum, of the full shape, is hatched. The layouts and the collectives are what `training.shardings` derives: nothing is
+known here about which axis costs what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
 from .figure import GREY, RANK_COLOURS, Figure, ink_on, listed
+from .training.mesh import Mesh
 from .training.shardings import AXES, PARTIAL, REPLICATED, Layout, Move, Pair, Plan, derive, derive_pair
 
 LEGEND = {"s": "a rank's slice", "a": "the same on every rank", "p": "a rank's term of a sum"}
@@ -58,11 +61,15 @@ class Scene(NamedTuple):
 
     `contents`: by heading, one `Content` a rank; nobody has anything of a matrix that is missing. `notes`: by heading,
     what happens to it in this step, such as "all-reduce"; such a column is framed, unless the note is `NOTHING`.
+    `headings`: what is written over some columns in place of their headings. `along`: in a grid, the axis whose
+    neighbours do what the note says.
     """
 
     words: str
     contents: Mapping[str, Sequence[Content]]
     notes: Mapping[str, str] = MappingProxyType({})
+    headings: Mapping[str, str] = MappingProxyType({})
+    along: str = ""
 
 
 class Story(NamedTuple):
@@ -87,9 +94,11 @@ class Blocks(Figure):
         world_size: int,
         caption: str,
         choices: Mapping[str, Sequence[str]] | None = None,
+        grid: Mesh | None = None,
+        legend: Mapping[str, str] = MappingProxyType({}),
     ):
         self.stories, self.world_size, self.caption = list(stories), world_size, caption
-        self.choices = dict(choices or {})
+        self.choices, self.grid, self.legend = dict(choices or {}), grid, {**LEGEND, **legend}
         combinations = len(list(product(*self.choices.values())))
         if len(self.stories) != combinations:
             raise ValueError(f"{len(self.stories)} stories for {combinations} combinations of choices")
@@ -119,8 +128,11 @@ class Blocks(Figure):
                     {
                         "held": [[looks.setdefault(tuple(each), len(looks)) for each in rows] for rows in contents],
                         "notes": [scene.notes.get(column.heading, "") for column in columns],
+                        **({"along": scene.along} if scene.along else {}),
                     }
                 )
+                if scene.headings:
+                    told[-1]["headings"] = [scene.headings.get(column.heading, column.heading) for column in columns]
             headings = [column.heading for column in columns]
             stories.append({"headings": headings, "words": self.told(number), "scenes": told})
         colours = RANK_COLOURS[: self.world_size]
@@ -131,9 +143,15 @@ class Blocks(Figure):
             "choices": [[question, list(answers)] for question, answers in self.choices.items()],
             "looks": list(looks),
             "stories": stories,
-            "legend": LEGEND,
+            "legend": self.legend,
             "nothing": NOTHING,
+            **({"grid": self._places()} if self.grid else {}),
         }
+
+    def _places(self) -> dict:
+        """The grid's `axes`, and each rank's `places` along them."""
+        places = [list(self.grid.coordinates(rank).values()) for rank in range(self.world_size)]
+        return {"axes": list(self.grid.axes), "places": places}
 
     def still_svg(self) -> str:
         """As `Figure.still_svg`: all scenes of the first story, two to a row."""
@@ -291,6 +309,191 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     return Blocks([Story(columns, scenes)], world_size, f"Attention: {num_heads} heads on {world_size} ranks")
 
 
+MESH_SIZES = {"rows": 8192, "inner": 8192, "columns": 8192}  # tokens of all ranks, inputs and outputs of the layer
+MESH_CUTS = {"by rows (RowwiseParallel)": "inner", "by columns (ColwiseParallel)": "columns"}  # of W, along tp
+WHOLE = 4.0  # a matrix of the mesh is so many units long and wide
+
+
+def mesh(grid: Mesh | None = None, sizes: Mapping[str, int] | None = None, itemsize: int = 2) -> Blocks:
+    """A layer Y = X W under tensor parallelism and FSDP at once, phase by phase, the ranks in their places of `grid`.
+
+    `grid`: a mesh of the axes dp and tp, of 2 ranks each. `sizes`: of "rows" (the tokens of all ranks), "inner"
+    and "columns", which decide how many bytes are moved. `itemsize`: bytes of an element. The reader picks whether W is
+    cut along tp by rows or by columns. What that leaves is cut along dp by columns: torch's FSDP2 cuts dimension 0 of a
+    weight, and that of a `Linear` is its outputs. Raises `ValueError` for another mesh, or a length that the ranks do
+    not divide.
+    """
+    grid, sizes = grid or Mesh(dp=2, tp=2), dict(sizes or MESH_SIZES)
+    if dict(grid.sizes) != {"dp": 2, "tp": 2}:
+        raise ValueError(f"the figure has room for two axes, dp and tp, of 2 ranks each: {grid} cannot be drawn")
+    if uneven := [axis for axis, length in sizes.items() if length % grid.world_size]:
+        raise ValueError(f"{listed(uneven)} of {sizes} do not divide among the {grid.world_size} ranks of {grid}")
+    stories = [_mesh_story(_Layer(grid, axis, sizes, itemsize)) for axis in MESH_CUTS.values()]
+    caption = f"A layer Y = X W on {grid}: {grid.axes[0]} downwards, {grid.axes[1]} across"
+    legend = {"a": "the same on all ranks along tp"}
+    return Blocks(stories, grid.world_size, caption, {"W is cut along tp": list(MESH_CUTS)}, grid, legend)
+
+
+class _Layer:
+    """What each rank of a mesh has of a layer's matrices, and what it sends, where W is `cut` along tp."""
+
+    def __init__(self, grid: Mesh, cut: str, sizes: Mapping[str, int], itemsize: int):
+        self.grid, self.cut, self.itemsize = grid, cut, itemsize
+        self.dp, self.tp = grid.size("dp"), grid.size("tp")
+        self.places = [grid.coordinates(rank) for rank in range(grid.world_size)]
+        wholes = [Block(0.0, 0.0, WHOLE, WHOLE, rank, "s", str(rank)) for rank in range(grid.world_size)]
+        self.tokens = self._each(wholes, 0, "dp")
+        self.slices = self._each(wholes, AXES["W"].index(cut), "tp")
+        self.own = self._each(self.slices, 1, "dp")
+        # Along tp as any product. Backward it is dX = dY W^T, and the columns of W are the inner axis of W^T.
+        by_rows, by_columns = ("inner", "inner", REPLICATED), (REPLICATED, "columns", "columns")
+        lies = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
+        self.forward, self.backward = (derive(*each, weights_stay=True) for each in lies)
+        mine = {**sizes, "rows": sizes["rows"] / self.dp}
+        self.sizes, self.sizes_back = mine, {**mine, "inner": mine["columns"], "columns": mine["inner"]}
+        # Along dp: what tp leaves of W is gathered, and the terms of its gradient are summed and scattered.
+        self.gather, self.scatter = Move("W", "columns", REPLICATED), Move("Y", PARTIAL, "columns")
+        self.slice_sizes = {"inner": sizes["inner"], "columns": sizes["columns"], cut: sizes[cut] / self.tp}
+        self.slice_sizes["rows"] = self.slice_sizes["inner"]  # of the gradient, as a product
+
+    def _each(self, blocks: Sequence[Block], side: int, axis: str) -> list[Block]:
+        """Each rank's part of its block along a side, 0 or 1, by its place along an axis of the mesh."""
+        size = self.grid.size(axis)
+        return [_part(block, side, place[axis], size) for block, place in zip(blocks, self.places, strict=True)]
+
+    def lies(self, layout: Layout) -> list[Content]:
+        """Of a matrix with a row for each token, what each rank has: of its own tokens all, some columns or a term."""
+        if layout == PARTIAL:
+            return _terms(self.tokens)
+        if layout is REPLICATED:
+            return [(block._replace(rank=0, kind="a", label=""),) for block in self.tokens]
+        return [(block,) for block in self._each(self.tokens, 1, "tp")]
+
+    def at_rest(self) -> list[Content]:
+        """What each rank keeps of W, or of its gradient."""
+        return [(block,) for block in self.own]
+
+    def gathered(self) -> list[Content]:
+        """What each rank has of W when its group along dp has all-gathered."""
+        held = {rank: tuple(self.own[peer] for peer in group) for group in self.grid.groups("dp") for rank in group}
+        return [held[rank] for rank in range(self.grid.world_size)]
+
+    def sent(self, move: Move) -> float:
+        """Bytes that a rank sends in a move along dp."""
+        return self.itemsize * move.sent(self.slice_sizes, self.dp)
+
+    def summed(self, move: Move, sizes: Mapping[str, int]) -> float:
+        """Bytes that a rank sends in a product's move along tp."""
+        return self.itemsize * move.sent(sizes, self.tp)
+
+    def called(self, axis: str, move: Move) -> str:
+        """ "All-gather along dp, among ranks 0, 2 and among 1, 3"."""
+        groups = " and among ".join(", ".join(map(str, group)) for group in self.grid.groups(axis))
+        return f"{move.collective.replace('_', '-').capitalize()} along {axis}, among ranks {groups}"
+
+    def told(self, move: Move, sizes: Mapping[str, int], name: str, taker: str) -> str:
+        """What a product's move does along tp, in words."""
+        if not move.collective:
+            return f"Along tp nothing is sent: {name} lies by columns, as {taker} can take it."
+        terms = self.itemsize * sizes["rows"] * sizes["columns"]
+        return (
+            f"{self.called('tp', move)}: the terms of {name}, {_size(terms)}, are summed; each rank sends "
+            f"{_size(self.summed(move, sizes))}. None can go on without the sum: it is waited for."
+        )
+
+
+def _mesh_story(layer: _Layer) -> Story:
+    forward, backward, gather, scatter = layer.forward, layer.backward, layer.gather, layer.scatter
+    weights, gathered = {"W": layer.at_rest()}, {"W": layer.gathered()}
+    start = weights | {"X": layer.lies(forward.x.after)}
+    made = start | gathered | {"Y": layer.lies(forward.y.before)}
+    output = made | {"Y": layer.lies(forward.y.after)}
+    returned = start | gathered | {"Y": layer.lies(backward.x.after)}
+    terms = returned | {"X": layer.lies(backward.y.before), "dW": _terms(layer.slices)}
+    done = terms | {"X": layer.lies(backward.y.after)}
+    slice_bytes = layer.itemsize * layer.slice_sizes["inner"] * layer.slice_sizes["columns"]
+    ways = "along tp by rows" if layer.cut == "inner" else "along tp by columns"
+    x_lies = "and along tp by columns" if layer.cut == "inner" else "but not along tp"
+    moved, come, both = {"W": "all-gather"}, {"Y": "dY"}, {"X": "dX", "Y": "dY"}
+    by_dp = 2 * layer.sent(gather) + layer.sent(scatter)
+    by_tp = layer.summed(forward.y, layer.sizes) + layer.summed(backward.y, layer.sizes_back)
+    scenes = [
+        Scene(
+            f"Idle. W is cut twice: {ways}, and each slice along dp by columns. A rank keeps 1 of "
+            f"{layer.grid.world_size} parts, {_size(slice_bytes / layer.dp)}. X is cut along dp by tokens, {x_lies}.",
+            start,
+        ),
+        Scene(
+            f"{layer.called('dp', gather)}: each rank gets its slice of W, {_size(slice_bytes)}, and sends "
+            f"{_size(layer.sent(gather))}. Nobody has all of W. It can run while the layer before computes.",
+            start | gathered,
+            moved,
+            along="dp",
+        ),
+        Scene(f"Forward: each rank multiplies what it has. {_made('Y of its tokens', forward.y)}", made),
+        Scene(
+            layer.told(forward.y, layer.sizes, "Y", "the layer behind"),
+            output,
+            _notes(forward.y),
+            along=_axis(forward.y),
+        ),
+        Scene("Each rank frees what it gathered of W, and keeps its own part.", output | weights),
+        Scene(
+            f"Backward, dY has come. {layer.called('dp', gather)}, again: each rank sends {_size(layer.sent(gather))}. "
+            "It can run while the layer behind computes.",
+            returned,
+            moved,
+            come,
+            "dp",
+        ),
+        Scene(
+            f"dX = dY W^T and dW = X^T dY. {_made('dX of its tokens', backward.y)} Of its slice of dW it has "
+            "a term, over its own tokens alone.",
+            terms,
+            headings=both,
+        ),
+        Scene(
+            layer.told(backward.y, layer.sizes_back, "dX", "the layer before"),
+            done,
+            _notes(backward.y, "X"),
+            both,
+            _axis(backward.y),
+        ),
+        Scene(
+            f"{layer.called('dp', scatter)}: the terms of dW are summed, and each rank keeps the part that it keeps of "
+            f"W. It sends {_size(layer.sent(scatter))}; in all {_size(by_dp)} along dp and {_size(by_tp)} along tp.",
+            done | weights | {"dW": layer.at_rest()},
+            {"dW": "reduce-scatter"},
+            both,
+            "dp",
+        ),
+    ]
+    return Story([Column(name, WHOLE, WHOLE) for name in ("dW", "W", "X", "Y")], scenes)
+
+
+def _part(block: Block, side: int, number: int, parts: int) -> Block:
+    """One of so many equal parts of a block along a side, 0 or 1."""
+    corner, size = [block.top, block.left], [block.height, block.width]
+    size[side] /= parts
+    corner[side] += number * size[side]
+    return block._replace(top=corner[0], left=corner[1], height=size[0], width=size[1])
+
+
+def _terms(blocks: Sequence[Block]) -> list[Content]:
+    """Each rank's term of a sum, where its block is."""
+    return [(block._replace(kind="p", label=f"+{block.rank}"),) for block in blocks]
+
+
+def _axis(move: Move) -> str:
+    """Along which axis of a mesh a product is moved, if it is."""
+    return "tp" if move.collective else ""
+
+
+def _size(num_bytes: float) -> str:
+    """Bytes in MB of 1e6."""
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
 def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool = True) -> list[Content]:
     """What each rank has of a matrix of this shape, after the move or before it."""
     layout, (rows, columns) = move.after if after else move.before, shape
@@ -306,10 +509,7 @@ def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool =
 
 def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Block:
     """A rank's slice of a matrix along an axis, 0 or 1."""
-    size, corner = [*shape], [0.0, 0.0]
-    size[axis] /= world_size
-    corner[axis] = rank * size[axis]
-    return Block(*corner, *size, rank, "s", str(rank))
+    return _part(Block(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
 
 
 def _told(move: Move, name: str = "") -> str:
@@ -341,20 +541,16 @@ def _notes(move: Move, name: str = "") -> dict[str, str]:
 ACROSS, BETWEEN, TYPE, HEAD = 312, 16, 9, 28  # of a scene: its width, from one to the next, letters, room for headings
 GATE = 14  # a gate's width
 HIGHEST = 220  # all ranks' rows together, without what is between them
+GUTTER, CELL_GAP, LINE = 14, 6, 13  # in a grid: between ranks, between a rank's matrices, a heading's height
 
 
 def _still(data: dict, caption: str) -> str:
     """All scenes of the first story, two to a row."""
-    story, shapes = data["stories"][0], data["shapes"]
-    gaps, most = 14 * len(shapes) + 10, max(rows for rows, _ in shapes)
-    unit = (ACROSS - gaps - GATE * shapes.count((0, 0))) / sum(columns for _, columns in shapes)
-    unit = min(16, unit, HIGHEST / most / data["ranks"])
-    tall = most * unit + 8
-    height = HEAD + data["ranks"] * tall + TYPE * 2
-    drawn = []
+    story, drawn = data["stories"][0], []
+    draw, unit, tall, height = _in_a_grid(data) if "grid" in data else _in_rows(data)
     for number, scene in enumerate(story["scenes"]):
         x, y = number % 2 * (ACROSS + BETWEEN), number // 2 * height
-        drawn.append(f'<g transform="translate({x} {y:.1f})">{_scene(data, story, number, scene, unit, tall)}</g>')
+        drawn.append(f'<g transform="translate({x} {y:.1f})">{draw(data, story, number, scene, unit, tall)}</g>')
     total = (len(story["scenes"]) + 1) // 2 * height
     width = 2 * ACROSS + BETWEEN
     look = f'font-family="sans-serif" font-size="{TYPE}" text-anchor="middle" fill="currentColor" color="{GREY}"'
@@ -362,6 +558,24 @@ def _still(data: dict, caption: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(caption)}" {look} '
         f'viewBox="0 0 {width} {total:.0f}" width="{width}" height="{total:.0f}">{"".join(drawn)}</svg>'
     )
+
+
+def _in_rows(data: dict) -> tuple[Callable, float, float, float]:
+    """How a scene with a row for each rank is drawn: the function, a unit, a row's height and the scene's."""
+    shapes = data["shapes"]
+    gaps, most = 14 * len(shapes) + 10, max(rows for rows, _ in shapes)
+    unit = (ACROSS - gaps - GATE * shapes.count((0, 0))) / sum(columns for _, columns in shapes)
+    unit = min(16, unit, HIGHEST / most / data["ranks"])
+    tall = most * unit + 8
+    return _scene, unit, tall, HEAD + data["ranks"] * tall + TYPE * 2
+
+
+def _in_a_grid(data: dict) -> tuple[Callable, float, float, float]:
+    """As `_in_rows`, with the height of a rank's cell: two matrices below each other, each with its heading."""
+    (down, across), (rows, columns) = _lengths(data), data["shapes"][0]
+    unit = min(9, (ACROSS / across - GUTTER - 3 * CELL_GAP) / 2 / columns)
+    tall = 2 * (rows * unit + LINE) + CELL_GAP
+    return _grid_scene, unit, tall, HEAD + down * (tall + GUTTER)
 
 
 def _scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall: float) -> str:
@@ -387,6 +601,44 @@ def _scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall:
             parts += [_drawn(block, x, top, unit, data["colours"]) for block in data["looks"][look]]
         x += width + 14
     return "".join(parts)
+
+
+def _lengths(data: dict) -> tuple[int, int]:
+    """Of a grid: how many ranks below each other and beside each other."""
+    down, across = zip(*data["grid"]["places"], strict=True)
+    return max(down) + 1, max(across) + 1
+
+
+def _grid_scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall: float) -> str:
+    """Outlines of one look are one path, which keeps the SVG small."""
+    (rows, columns), along = data["shapes"][0], scene.get("along")
+    side, wide = columns * unit, 2 * columns * unit + 3 * CELL_GAP
+    said = "".join(note and f": {note} along {along}" for note in scene["notes"])
+    texts = [f'<text x="0" y="{TYPE}" text-anchor="start" font-weight="bold">step {number}{escape(said)}</text>']
+    ends = [length - 1 for length in _lengths(data)]
+    homes, matrices, framed, joints, blocks = "", "", "", "", []
+    for rank, place in enumerate(data["grid"]["places"]):
+        x, y = place[1] * (wide + GUTTER), HEAD - LINE + place[0] * (tall + GUTTER)
+        homes += _outline(x, y, wide, tall)
+        texts.append(f'<text x="{x + 6:g}" y="{y + TYPE:g}" font-weight="bold">{rank}</text>')
+        for axis, joint in enumerate(
+            (f"M{x + wide / 2:g} {y + tall:g}v{GUTTER}", f"M{x + wide:g} {y + tall / 2:g}h{GUTTER}")
+        ):
+            joints += joint if along == data["grid"]["axes"][axis] and place[axis] < ends[axis] else ""
+        for i, heading in enumerate(scene.get("headings", story["headings"])):
+            left = x + CELL_GAP + i % 2 * (side + CELL_GAP)
+            top = y + LINE + i // 2 * (rows * unit + LINE)
+            texts.append(f'<text x="{left + side / 2:g}" y="{top - 3:g}">{escape(heading)}</text>')
+            outline = _outline(left, top, side, rows * unit)
+            matrices, framed = (matrices, framed + outline) if scene["notes"][i] else (matrices + outline, framed)
+            blocks += [_drawn(b, left, top, unit, data["colours"]) for b in data["looks"][scene["held"][i][rank]]]
+    looks = (homes, "1"), (matrices, '.5" stroke-dasharray="2 2'), (framed, "1.6"), (joints, "3")
+    paths = [f'<path fill="none" stroke="currentColor" d="{d}" stroke-width="{look}"/>' for d, look in looks if d]
+    return "".join([*paths, *texts, *blocks])
+
+
+def _outline(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
 
 
 def _drawn(block: Block, x: float, y: float, unit: float, colours: list) -> str:

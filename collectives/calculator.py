@@ -17,8 +17,11 @@ from itertools import cycle, product
 
 import numpy as np
 
-from .figure import RANK_COLOURS, asset
-from .formula import Program, read
+from .figure import RANK_COLOURS, asset, data_address
+from .formula import Program, Symbol, named, read
+from .gantt import Gantt
+from .lanes import SAID, TOLD, Lanes, timeline_of
+from .training.timeline import Timeline
 
 Unit = tuple[tuple[str, float], ...]
 """Names with their sizes, from big to small: a value is shown in the first that it fills."""
@@ -153,9 +156,10 @@ class Chart:
 class Calculator:
     """What a chapter's cell shows: inputs to move, and the outputs of `formula`, called with the inputs by name.
 
-    `limit`: what all bars and the chart are held against, such as the memory of a GPU; it is drawn, not listed. Outside
-    a browser the starting state is shown as text. Raises `ValueError` if the pieces do not fit together and
-    `FormulaError` if the formula does with a slider what cannot be written down.
+    `limit`: what all bars and the chart are held against, such as the memory of a GPU; it is drawn, not listed.
+    `timeline`: which of the results is a timeline, drawn with bars that move as the inputs do. Outside a browser the
+    starting state is shown, as text and the timeline as a picture. Raises `ValueError` if the pieces do not fit
+    together and `FormulaError` if the formula does with a slider what cannot be written down.
     """
 
     def __init__(
@@ -167,9 +171,10 @@ class Calculator:
         limit: Output | None = None,
         chart: Chart | None = None,
         caption: str = "Calculator",
+        timeline: Lanes | None = None,
     ):
         self.inputs, self.outputs, self.bars, self.limit = list(inputs), list(outputs), list(bars), limit
-        self.chart, self.caption = chart, caption
+        self.chart, self.caption, self.timeline = chart, caption, timeline
         self._computed = [*self.outputs, *([replace(limit, listed=False)] if limit else [])]
         self._listed = [each for each in self.outputs if each.listed]
         _check_names(self)
@@ -179,20 +184,57 @@ class Calculator:
         self._tabulated = [each for each in inputs if each.tabulated]
         if (count := math.prod(len(each.options) for each in self._tabulated)) > MAX_COMBINATIONS:
             raise ValueError(f"{count} combinations of choices: at most {MAX_COMBINATIONS} can be tried")
-        names = [each.name for each in self._computed]
         self.results = []  # for each combination of choices, the place of each output
+        self.moments = []  # and of what the timeline wants, by its keys
         for values in product(*(each.options for each in self._tabulated)):
             chosen = dict(zip((each.name for each in self._tabulated), values, strict=True))
-            self.results.append([each.place for each in read(self.program, formula, {**symbols, **chosen}, names)])
+            self._place(read(self.program, formula, {**symbols, **chosen}, self._pick))
         for name, value in self.at().items():
             if not math.isfinite(value):
                 raise ValueError(f"output {name!r} is {value} in the starting state")
+        if self.timeline:
+            self.timeline_at()  # or an error at once, in the cell
+
+    def _pick(self, result) -> dict:
+        """What is wanted of the formula's result, by `Output`, and what the timeline wants by keys of its own."""
+        values = named(result, [each.name for each in self._computed]).values()
+        outputs = dict(zip(self._computed, values, strict=True))
+        return {**outputs, **(self.timeline.pick(result) if self.timeline else {})}
+
+    def _place(self, found: dict | Symbol) -> None:
+        """Note where the program leaves what was picked; a symbol alone is that of all, which are undefined."""
+        if isinstance(found, Symbol):
+            found = dict.fromkeys(self._computed, found)
+        self.results.append([found[output].place for output in self._computed])
+        self.moments.append({key: each.place for key, each in found.items() if not isinstance(key, Output)})
 
     def at(self, **changes) -> dict[str, float]:
         """Each output, and the limit, by its name, as the page computes it, where `changes` differ from the start.
 
         A choice is named by its label, a slider's value is a number: any, unless it is tabulated.
         """
+        row, places = self._run(changes)
+        return {each.name: places[place] for each, place in zip(self._computed, self.results[row], strict=True)}
+
+    def timeline_at(self, **changes) -> Timeline:
+        """The timeline where `changes`, as for `at`, differ from the start; `ValueError` if there is none."""
+        return timeline_of(self._told(changes))
+
+    def said(self, **changes) -> str:
+        """The sentence beside the timeline: "step 12 ms: 3 ms exposed of 8 ms of communication"."""
+        told = self._told(changes)
+        return SAID.format(**{name: say(told[name], SECONDS) for name in TOLD})
+
+    def _told(self, changes: Mapping) -> dict:
+        """The value of everything that the timeline wants."""
+        row, places = self._run(changes)
+        told = {key: places[place] for key, place in self.moments[row].items()}
+        if not told or not all(map(math.isfinite, told.values())):
+            raise ValueError("this calculator draws no timeline, or its formula is undefined there")
+        return told
+
+    def _run(self, changes: Mapping) -> tuple[int, list[float]]:
+        """Which combination of choices that is, and what the program leaves at each place."""
         if unknown := changes.keys() - {each.name for each in self.inputs}:
             raise ValueError(f"no such input: {', '.join(sorted(unknown))}")
         values = {each.name: changes.get(each.name, each.value) for each in self.inputs}
@@ -202,8 +244,7 @@ class Calculator:
             if values[each.name] not in known:
                 raise ValueError(f"input {each.name!r} has no {values[each.name]!r}: there are {known}")
             row = row * len(known) + known.index(values[each.name])
-        places = self.program.run([values[each.name] for each in self.inputs if not each.tabulated])
-        return {each.name: places[place] for each, place in zip(self._computed, self.results[row], strict=True)}
+        return row, self.program.run([values[each.name] for each in self.inputs if not each.tabulated])
 
     def texts(self, **changes) -> dict[str, str]:
         """As `at`, but only what is listed, and each as it is shown."""
@@ -213,7 +254,8 @@ class Calculator:
     def __repr__(self) -> str:
         rows = [(each.label, each.text) for each in self.inputs]
         rows += [(each.label, text) for each, text in zip(self._listed, self.texts().values(), strict=True)]
-        return "\n".join([self.caption, *(f"{label}: {text}" for label, text in rows)])
+        said = [self.said()] if self.timeline else []
+        return "\n".join([self.caption, *(f"{label}: {text}" for label, text in rows), *said])
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -227,19 +269,30 @@ class Calculator:
             for each, text in zip(self._listed, self.texts().values(), strict=True)
         )
         data = json.dumps(self.data(), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+        drawn = ["player", "timeline"] if self.timeline else []  # by the script of the figure of timelines
+        style = "".join(asset(f"{name}.css") for name in ["calculator", *(["lanes"] if self.timeline else [])])
+        script = "".join(asset(f"{name}.js") for name in [*drawn, "calculator"])
         return (
             f'<collective-calculator role="group" aria-label="{escape(self.caption)}">'
-            f"<style>{asset('calculator.css')}</style>"
+            f"<style>{style}</style>"
             f"<div class=still><p><strong>{escape(self.caption)}</strong></p>"
-            f"<table class=given>{inputs}</table><table class=found>{outputs}</table></div>"
+            f"<table class=given>{inputs}</table>{self._still()}<table class=found>{outputs}</table></div>"
             f'<script type="application/json">{data}</script></collective-calculator>'
-            f"<script>{asset('calculator.js')}</script>"
+            f"<script>{script}</script>"
         )
+
+    def _still(self) -> str:
+        """The timeline in the starting state, as the picture that a reader without the script has."""
+        if not self.timeline:
+            return ""
+        picture = Gantt({self.timeline.title: self.timeline_at()}, self.said()).still_svg()
+        return f'<img alt="{escape(self.said())}" src="{data_address(picture)}">'
 
     def data(self) -> dict:
         """What the page needs, as plain data: outputs by their numbers, the program, and where it leaves the outputs.
 
-        `results` has a row for each combination of choices and tabulated stops, the last input running fastest.
+        `results` has a row for each combination of choices and tabulated stops, the last input running fastest; the
+        `timeline`, if there is one, is as `Lanes.data` tells it.
         """
         numbers = {each.name: index for index, each in enumerate(self._computed)}
         order = [each.name for each in self.inputs]
@@ -257,6 +310,7 @@ class Calculator:
                 "of": [numbers[name] for name in self.chart.of],
                 "log": self.chart.log,
             },
+            **({"timeline": self.timeline.data(self.moments, SECONDS)} if self.timeline else {}),
         }
 
     def _colours(self) -> dict[str, str]:

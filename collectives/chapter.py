@@ -65,17 +65,7 @@ def numbers(**values) -> None:
     from myst_nb import glue
 
     for name, value in values.items():
-        glue(name, _Plain(value), display=False)
-
-
-class _Plain:
-    """A value that displays as its plain text, without the quotes of a string's repr."""
-
-    def __init__(self, value):
-        self.text = str(value)
-
-    def __repr__(self) -> str:
-        return self.text
+        glue(name, str(value), display=False)  # as text, or MyST-NB would read "1,200" as a pair of numbers
 
 
 def source(function: Callable):

@@ -50,7 +50,7 @@ class Figure:
             f'<collective-player role="group" aria-label="{escape(self.caption)}">'
             f"<style>{style}</style>"
             f"<div class=still><p><strong>{escape(self.caption)}</strong></p>"
-            f'<img alt="{escape(self.caption)}" src="{_data_address(self.still_svg())}">'
+            f'<img alt="{escape(self.caption)}" src="{data_address(self.still_svg())}">'
             f"<details><summary>The steps in words</summary><ol start=0>{said}</ol></details></div>"
             f'<script type="application/json">{data}</script></collective-player>'
             f"<script>{script}</script>"
@@ -90,6 +90,6 @@ def asset(name: str) -> str:
     return re.sub(r"^\s*(//.*)?\n?", "", text, flags=re.M)
 
 
-def _data_address(svg: str) -> str:
+def data_address(svg: str) -> str:
     """The SVG as an address that is its own contents: no file and no host is asked for it."""
     return "data:image/svg+xml," + quote(svg.replace('"', "'"), safe=" ='/:;,()")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from numbers import Integral, Real
 
 import numpy as np
@@ -176,14 +177,16 @@ def log2(x):
     return x.program.add("log2", x) if isinstance(x, Symbol) else math.log2(x)
 
 
-def minimum(a, b):
-    """The smaller of two numbers or symbols, in one line; the built-in `min` works too, and tries both ways."""
-    return _whose(a, b).add("min", a, b) if _whose(a, b) else min(a, b)
+def minimum(*values):
+    """The smallest of numbers and symbols, without a branch; the built-in `min` works too, and tries both ways."""
+    program = _whose(*values)
+    return reduce(partial(program.add, "min"), values) if program else min(values)
 
 
-def maximum(a, b):
-    """The larger of two numbers or symbols, in one line; the built-in `max` works too, and tries both ways."""
-    return _whose(a, b).add("max", a, b) if _whose(a, b) else max(a, b)
+def maximum(*values):
+    """The largest of numbers and symbols, without a branch; the built-in `max` works too, and tries both ways."""
+    program = _whose(*values)
+    return reduce(partial(program.add, "max"), values) if program else max(values)
 
 
 def where(condition, yes, no):
@@ -196,23 +199,23 @@ def _whose(*values) -> Program | None:
     return next((value.program for value in values if isinstance(value, Symbol)), None)
 
 
-def read(program: Program, formula: Callable, arguments: Mapping, names: Sequence[str]) -> list[Symbol]:
-    """Write down how `formula(**arguments)` gets each of its results `names` from the symbols among `arguments`.
+def read(program: Program, formula: Callable, arguments: Mapping, pick: Callable[[object], Mapping]) -> dict | Symbol:
+    """Write down how `formula(**arguments)` gets what is wanted of its result from the symbols among `arguments`.
 
-    A branch that ends in a ValueError or in a division by zero is undefined there. Raises `FormulaError`, which names
-    what cannot be written down.
+    `pick`: makes of a result the values that are wanted, {key: value}, such as `named`; each is returned as a symbol by
+    its key. A branch that ends in a ValueError or in a division by zero is undefined there; where all do, one undefined
+    symbol is returned for all. Raises `FormulaError`, which names what cannot be written down.
     """
     left = MAX_PATHS
 
-    def explore(decided: dict[int, bool]) -> list[Symbol]:
+    def explore(decided: dict[int, bool]) -> dict | Symbol:
         nonlocal left
         left -= 1
         if left < 0:
             raise FormulaError(f"the formula branches more than {MAX_PATHS} ways on its sliders: {_TABULATE}")
         program.decided = decided
         try:
-            result = formula(**arguments)
-            return [program.value(_pick(result, name)) for name in names]
+            return {key: program.value(value) for key, value in pick(formula(**arguments)).items()}
         except _Fork as fork:
             condition = fork.condition
         except FormulaError:
@@ -220,17 +223,33 @@ def read(program: Program, formula: Callable, arguments: Mapping, names: Sequenc
         except (ValueError, ArithmeticError):
             if not decided:
                 raise
-            return [program.value(None)] * len(names)
+            return program.value(None)
         except (TypeError, AttributeError) as error:
             raise FormulaError(f"the formula cannot be written down: {error}; {_MATH}; or {_TABULATE}") from error
-        yes, no = (explore({**decided, condition.place: answer}) for answer in (True, False))
-        return [a if a.place == b.place else where(condition, a, b) for a, b in zip(yes, no, strict=True)]
+        return _either(condition, *(explore({**decided, condition.place: answer}) for answer in (True, False)))
 
     return explore({})
 
 
+def _either(condition: Symbol, yes: dict | Symbol, no: dict | Symbol) -> dict | Symbol:
+    """What is read where a condition was tried both ways; one symbol is that of a branch which is undefined."""
+    keys = yes if isinstance(yes, dict) else no
+    if isinstance(keys, Symbol):
+        return keys
+    yes, no = (each if isinstance(each, dict) else dict.fromkeys(keys, each) for each in (yes, no))
+    if list(yes) != list(no):
+        raise FormulaError(
+            f"the formula's branches do not end in the same results, such as the same tasks: {_TABULATE}"
+        )
+    return {key: yes[key] if yes[key].place == no[key].place else where(condition, yes[key], no[key]) for key in yes}
+
+
+def named(result, names: Iterable[str]) -> dict:
+    """The results called `names`: of a mapping its values, of anything else its attributes."""
+    return {name: _pick(result, name) for name in names}
+
+
 def _pick(result, name: str):
-    """The result called `name`: of a mapping its value, of anything else its attribute."""
     if isinstance(result, Mapping) and name in result:
         return result[name]
     if not isinstance(result, Mapping) and hasattr(result, name):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import NamedTuple
 
@@ -194,17 +194,16 @@ class Gantt(Figure):
         `kinds`: [text, colour, ink, pattern's strokes]. A chart has groups; a group has its exposed [from, until] and
         its lanes, each a name and bars [from, until, kind, name]. `length` is the axis in `unit`.
         """
-        kinds = self.kinds()
-        looks = {kind: _look(kind, i) for i, kind in enumerate(kinds)}
+        kinds = looks(bar.span.kind for bars in self.bars.values() for bar in bars)
         return {
             "ticks": TICKS,
             "length": float(f"{self.seconds / self.scale:.6g}"),
             "unit": self.unit,
             "moments": self.moments,
-            "kinds": [[_prose(kind), colour, ink_on(colour), PATTERNS[name]] for kind, (colour, name) in looks.items()],
+            "kinds": list(kinds.values()),
             "exposed": any(timeline.exposed for timeline in self.timelines.values()),
             "charts": [
-                {"title": title, "totals": self.totals(timeline), "groups": self._groups(title, kinds)}
+                {"title": title, "totals": self.totals(timeline), "groups": self._groups(title, list(kinds))}
                 for title, timeline in self.timelines.items()
             ],
         }
@@ -234,11 +233,6 @@ class Gantt(Figure):
                 group["name"] = ""
         return groups
 
-    def kinds(self) -> list[str]:
-        """The kinds that occur: those that have a colour of their own in the order of `KINDS`, then others."""
-        found = dict.fromkeys(bar.span.kind for bars in self.bars.values() for bar in bars)
-        return [*filter(found.__contains__, KINDS), *(kind for kind in found if kind not in KINDS)]
-
     # --- the still ---
 
     def still_svg(self) -> str:
@@ -265,11 +259,18 @@ def _refuse(timelines: dict[str, Timeline]) -> None:
         )
 
 
-def _look(kind: str, place: int) -> tuple[str, str]:
-    """Colour and pattern of a kind; a kind of one's own gets the colour of its place among all."""
-    if kind in KINDS:
-        return KINDS[kind]
-    return OTHER_COLOURS[place % len(OTHER_COLOURS)], "plain"
+def looks(kinds: Iterable[str]) -> dict[str, list]:
+    """Each kind's [text, colour, ink, pattern's strokes]: first those of `KINDS`, in that order, then one's own.
+
+    One's own kind gets the colour of its place among all.
+    """
+    found = dict.fromkeys(kinds)
+    ordered = [*filter(found.__contains__, KINDS), *(kind for kind in found if kind not in KINDS)]
+    drawn = {}
+    for place, kind in enumerate(ordered):
+        colour, pattern = KINDS.get(kind, (OTHER_COLOURS[place % len(OTHER_COLOURS)], "plain"))
+        drawn[kind] = [_prose(kind), colour, ink_on(colour), PATTERNS[pattern]]
+    return drawn
 
 
 def _lane(lane: tuple[str, str]) -> str:

@@ -64,19 +64,21 @@ def browser():
         chromium.close()
 
 
-def page_of(*figures) -> str:
-    body = "".join(figure.html() for figure in figures)
-    return f"<!doctype html><html lang=en><meta charset=utf-8><title>figures</title><body>{body}"
+@pytest.fixture
+def page_head() -> str:
+    """What stands in the head of the pages that `open_page` opens; a module overrides it by a fixture of that name."""
+    return "<meta charset=utf-8><title>figures</title>"
 
 
 @pytest.fixture
-def open_page(browser, tmp_path):
+def open_page(browser, tmp_path, page_head):
     """A function that opens figures as a page, and fails at the end if the page complained or asked for anything."""
     heard, contexts = [], []
 
     def opened(*figures, **settings):
         path = tmp_path / "page.html"
-        path.write_text(page_of(*figures), encoding="utf-8")
+        body = "".join(figure.html() for figure in figures)
+        path.write_text(f"<!doctype html><html lang=en>{page_head}<body>{body}", encoding="utf-8")
         context = browser.new_context(**settings)
         contexts.append(context)
         page = context.new_page()

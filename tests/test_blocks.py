@@ -8,12 +8,34 @@ from itertools import product
 
 import numpy as np
 import pytest
+from pages import fits, texts_outside
 
-from collectives import blocks
-from collectives.blocks import AXIS_NAMES, NOTHING, SIZES, SPLITS, Block, Blocks, Column, Scene, Story
+from collectives import blocks, price, topology
+from collectives.blocks import (
+    AXIS_NAMES,
+    MESH_CUTS,
+    MESH_SIZES,
+    NOTHING,
+    SIZES,
+    SPLITS,
+    WHOLE,
+    Block,
+    Blocks,
+    Column,
+    Scene,
+    Story,
+)
+from collectives.training import traffic
+from collectives.training.mesh import ALGORITHMS, Mesh, together
 from collectives.training.shardings import derive, derive_pair, laid_out
 
-FIGURES = {"by_axis": blocks.by_axis, "mlp": blocks.mlp, "gates": blocks.gates, "heads": blocks.heads}
+FIGURES = {
+    "by_axis": blocks.by_axis,
+    "mlp": blocks.mlp,
+    "gates": blocks.gates,
+    "heads": blocks.heads,
+    "mesh": blocks.mesh,
+}
 LENGTHS = {"rows": 4096, "inner": 8192, "columns": 8192}
 
 
@@ -94,6 +116,120 @@ def test_every_head_is_on_one_rank():
         blocks.heads(3, 4)
 
 
+GRID = Mesh(dp=2, tp=2)
+ALONG = {  # what the layer calls, by how tp cuts W
+    "inner": [("all-gather", "dp"), ("all-reduce", "tp"), ("all-gather", "dp"), ("reduce-scatter", "dp")],
+    "columns": [("all-gather", "dp"), ("all-gather", "dp"), ("all-reduce", "tp"), ("reduce-scatter", "dp")],
+}
+
+
+@pytest.mark.parametrize("cut, number", [("inner", 0), ("columns", 1)])
+def test_the_mesh_calls_fsdp_along_dp_and_one_all_reduce_along_tp(cut, number):
+    """Forward where W is cut by rows, backward where by columns; nothing is said of an axis where nothing is sent."""
+    assert list(MESH_CUTS.values())[number] == cut
+    story = blocks.mesh().stories[number]
+    assert [(note, scene.along) for scene in story.scenes for note in scene.notes.values()] == ALONG[cut]
+    for scene in story.scenes:
+        for note in scene.notes.values():
+            assert scene.words.replace("Backward, dY has come. ", "").startswith(f"{note.capitalize()} along ")
+            groups = " and among ".join(", ".join(map(str, group)) for group in GRID.groups(scene.along))
+            assert f" along {scene.along}, among ranks {groups}" in scene.words
+        assert bool(scene.along) == bool(scene.notes)
+
+
+@pytest.mark.parametrize("cut, number", [("inner", 0), ("columns", 1)])
+def test_the_bytes_on_the_mesh_are_those_of_the_schedules(cut, number):
+    """What a rank sends in the ring, by the schedule's price, with a length for each axis of its own."""
+    sizes = {"rows": 4096, "inner": 1024, "columns": 2048}
+    story = blocks.mesh(sizes=sizes, itemsize=4).stories[number]
+    shared = 4 * sizes["inner"] * sizes["columns"] // 2
+    buffers = {"dp": shared, "tp": 4 * sizes["rows"] // 2 * sizes["columns" if cut == "inner" else "inner"]}
+    total = {"dp": 0.0, "tp": 0.0}
+    for scene in story.scenes:
+        for note in scene.notes.values():
+            algorithm = ALGORITHMS[note.replace("-", "_")]
+            cost = price(together(GRID, scene.along, algorithm), buffers[scene.along], topology.uniform(4, 0, 1))
+            assert len(set(cost.bytes_sent)) == 1
+            total[scene.along] += cost.bytes_sent[0]
+            assert re.search(rf"sends {cost.bytes_sent[0] / 1e6:,.1f} MB", scene.words)
+    assert story.scenes[-1].words.endswith(
+        f"in all {total['dp'] / 1e6:,.1f} MB along dp and {total['tp'] / 1e6:,.1f} MB along tp."
+    )
+    along_dp = [note.replace("-", "_") for note, axis in ALONG[cut] if axis == "dp"]
+    assert along_dp == [collective for collective, _ in traffic.COLLECTIVES[3]]  # FSDP is stage 3 of ZeRO
+
+
+def box(content):
+    """The rows and the columns that a rank's blocks cover together."""
+    corners = [(block.top, block.left, block.top + block.height, block.left + block.width) for block in content]
+    top, left, bottom, right = (
+        round(pick(edge)) for pick, edge in zip((min, min, max, max), zip(*corners, strict=True), strict=True)
+    )
+    assert sum(block.height * block.width for block in content) == (bottom - top) * (right - left)
+    return slice(top, bottom), slice(left, right)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_of_the_mesh_has_what_it_needs_and_makes_what_is_shown(number):
+    """Numbers in place of blocks: the products of what a rank has are its slices, or the terms add up to its sums."""
+    chance, size = np.random.default_rng(3), int(WHOLE)
+    x, w, dy = (chance.standard_normal((size, size)) for _ in range(3))
+    scenes = blocks.mesh().stories[number].scenes
+    forward, back = scenes[2], scenes[6]
+
+    def makes(scene, name, made, truth, axis):
+        """`made`: each rank's product; the terms of a group along `axis` are summed."""
+        for group in GRID.groups(axis):
+            contents = [scene.contents[name][rank] for rank in group]
+            terms = contents[0][0].kind == "p"
+            for rank, content in zip(group, contents, strict=True):
+                whole = sum(made[peer] for peer in group) if terms else made[rank]
+                np.testing.assert_allclose(whole, truth[box(content)])
+
+    def has(scene, name, full):
+        return [full[box(scene.contents[name][rank])] for rank in range(4)]
+
+    pairs = zip(has(scenes[1], "X", x), has(scenes[1], "W", w), strict=True)
+    makes(forward, "Y", [a @ b for a, b in pairs], x @ w, "tp")
+    before, gradients = has(scenes[5], "X", x), has(scenes[5], "Y", dy)
+    pairs = zip(gradients, has(scenes[5], "W", w), strict=True)
+    makes(back, "X", [d @ b.T for d, b in pairs], dy @ w.T, "tp")
+    makes(back, "dW", [a.T @ d for a, d in zip(before, gradients, strict=True)], x.T @ dy, "dp")
+    for name in ("W", "dW"):  # in the end each rank has its own quarter of both, and no two have the same
+        content = scenes[-1].contents[name]
+        assert content == scenes[0].contents["W"]
+        assert sum(covered(each, (size, size)).astype(int) for each in content).tolist() == [[1] * size] * size
+    assert not any(block.kind == "p" for name in "XY" for content in scenes[-1].contents[name] for block in content)
+
+
+@pytest.mark.parametrize("grid", [Mesh(dp=4, tp=2), Mesh(dp=2, pp=2), Mesh(dp=4)])
+def test_a_mesh_that_has_no_room_is_refused(grid):
+    with pytest.raises(ValueError, match=f"of 2 ranks each: {re.escape(repr(grid))} cannot be drawn"):
+        blocks.mesh(grid)
+    with pytest.raises(ValueError, match=r"inner of .* do not divide among the 4 ranks"):
+        blocks.mesh(sizes={**MESH_SIZES, "inner": 6})
+
+
+def test_neighbours_on_the_mesh_are_joined_along_the_axis_that_communicates(open_page):
+    """Ranks lie by their places, and at each step the joints of that axis alone are marked, with the collective."""
+    figure = blocks.mesh()
+    page = open_page(figure, reduced_motion="reduce")
+    player = page.locator("collective-player")
+    player.get_by_role("button", name="Forward").focus()
+    homes = [home.bounding_box() for home in player.locator(".home").all()]
+    assert homes[0]["y"] == homes[1]["y"] < homes[2]["y"] == homes[3]["y"]
+    assert homes[0]["x"] == homes[2]["x"] < homes[1]["x"] == homes[3]["x"]
+    for scene in figure.stories[0].scenes[1:]:
+        page.keyboard.press("ArrowRight")
+        assert player.locator("[aria-live]").text_content() == scene.words
+        marked = [joint.bounding_box() for joint in player.locator(".joint.now").all()]
+        assert len(marked) == (2 if scene.along else 0)
+        assert all((joint["height"] > joint["width"]) == (scene.along == "dp") for joint in marked)
+        said = [text for note in scene.notes.values() for text in (note, f"along {scene.along}")]
+        assert player.locator(".stage > svg .note").all_text_contents() == said * 2
+        assert player.locator(".frame.sends").count() == 4 * len(scene.notes)
+
+
 def test_what_does_not_fit_together_is_refused():
     columns = [Column("X", 1, 1)]
     one, two = Story(columns, [Scene("a", {})]), Story(columns, [Scene("a", {}), Scene("b", {})])
@@ -117,7 +253,7 @@ def test_names_are_text_and_never_markup():
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_stays_small_and_is_the_same_bytes_every_time(name):
     here = FIGURES[name]().html()
-    assert len(here.encode()) < 60_000
+    assert len(here.encode()) < 65_000
     assert here.replace("http://www.w3.org/2000/svg", "").count("http") == 0
     code = f"from collectives import blocks; print(blocks.{name}().html(), end='')"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"}
@@ -170,13 +306,8 @@ def test_it_fits_the_page_and_no_text_leaves_the_picture(open_page, width):
     page = open_page(*(make() for make in FIGURES.values()), viewport={"width": width, "height": 800})
     for player in page.locator("collective-player").all():
         player.get_by_role("button", name="Last").click()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    outside = page.evaluate(
-        "[...document.querySelectorAll('.stage > svg')].flatMap((svg) => [...svg.querySelectorAll('text')].filter("
-        "(text) => text.textContent && (text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1 || "
-        "text.getBoundingClientRect().left < svg.getBoundingClientRect().left - 1)).map((text) => text.textContent))"
-    )
-    assert outside == []
+    assert fits(page)
+    assert texts_outside(page) == []
 
 
 def test_without_javascript_and_on_paper_there_is_the_still(open_page):

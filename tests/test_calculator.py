@@ -9,6 +9,7 @@ from importlib.resources import files
 from itertools import product
 
 import pytest
+from pages import STRICT_HEAD
 from test_formula import everything
 
 from collectives.calculator import (
@@ -203,36 +204,10 @@ def test_a_calculator_is_the_same_bytes_every_time_and_asks_no_host():
 
 # --- in the browser ---------------------------------------------------------------------------------------------
 
-# As strict as a page with our scripts in line can be: nothing from outside, and no text evaluated as code.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-
 
 @pytest.fixture
-def open_page(browser, tmp_path):
-    """A function that opens calculators as a page, and fails at the end if the page complained or asked."""
-    heard, contexts = [], []
-
-    def opened(*calculators, **settings):
-        path = tmp_path / "page.html"
-        head = (
-            f'<meta charset=utf-8><meta http-equiv="Content-Security-Policy" content="{POLICY}"><meta name=viewport '
-            'content="width=device-width"><meta name=color-scheme content="light dark"><title>calculators</title>'
-        )
-        body = "".join(calculator.html() for calculator in calculators)
-        path.write_text(f"<!doctype html><html lang=en>{head}<body>{body}", encoding="utf-8")
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("request", lambda request: heard.append(request.url) if request.url != path.as_uri() else None)
-        page.goto(path.as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert heard == []
+def page_head() -> str:
+    return STRICT_HEAD
 
 
 def shown(page, index: int = 0) -> list[str]:

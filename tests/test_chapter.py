@@ -1,12 +1,16 @@
 """A claim cannot be shown unless its computation bears it out, and the book's prose holds no number that was typed."""
 
+import html
+import json
 import re
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
 from collectives.chapter import CLAIM_TYPE, claim, source
 
+GLUED = "application/papermill.record/text/plain"
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
 
@@ -51,3 +55,18 @@ def test_measurements_in_the_prose_are_pasted_and_not_typed(path):
     typed = re.findall(r"\b\d+\.\d+\b|\b\d[\d,]* ?(?:ms|µs|GB/s|seconds|bytes)\b", prose)
     given = {"10 GB/s"}  # the imaginary machine of a question, not a result
     assert set(typed) - given == set()
+
+
+@pytest.mark.parametrize("path", sorted(BOOK.glob("[0-9]*.md")), ids=lambda path: path.stem)
+def test_a_pasted_number_stands_on_the_page_as_the_cell_wrote_it(path, built_book):
+    """With its separators and last zeros: "1,200" is no pair, and "0.50" has been rounded to two places."""
+    glued = {
+        output["metadata"]["scrapbook"]["name"]: literal_eval(output["data"][GLUED])
+        for cell in json.loads(path.with_suffix(".ipynb").read_text())["cells"]
+        for output in cell.get("outputs", [])
+        if GLUED in output.get("data", {})
+    }
+    names = re.findall(r"\{glue:text\}`(\w+)`", path.read_text())
+    page = (built_book / f"{path.stem}.html").read_text()
+    pasted = map(html.unescape, re.findall(r'<span class="pasted-text">([^<]*)</span>', page))
+    assert list(pasted) == [glued[name] for name in names]

@@ -6,7 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from test_exercises import exercises, verdicts
+from answers import exercises, verdicts
 
 from collectives import contracts, practice
 from collectives.algorithms import flat

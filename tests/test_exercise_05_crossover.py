@@ -1,10 +1,9 @@
 """Exercise 05 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
 import math
-from typing import NamedTuple
 
 import pytest
-from test_exercises import exercises, verdicts
+from answers import assert_refused, broken, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import crossover
@@ -86,16 +85,6 @@ def test_a_right_answer_is_accepted_however_it_is_written(answers):
     assert set(said.values()) == {None}, said
 
 
-class Mutant(NamedTuple):
-    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
-
-    slip: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
-
-
 TREE = "2 * math.ceil(math.log2(world_size)) * (alpha + num_bytes * beta)"
 CROSSING = "alpha * more_messages / (beta * fewer_payloads)"
 UNFOLDED = """prices["halving-doubling"] = halving_doubling_seconds(
@@ -103,87 +92,87 @@ UNFOLDED = """prices["halving-doubling"] = halving_doubling_seconds(
     )
     return min(prices, key=prices.get)"""
 MUTANTS = [
-    Mutant("bandwidth for beta", "num_bytes / world_size * beta", "num_bytes / world_size / beta", {"a1-ring"}, "band"),
-    Mutant(
+    broken("bandwidth for beta", "num_bytes / world_size * beta", "num_bytes / world_size / beta", {"a1-ring"}, "band"),
+    broken(
         "one phase", "return 2 * (world_size - 1) * (a", "return (world_size - 1) * (a", {"a1-ring"}, "there and back"
     ),
-    Mutant("S in every step", "num_bytes / world_size * beta", "num_bytes * beta", {"a1-ring"}, "a chunk is S/P"),
-    Mutant(
+    broken("S in every step", "num_bytes / world_size * beta", "num_bytes * beta", {"a1-ring"}, "a chunk is S/P"),
+    broken(
         "P steps", "return 2 * (world_size - 1) * (a", "return 2 * world_size * (a", {"a1-ring"}, "P - 1 steps, not P"
     ),
-    Mutant(
+    broken(
         "one alpha",
         "(world_size - 1) * (alpha + n",
         "(world_size - 1) * (alpha / 2 / (world_size - 1) + n",
         {"a1-ring"},
         "once",
     ),
-    Mutant("log2 without ceil", TREE, TREE.replace("math.ceil", ""), {"a2-tree"}, "round the logarithm up"),
-    Mutant("log2 rounded down", TREE, TREE.replace("math.ceil", "int"), {"a2-tree"}, "up, not down"),
-    Mutant(
+    broken("log2 without ceil", TREE, TREE.replace("math.ceil", ""), {"a2-tree"}, "round the logarithm up"),
+    broken("log2 rounded down", TREE, TREE.replace("math.ceil", "int"), {"a2-tree"}, "up, not down"),
+    broken(
         "the natural logarithm", TREE, "2 * math.log(world_size) * (alpha + num_bytes * beta)", {"a2-tree"}, "base 2"
     ),
-    Mutant("2 S for the tree", TREE, TREE.replace("(alpha + n", "alpha + 2 * (n"), {"a2-tree"}, "at every level"),
-    Mutant("no folding", "if inner < world_size:", "if False:", FOLDED, "powers of two; the other ranks are folded"),
-    Mutant("folded in only", "seconds += 2 * (alpha", "seconds += (alpha", FOLDED, "but not out again"),
-    Mutant(
+    broken("2 S for the tree", TREE, TREE.replace("(alpha + n", "alpha + 2 * (n"), {"a2-tree"}, "at every level"),
+    broken("no folding", "if inner < world_size:", "if False:", FOLDED, "powers of two; the other ranks are folded"),
+    broken("folded in only", "seconds += 2 * (alpha", "seconds += (alpha", FOLDED, "but not out again"),
+    broken(
         "folding without bytes",
         "seconds += 2 * (alpha + num_bytes * beta)",
         "seconds += 2 * alpha",
         FOLDED,
         "the bytes are missing",
     ),
-    Mutant("upside down", CROSSING, "beta * fewer_payloads / (alpha * more_messages)", CROSSED, "upside down"),
-    Mutant(
+    broken("upside down", CROSSING, "beta * fewer_payloads / (alpha * more_messages)", CROSSED, "upside down"),
+    broken(
         "bandwidth in the crossing", CROSSING, "alpha * more_messages / fewer_payloads * beta", CROSSED, "divide by it"
     ),
-    Mutant("alpha over beta", CROSSING, "alpha / beta", CROSSED, "by how many messages"),
-    Mutant(
+    broken("alpha over beta", CROSSING, "alpha / beta", CROSSED, "by how many messages"),
+    broken(
         "one 2 forgotten", "= 2 * (world_size - 1) - 2 * levels", "= (world_size - 1) - levels", CROSSED, "one way only"
     ),
-    Mutant(
+    broken(
         "log2 without ceil in b",
         "levels = math.ceil(math.log2(world_size))\n",
         "levels = math.log2(world_size)\n",
         {"b2-any-ranks"},
         "round the logarithm up",
     ),
-    Mutant("the wrong sign", CROSSING, f"-{CROSSING}", CROSSED, "wrong sign"),
-    Mutant("half a per cent off", CROSSING, f"1.005 * {CROSSING}", CROSSED, "is cheaper"),
-    Mutant("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring"),
-    Mutant(
+    broken("the wrong sign", CROSSING, f"-{CROSSING}", CROSSED, "wrong sign"),
+    broken("half a per cent off", CROSSING, f"1.005 * {CROSSING}", CROSSED, "is cheaper"),
+    broken("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring"),
+    broken(
         "ring or tree",
         '"halving-doubling": halving_doubling_seconds(num_bytes, world_size, alpha, beta),',
         "",
         CHOSEN,
         "'halving-doubling' takes",
     ),
-    Mutant("no folding in the choice", "return min(prices, key=prices.get)", UNFOLDED, CHOSEN, "does your price fold?"),
-    Mutant(
+    broken("no folding in the choice", "return min(prices, key=prices.get)", UNFOLDED, CHOSEN, "does your price fold?"),
+    broken(
         "nearly the best",
         "return min(prices, key=prices.get)",
         'prices["ring"] *= 1.2; return min(prices, key=prices.get)',
         {"c2-good"},
         "more, where 2%",
     ),
-    Mutant(
+    broken(
         "another name",
         "min(prices, key=prices.get)",
         "'hd'",
         CHOSEN,
         "but the names are 'ring', 'tree', 'halving-doubling'",
     ),
-    Mutant(
+    broken(
         "absolute least squares",
         "[1 / seconds, sizes / seconds], axis=1)",
         "[seconds**0, sizes], axis=1)",
         FITTED - {"d1-exact"},
         "alpha drowns",
     ),
-    Mutant("in the wrong order", "return alpha, beta", "return beta, alpha", FITTED, "wrong order"),
-    Mutant("a bandwidth", "return alpha, beta", "return alpha, 1 / beta", FITTED, "its inverse"),
-    Mutant("one number", "return alpha, beta", "return alpha", FITTED, "two numbers are asked for"),
-    Mutant(
+    broken("in the wrong order", "return alpha, beta", "return beta, alpha", FITTED, "wrong order"),
+    broken("a bandwidth", "return alpha, beta", "return alpha, 1 / beta", FITTED, "its inverse"),
+    broken("one number", "return alpha, beta", "return alpha", FITTED, "two numbers are asked for"),
+    broken(
         "the first measurement for alpha",
         "return alpha, beta",
         "return seconds[0], beta",
@@ -200,16 +189,11 @@ UNDRAWABLE = {"upside down", "bandwidth in the crossing", "the wrong sign", "ano
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypatch):
     shown = []
     monkeypatch.setattr(crossover, "show", shown.append)
-    cells = {cell.id: cell.source for cell in exercises.source(EXERCISE).cells if "BEGIN SOL" in cell.source}
-    answers = {name: code.replace(mutant.right, mutant.wrong, 1) for name, code in cells.items()}
-    answers = {name: code for name, code in answers.items() if code != cells[name]}
-    assert len(answers) == 1, f"{mutant.right!r} stands in {len(answers)} answers"
+    answers = with_slip(EXERCISE, mutant, times=1)
     if mutant.slip == "absolute least squares":
         answers["fit"] = answers["fit"].replace("np.ones(len(sizes))", "seconds")
+    assert_refused(EXERCISE, mutant, answers)
     parts = {check[0] for check in mutant.refuse}
-    said = verdicts(EXERCISE, answers, parts=parts)
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
     if parts <= {"b", "c", "d"} and "number" not in mutant.slip and mutant.slip not in UNDRAWABLE:
         assert "<svg" in shown[0]._repr_html_()
 

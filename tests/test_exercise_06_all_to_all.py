@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from test_exercises import exercises, verdicts
+from answers import exercises, verdicts
 
 from collectives import practice
 from collectives.practice import pairing

@@ -1,7 +1,7 @@
 """Exercise 07 pays for how near an answer comes to the best, and says of a wrong or a slow one where it falls short."""
 
 import pytest
-from test_exercises import verdicts
+from answers import verdicts
 
 from collectives import contracts, price
 from collectives.algorithms import hierarchical

@@ -1,10 +1,9 @@
 """Exercise 08 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
 from random import Random
-from typing import NamedTuple
 
 import pytest
-from test_exercises import exercises, verdicts
+from answers import assert_refused, broken, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import buckets
@@ -133,16 +132,6 @@ def test_the_best_of_many_caps_is_good_but_not_the_best(monkeypatch):
     assert {check for check, words in said.items() if words} == {"c3-best"}
 
 
-class Mutant(NamedTuple):
-    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
-
-    slip: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
-
-
 LAUNCH = """flat = step.pack(len(step.works))
         step.works.append((flat, dist.all_reduce(flat, async_op=True)))
 """
@@ -152,78 +141,78 @@ DONE = "done = max(done, ready) + alpha + beta * num_bytes"
 READY = "return [sum(backward[min(bucket) :]) for bucket in buckets]"
 CHOICE = "return best[count][1]"
 MUTANTS = [
-    Mutant("forward order", "in reversed(range(len(sizes))):", "in range(len(sizes)):", ORDER, "begins with parameter"),
-    Mutant(
+    broken("forward order", "in reversed(range(len(sizes))):", "in range(len(sizes)):", ORDER, "begins with parameter"),
+    broken(
         "sorted by size",
         "in reversed(range(len(sizes))):",
         "in sorted(range(len(sizes)), key=lambda i: (-sizes[i], -i)):",
         ORDER,
         "whose gradient is made earlier",
     ),
-    Mutant("the last one is lost", "    return filled\n", "    return filled[:-1]\n", ORDER, "is in no bucket"),
-    Mutant("a bucket begins empty", "filled, held = [[]], 0", "filled, held = [[]], bound", ORDER, "bucket 0 is empty"),
-    Mutant("torch's rule", "if held + sizes[number] > bound", "if held >= bound", FILLED, "outgrown the bound already"),
-    Mutant(
+    broken("the last one is lost", "    return filled\n", "    return filled[:-1]\n", ORDER, "is in no bucket"),
+    broken("a bucket begins empty", "filled, held = [[]], 0", "filled, held = [[]], bound", ORDER, "bucket 0 is empty"),
+    broken("torch's rule", "if held + sizes[number] > bound", "if held >= bound", FILLED, "outgrown the bound already"),
+    broken(
         "never full",
         "if held + sizes[number] > bound",
         "if filled[-1] and held + sizes[number] >= bound",
         {"a3-fewest"},
         "still fits exactly: a bucket may be full",
     ),
-    Mutant(
+    broken(
         "a bucket a gradient",
         "if held + sizes[number] > bound",
         "if filled[-1]",
         {"a3-fewest"},
         "gives 4 buckets, where 2 are enough",
     ),
-    Mutant("up to itself", READY, READY.replace("[min(bucket) :]", "[: min(bucket) + 1]"), TIMES, "counts from param"),
-    Mutant("forward in time", READY, READY.replace("[min(bucket) :]", "[: max(bucket) + 1]"), TIMES, "come first"),
-    Mutant("the first gradient", READY, READY.replace("min", "max"), TIMES, "full with its last one"),
-    Mutant("all at the end", READY, "return [sum(backward)] * len(buckets)", TIMES, "need not wait for it"),
-    Mutant("its own alone", READY, READY.replace("[min(bucket) :]", "[min(bucket) : max(bucket) + 1]"), TIMES, "alone"),
-    Mutant("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "is begun"),
-    Mutant("one number for all", READY, "return sum(backward)", TIMES, "numbers, one for each bucket"),
-    Mutant("no overlap", DONE, DONE.replace("ready)", "sum(backward))"), {"b2-end"}, "as soon as it is full"),
-    Mutant("side by side", DONE, "done = max(done, ready + alpha + beta * num_bytes)", {"b2-end"}, "side by side"),
-    Mutant("always busy", DONE, "done = (done or ready) + alpha + beta * num_bytes", {"b2-end"}, "network busy"),
-    Mutant("no alpha", DONE, DONE.replace("alpha + ", ""), {"b2-end"}, "leaves out alpha"),
-    Mutant("one alpha", DONE, DONE.replace("alpha", "alpha * (done == 0)"), {"b2-end"}, "every launch pays it"),
-    Mutant("a bandwidth", DONE, DONE.replace("beta * num_bytes", "num_bytes / beta"), {"b2-end"}, "not a bandwidth"),
-    Mutant("the tail alone", "    return done\n", "    return done - sum(backward)\n", {"b2-end"}, "from its begin"),
-    Mutant("one bucket", CHOICE, "return [list(range(count - 1, -1, -1))]", CHOSEN, "nothing overlaps"),
-    Mutant("a bucket each", CHOICE, "return [[n] for n in reversed(range(count))]", CHOSEN, "for every gradient pays"),
-    Mutant(
+    broken("up to itself", READY, READY.replace("[min(bucket) :]", "[: min(bucket) + 1]"), TIMES, "counts from param"),
+    broken("forward in time", READY, READY.replace("[min(bucket) :]", "[: max(bucket) + 1]"), TIMES, "come first"),
+    broken("the first gradient", READY, READY.replace("min", "max"), TIMES, "full with its last one"),
+    broken("all at the end", READY, "return [sum(backward)] * len(buckets)", TIMES, "need not wait for it"),
+    broken("its own alone", READY, READY.replace("[min(bucket) :]", "[min(bucket) : max(bucket) + 1]"), TIMES, "alone"),
+    broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "is begun"),
+    broken("one number for all", READY, "return sum(backward)", TIMES, "numbers, one for each bucket"),
+    broken("no overlap", DONE, DONE.replace("ready)", "sum(backward))"), {"b2-end"}, "as soon as it is full"),
+    broken("side by side", DONE, "done = max(done, ready + alpha + beta * num_bytes)", {"b2-end"}, "side by side"),
+    broken("always busy", DONE, "done = (done or ready) + alpha + beta * num_bytes", {"b2-end"}, "network busy"),
+    broken("no alpha", DONE, DONE.replace("alpha + ", ""), {"b2-end"}, "leaves out alpha"),
+    broken("one alpha", DONE, DONE.replace("alpha", "alpha * (done == 0)"), {"b2-end"}, "every launch pays it"),
+    broken("a bandwidth", DONE, DONE.replace("beta * num_bytes", "num_bytes / beta"), {"b2-end"}, "not a bandwidth"),
+    broken("the tail alone", "    return done\n", "    return done - sum(backward)\n", {"b2-end"}, "from its begin"),
+    broken("one bucket", CHOICE, "return [list(range(count - 1, -1, -1))]", CHOSEN, "nothing overlaps"),
+    broken("a bucket each", CHOICE, "return [[n] for n in reversed(range(count))]", CHOSEN, "for every gradient pays"),
+    broken(
         "four alike",
         CHOICE,
         "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "buckets.np"),
         CHOSEN,
         "which nothing hides, holds",
     ),
-    Mutant("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks"),
-    Mutant(
+    broken("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks"),
+    broken(
         "divided only",
         "flat = step.pack(len(step.works))",
         "flat = step.pack(len(step.works)) / step.world_size",
         RANKS,
         "ranks twice",
     ),
-    Mutant("not written back", "step.unpack(bucket, flat / step.world_size)", "pass", RANKS, "write the mean back"),
-    Mutant(
+    broken("not written back", "step.unpack(bucket, flat / step.world_size)", "pass", RANKS, "write the mean back"),
+    broken(
         "waits at once",
         LAUNCH,
         LAUNCH + "        step.works[-1][1].wait()\n",
         RANKS - {"d1-mean"},
         "waits for an all-reduce while the backward pass is still running",
     ),
-    Mutant(
+    broken(
         "launches at the end",
         "step.arrived.add(number)\n",
         "step.arrived.add(number)\n    if len(step.arrived) < len(step.parameters):\n        return\n",
         RANKS - {"d1-mean"},
         "but it is not launched then: the gradient 1 is made first",
     ),
-    Mutant(
+    broken(
         "launches as they come",
         LOOP + LAUNCH,
         "for bucket, numbers in enumerate(step.buckets):\n"
@@ -233,24 +222,24 @@ MUTANTS = [
         {"d3-any-order"},
         "rank 0 launches its buckets in the order [0, 1], rank 1 in the order [1, 0]",
     ),
-    Mutant(
+    broken(
         "one bucket only",
         "while len(step.works)",
         "if len(step.works)",
         {"d3-any-order"},
         "but it is not launched then: the backward pass ends first",
     ),
-    Mutant("too early", "step.arrived.issuperset(step.buckets[len(step.works)])", "True", RANKS, "has no gradient yet"),
-    Mutant("never waits", "        work.wait()\n", "", RANKS, "launches bucket 0 and never waits for it"),
-    Mutant(
+    broken("too early", "step.arrived.issuperset(step.buckets[len(step.works)])", "True", RANKS, "has no gradient yet"),
+    broken("never waits", "        work.wait()\n", "", RANKS, "launches bucket 0 and never waits for it"),
+    broken(
         "packs a list",
         "step.pack(len(step.works))",
         "step.pack(step.buckets[len(step.works)])",
         RANKS,
         "pack([3, 2]): give the number of a bucket, from 0 to 1",
     ),
-    Mutant("in the foreground", "async_op=True", "async_op=False", RANKS, "Without async_op=True"),
-    Mutant("nothing sent", LOOP + LAUNCH, "", RANKS, "call no dist.all_reduce"),
+    broken("in the foreground", "async_op=True", "async_op=False", RANKS, "Without async_op=True"),
+    broken("nothing sent", LOOP + LAUNCH, "", RANKS, "call no dist.all_reduce"),
 ]
 NOT_IN_TIME = {"waits at once"}  # the works are waited for a second time in `finish`, which would hang
 
@@ -259,15 +248,10 @@ NOT_IN_TIME = {"waits at once"}  # the works are waited for a second time in `fi
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypatch):
     shown = []
     monkeypatch.setattr(buckets, "show", shown.append)
-    cells = {cell.id: cell.source for cell in exercises.source(EXERCISE).cells if "BEGIN SOL" in cell.source}
-    answers = {name: code.replace(mutant.right, mutant.wrong, 1) for name, code in cells.items()}
-    answers = {name: code for name, code in answers.items() if code != cells[name]}
-    assert len(answers) == 1, f"{mutant.right!r} stands in {len(answers)} answers"
+    answers = with_slip(EXERCISE, mutant, times=1)
     if mutant.slip in NOT_IN_TIME:
         answers["overlapped"] = answers["overlapped"].replace("        work.wait()\n", "")
-    said = verdicts(EXERCISE, answers, parts={check[0] for check in mutant.refuse})
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, answers)
     if mutant.refuse == CHOSEN:
         assert "with your buckets" in shown[0]._repr_html_()
 

@@ -2,11 +2,10 @@
 
 import re
 import textwrap
-from typing import NamedTuple
 
 import pytest
 import torch
-from test_exercises import exercises, verdicts
+from answers import Mutant, assert_refused, solution_of, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import zero
@@ -154,17 +153,6 @@ def test_a_right_answer_is_accepted_however_it_is_written(answers):
 
 
 # Wrong answers: which checks must refuse them, and what the first must say.
-
-
-class Mutant(NamedTuple):
-    """The solution of a cell with `right` replaced by `wrong`: which checks `refuse` it, what the first one `says`."""
-
-    slip: str
-    cell: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
 
 
 A1, A2, BOTH_OF_B = {"a1-bounds"}, {"a2-state"}, {"b1-adam", "b2-small-updates"}
@@ -478,34 +466,26 @@ ALL_AT_THE_END = """
 """
 
 
-def solution_of(cell_id):
-    (cell,) = [cell for cell in exercises.source(EXERCISE).cells if cell.id == cell_id]
-    return cell.source
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    code = solution_of(mutant.cell)
-    assert mutant.right in code
-    wrong = code.replace(mutant.right, mutant.wrong)
+    wrong = with_slip(EXERCISE, mutant)
     if mutant.refuse == ALL_OF_C:  # each of these checks asks first whether the step is right: see below
         with pytest.raises(practice.NotYet, match=re.escape(mutant.says)):
-            zero.check_step(*step_of(wrong), world_size=2)
+            zero.check_step(*step_of(wrong[mutant.cell]), world_size=2)
         return
-    said = verdicts(EXERCISE, {mutant.cell: wrong}, parts={min(mutant.refuse)[0]})
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, wrong)
 
 
 def step_of(code):
     """The two functions of part c, which `code` defines."""
     names = {}
-    exec(compile("\n".join([solution_of("setup"), solution_of("ownership"), code]), "zero-2", "exec"), names)
+    before = [solution_of(EXERCISE, cell) for cell in ("setup", "ownership")]
+    exec(compile("\n".join([*before, code]), "zero-2", "exec"), names)
     return names["arrived"], names["step"]
 
 
 def test_a_wrong_step_gets_no_points_for_being_frugal():
-    said = verdicts(EXERCISE, {"zero-2": solution_of("zero-2").replace(GATHER, "")}, parts="c")
+    said = verdicts(EXERCISE, {"zero-2": solution_of(EXERCISE, "zero-2").replace(GATHER, "")}, parts="c")
     assert {check for check, words in said.items() if words} == ALL_OF_C
 
 
@@ -524,7 +504,9 @@ def test_a_right_step_that_holds_too_much_is_told_how_much(answer, refuse, words
 
 
 def test_bf16_parameters_do_not_move_by_updates_too_small_for_them():
-    rounded = solution_of("update").replace("return", "state.master = state.master.bfloat16().float()\n    return")
+    rounded = solution_of(EXERCISE, "update").replace(
+        "return", "state.master = state.master.bfloat16().float()\n    return"
+    )
     said = verdicts(EXERCISE, {"update": rounded}, parts="b")
     assert "rounded to bf16; update the fp32 master, and round only what you return" in said["b1-adam"]
     assert "30 updates of 0.01 each bring a parameter from 5 to 5; it is to be 4.6875" in said["b2-small-updates"]
@@ -541,7 +523,7 @@ def test_what_is_missing_is_named():
     missing = "def arrived(*_):\n    raise NotImplementedError()\n\n\ndef step(*_):\n    raise NotImplementedError()"
     said = verdicts(EXERCISE, {"zero-2": missing}, parts="c")
     assert set(said.values()) == {"arrived is not written yet"}
-    half = solution_of("zero-2").split("def step")[0] + missing.split("\n\n\n")[1]
+    half = solution_of(EXERCISE, "zero-2").split("def step")[0] + missing.split("\n\n\n")[1]
     assert set(verdicts(EXERCISE, {"zero-2": half}, parts="c").values()) == {"step is not written yet"}
 
 
@@ -557,7 +539,7 @@ def test_the_checks_adam_is_torchs():
 
 
 def test_the_checks_ddp_sends_and_the_solution_holds_what_the_formulas_say():
-    outcomes = zero.check_step(*step_of(solution_of("zero-2")), 3, watched=True)
+    outcomes = zero.check_step(*step_of(solution_of(EXERCISE, "zero-2")), 3, watched=True)
     units = [sum(unit) for unit in zero._unit_sizes(zero.Task())]
     for ddp, mine in outcomes:
         assert ddp.sent == mine.sent == [traffic.sent(traffic.step(sum(units), 2), 3)] * zero.STEPS

@@ -3,10 +3,9 @@
 import math
 from collections import Counter
 from itertools import combinations
-from typing import NamedTuple
 
 import pytest
-from test_exercises import exercises, verdicts
+from answers import Mutant, assert_refused, verdicts, with_slip
 
 from collectives.practice import NotYet, strategy
 from collectives.training import memory, traffic
@@ -144,20 +143,6 @@ def test_a_right_answer_is_accepted_however_it_is_written(answers):
 
 
 # Wrong answers: the solution with one thing changed.
-
-
-class Mutant(NamedTuple):
-    """The solution's `cell` with `right` replaced by `wrong`, where it first stands.
-
-    `refuse`: the checks that do so; `says`: what the first of them says.
-    """
-
-    slip: str
-    cell: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
 
 
 EACH, WHOLE = "kept * (2 if recipe", " * whole + model"
@@ -410,12 +395,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    (right,) = (cell.source for cell in exercises.source(EXERCISE).cells if cell.id == mutant.cell)
-    wrong = right.replace(mutant.right, mutant.wrong, 1)
-    assert wrong != right
-    said = verdicts(EXERCISE, {mutant.cell: wrong}, parts={check[0] for check in mutant.refuse})
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant, times=1))
 
 
 @pytest.mark.parametrize("words", strategy.SLIPS)

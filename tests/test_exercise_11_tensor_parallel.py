@@ -1,21 +1,14 @@
 """Exercise 11 accepts every split that computes what the dense block does, and names what is wrong with any other."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
-from test_exercises import exercises, verdicts
+from answers import Mutant, assert_refused, solution_of, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import split
 from collectives.training import shardings
 
 EXERCISE = "11_tensor_parallel"
-
-
-def solution_of(cell_id):
-    (cell,) = [cell for cell in exercises.source(EXERCISE).cells if cell.id == cell_id]
-    return cell.source
 
 
 # Right answers, each in another style than the solution's.
@@ -187,15 +180,6 @@ def test_the_solution_passes():
 
 
 # Wrong answers: a place in the solution, what is there instead, which checks refuse it, and in which words.
-
-
-class Mutant(NamedTuple):
-    slip: str
-    cell: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
 
 
 A1, A2, A3 = "a1-as-they-lie", "a2-any-axis", "a3-least"
@@ -511,17 +495,12 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    code = solution_of(mutant.cell)
-    assert mutant.right in code
-    part = {"collectives": "a", "gates": "b", "attention": "c"}[mutant.cell]
-    said = verdicts(EXERCISE, {mutant.cell: code.replace(mutant.right, mutant.wrong)}, parts=part)
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
 
 
 def test_what_is_missing_is_named():
     missing = "raise NotImplementedError()\n"
-    gates = solution_of("gates")
+    gates = solution_of(EXERCISE, "gates")
     for body in ("return x.view_as(x)\n", F_BACKWARD.strip() + "\n", G_FORWARD.strip() + "\n", "return gradient\n"):
         gates = gates.replace(body, missing)
     answers = {
@@ -537,14 +516,14 @@ def test_what_is_missing_is_named():
 
 
 def test_a_backward_that_is_missing_is_named_and_forward_is_right_without_it():
-    half = solution_of("gates").replace(F_BACKWARD, "        raise NotImplementedError()\n")
+    half = solution_of(EXERCISE, "gates").replace(F_BACKWARD, "        raise NotImplementedError()\n")
     said = verdicts(EXERCISE, {"gates": half}, parts="b")
     assert said == {B1: None, B2: "F.backward is not written yet", B3: "F.backward is not written yet"}
 
 
 def test_ranks_that_wait_for_each_other_are_named(monkeypatch):
     monkeypatch.setattr(practice, "PATIENCE", 3.0)
-    alone = solution_of("gates").replace(
+    alone = solution_of(EXERCISE, "gates").replace(
         "        dist.all_reduce(total)\n", "        if dist.get_rank(): dist.all_reduce(total)\n"
     )
     said = verdicts(EXERCISE, {"gates": alone}, parts="b")

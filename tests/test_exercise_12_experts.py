@@ -1,11 +1,9 @@
 """Exercise 12 accepts right answers however they are written, and says of a wrong one whose answer came back where."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
-from test_exercises import exercises, verdicts
+from answers import assert_refused, broken, solution_of, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import experts
@@ -205,16 +203,6 @@ def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert set(said.values()) == {None}, said
 
 
-class Mutant(NamedTuple):
-    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
-
-    slip: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
-
-
 ORDER, COUNTS, HOME, KEPT, BOTH = {"a1-order"}, {"a2-count"}, {"a3-home"}, {"b1-kept"}, {"b2-dropped-padded"}
 ALL_COUNTS, ANY, LAYER = {"c1-counts"}, {"c3-any-routing"}, {"c2-one-choice", "c3-any-routing"}
 STABLE = "return experts.flatten().argsort(stable=True)"
@@ -225,106 +213,106 @@ TWO = "return int(over.clamp(min=0).sum()), int((-over).clamp(min=0).sum())"
 BACK = "back_home(returned, order).view"
 WEIGH = "return (home * weights[:, :, None]).sum(1)"
 MUTANTS = [
-    Mutant("the inverse", STABLE, STABLE + ".argsort()", ORDER, "Asked for is the inverse"),
-    Mutant("tokens for places", STABLE, STABLE + " // experts.shape[1]", ORDER, "these are tokens"),
-    Mutant("the experts sorted", STABLE, "return experts.flatten().sort().values", ORDER, "these are the experts"),
-    Mutant("the last expert first", STABLE, "return (-experts.flatten()).argsort(stable=True)", ORDER, "leave before"),
-    Mutant(
+    broken("the inverse", STABLE, STABLE + ".argsort()", ORDER, "Asked for is the inverse"),
+    broken("tokens for places", STABLE, STABLE + " // experts.shape[1]", ORDER, "these are tokens"),
+    broken("the experts sorted", STABLE, "return experts.flatten().sort().values", ORDER, "these are the experts"),
+    broken("the last expert first", STABLE, "return (-experts.flatten()).argsort(stable=True)", ORDER, "leave before"),
+    broken(
         "not stable",
         STABLE,
         "n = experts.numel(); return (experts.flatten() * n - torch.arange(n)).argsort()",
         ORDER,
         "tokens for one expert stay in their order",
     ),
-    Mutant("as they stand", STABLE, "return torch.arange(experts.numel())", ORDER, "for expert 3, leave before place"),
-    Mutant(
+    broken("as they stand", STABLE, "return torch.arange(experts.numel())", ORDER, "for expert 3, leave before place"),
+    broken(
         "one forgotten", STABLE, STABLE + ".clamp(min=1)", ORDER, "place 0 never leaves, and place 1 more than once"
     ),
-    Mutant(
+    broken(
         "no minlength", BINCOUNT, "return torch.bincount(experts.flatten())", COUNTS, "nobody has chosen counts too"
     ),
-    Mutant(
+    broken(
         "first choices only",
         BINCOUNT,
         "return torch.bincount(experts[:, 0], minlength=num_experts)",
         COUNTS,
         "also a token's second",
     ),
-    Mutant("as it came", SCATTER, "return rows", HOME, "leaves the rows in the order of sending"),
-    Mutant("sorted again", SCATTER, "return rows[order]", HOME, "applies the order a second time"),
-    Mutant("backwards", SCATTER, "home[order] = rows\n    return home.flip(0)", HOME, "there is the answer to place"),
-    Mutant("one too many", TURN, "return (turn <= places + 1).view(experts.shape)", KEPT, "one too many of each"),
-    Mutant(
+    broken("as it came", SCATTER, "return rows", HOME, "leaves the rows in the order of sending"),
+    broken("sorted again", SCATTER, "return rows[order]", HOME, "applies the order a second time"),
+    broken("backwards", SCATTER, "home[order] = rows\n    return home.flip(0)", HOME, "there is the answer to place"),
+    broken("one too many", TURN, "return (turn <= places + 1).view(experts.shape)", KEPT, "one too many of each"),
+    broken(
         "the last",
         TURN,
         "return (chosen.sum(0)[experts.flatten()] - turn < places).view(experts.shape)",
         KEPT,
         "keeps those who came last",
     ),
-    Mutant(
+    broken(
         "places for all",
         TURN,
         "return (torch.arange(experts.numel()) < places).view(experts.shape)",
         KEPT,
         "which has places for",
     ),
-    Mutant("a number each", TURN, "return (turn <= places).view(experts.shape).int()", KEPT, "True and False"),
-    Mutant("flat", TURN, "return turn <= places", KEPT, "as of `experts`"),
-    Mutant("swapped", TWO, TWO.replace("return ", "return (") + ")[::-1]", BOTH, "in the wrong order"),
-    Mutant(
+    broken("a number each", TURN, "return (turn <= places).view(experts.shape).int()", KEPT, "True and False"),
+    broken("flat", TURN, "return turn <= places", KEPT, "as of `experts`"),
+    broken("swapped", TWO, TWO.replace("return ", "return (") + ")[::-1]", BOTH, "in the wrong order"),
+    broken(
         "in all",
         TWO,
         "return max(0, int(over.sum())), max(0, -int(over.sum()))",
         BOTH,
         "an empty place of one expert is of no use",
     ),
-    Mutant("only its own", "execute(ring.all_gather(world_size), counts.view(-1))", "", ALL_COUNTS | LAYER, "in row 1"),
-    Mutant(
+    broken("only its own", "execute(ring.all_gather(world_size), counts.view(-1))", "", ALL_COUNTS | LAYER, "in row 1"),
+    broken(
         "the sum",
         "execute(ring.all_gather(world_size), counts.view(-1))\n    return counts",
         "dist.all_reduce(mine)\n    return mine",
         ALL_COUNTS | LAYER,
         "a row of each rank",
     ),
-    Mutant("no way back", BACK, "returned.view", LAYER, "came back with token"),
-    Mutant("sorted a second time", BACK, "returned[order].view", LAYER, "came back with token"),
-    Mutant("sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "is given"),
-    Mutant("places for tokens", "tokens[order // k]", "tokens[order % len(tokens)]", ANY, "which has chosen expert"),
-    Mutant("not weighted", WEIGH, "return home.sum(1)", LAYER, "the answers are not weighted"),
-    Mutant(
+    broken("no way back", BACK, "returned.view", LAYER, "came back with token"),
+    broken("sorted a second time", BACK, "returned[order].view", LAYER, "came back with token"),
+    broken("sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "is given"),
+    broken("places for tokens", "tokens[order // k]", "tokens[order % len(tokens)]", ANY, "which has chosen expert"),
+    broken("not weighted", WEIGH, "return home.sum(1)", LAYER, "the answers are not weighted"),
+    broken(
         "the first choice", WEIGH, "return home[:, 0] * weights[:, :1]", ANY, "came back without the answer of expert"
     ),
-    Mutant(
+    broken(
         "weights in the wrong order",
         WEIGH,
         "return (home * weights.flip(1)[:, :, None]).sum(1)",
         ANY,
         "its other choice",
     ),
-    Mutant("numbered from 0", "answer(rank * share + number,", "answer(number,", LAYER, "it lives on rank 0"),
-    Mutant(
+    broken("numbered from 0", "answer(rank * share + number,", "answer(number,", LAYER, "it lives on rank 0"),
+    broken(
         "what arrives read from its end",
         "arrived.split(sizes",
         "arrived.flip(0).split(sizes",
         LAYER,
         "came back with",
     ),
-    Mutant("blocks not turned round", "blocks.T)", "blocks)", LAYER, "of the table it sends"),
-    Mutant(
+    broken("blocks not turned round", "blocks.T)", "blocks)", LAYER, "of the table it sends"),
+    broken(
         "what I send is what I get",
         "all_counts(rank, world_size, count(experts, num_experts)).view",
         "count(experts, num_experts).repeat(world_size, 1).view",
         LAYER,
         "do not have the same table of blocks",
     ),
-    Mutant(
+    broken(
         "weighed before the expert",
         "exchange(tokens[order // k], blocks)",
         "exchange(tokens[order // k] * weights.flatten()[order, None], blocks)",
         LAYER,
         "send tokens as they are, and weigh the answers at home",
     ),
-    Mutant(
+    broken(
         "everything to everybody",
         "    arrived = exchange",
         "    dist.all_gather([tokens.new_empty(9, tokens.shape[1]) for _ in range(world_size)], tokens.new_zeros(9, "
@@ -337,13 +325,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    cells = {cell.id: cell.source for cell in exercises.source(EXERCISE).cells if "BEGIN SOL" in cell.source}
-    answers = {name: code.replace(mutant.right, mutant.wrong, 1) for name, code in cells.items()}
-    answers = {name: code for name, code in answers.items() if code != cells[name]}
-    assert len(answers) == 1, f"{mutant.right!r} stands in {len(answers)} answers"
-    said = verdicts(EXERCISE, answers, parts={check[0] for check in mutant.refuse})
-    assert {check for check, words in said.items() if words} == mutant.refuse, said
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant, times=1))
 
 
 @pytest.mark.parametrize(
@@ -359,8 +341,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
     ],
 )
 def test_what_has_no_sense_is_told_of_plainly(cell, function, returned, words):
-    (code,) = [each.source for each in exercises.source(EXERCISE).cells if each.id == cell]
-    code += f"\ndef {function}: return {returned}\n"
+    code = solution_of(EXERCISE, cell) + f"\ndef {function}: return {returned}\n"
     said = verdicts(EXERCISE, {cell: code}, parts="ab")
     assert any(words in (told or "") for told in said.values()), said
 

@@ -1,10 +1,9 @@
 """Exercise 13 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
 from itertools import product
-from typing import NamedTuple
 
 import pytest
-from test_exercises import exercises, verdicts
+from answers import Mutant, assert_refused, verdicts, with_slip
 
 from collectives.practice import NotYet, bubble
 from collectives.training import pipeline
@@ -188,20 +187,6 @@ def test_a_right_answer_is_accepted_however_it_is_written(answers):
 # Wrong answers: the solution with one thing changed.
 
 
-class Mutant(NamedTuple):
-    """The solution's `cell` with `right` replaced by `wrong`, wherever it stands.
-
-    `refuse`: the checks that do so; `says`: what the first of them says.
-    """
-
-    slip: str
-    cell: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
-
-
 TOTAL, IDEAL, ENOUGH = (
     "return (p - 1) / (m + p - 1)",
     "return (p - 1) / m\n",
@@ -296,19 +281,9 @@ MUTANTS = [
 ]
 
 
-def with_slip(mutant):
-    (right,) = (cell.source for cell in exercises.source(EXERCISE).cells if cell.id == mutant.cell)
-    wrong = right.replace(mutant.right, mutant.wrong)
-    assert wrong != right
-    return {mutant.cell: wrong}
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, shown):
-    said = verdicts(EXERCISE, with_slip(mutant), parts={check[0] for check in mutant.refuse})
-    first = said[min(mutant.refuse)] or ""
-    assert mutant.says in first
-    assert {check for check, words in said.items() if words} == mutant.refuse
+    said = assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
     assert bool(shown) == any(
         "stalls for" in words or "units of time, 1F1B" in words for words in said.values() if words
     )

@@ -3,42 +3,18 @@
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import pytest
+from answers import assert_refused, broken, exercises, verdicts, with_slip
 
 from collectives import practice
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "exercises.py"
-sys.path.insert(0, str(TOOL.parent))
-import exercises  # noqa: E402 (tools/exercises.py)
 
 NAMES = exercises.names()
-
-
-def verdicts(exercise, answers, parts="abc"):
-    """Run the exercise with its hidden tests on `answers` {grade_id: code}, or on its own where there is none.
-
-    Returns {grade_id: None or what the check says}, of the checks in these `parts`.
-    """
-    said, names = {}, {"__name__": "__main__"}
-    for cell in exercises.source(exercise).cells:
-        is_check = cell.metadata.get("nbgrader", {}).get("grade")
-        if cell.cell_type != "code" or (is_check and cell.id[0] not in parts):
-            continue
-        code = textwrap.dedent(answers.get(cell.id, cell.source))
-        try:
-            exec(compile(code, cell.id, "exec"), names)
-            said[cell.id] = None
-        except practice.NotYet as error:
-            said[cell.id] = str(error)
-        if not is_check:
-            assert said.pop(cell.id) is None
-    return said
 
 
 # Right answers, each in another style than the solution's.
@@ -192,235 +168,197 @@ def test_a_right_answer_is_accepted_however_it_is_written(exercise, answers):
 # Wrong answers: the solution with one thing changed, the checks that must refuse it, and what the first one must say.
 
 
-class Mutant(NamedTuple):
-    """The solution with `right` replaced by `wrong`: which checks `refuse` it, and what the first one `says`."""
-
-    slip: str
-    exercise: str
-    right: str
-    wrong: str
-    refuse: set[str]
-    says: str
-
-
 RING, BYTES = "03_ring", "04_all_reduce"
 SUMS = {"a1-sums-small", "a2-sums-all", "a3-ring"}
 RANKS = {"c1-ranks-small", "c2-ranks-all", "c3-traffic"}
 ONE_RANK = {"a1-reduce-scatter", "a2-all-gather", "a3-all-reduce"}
 FORMULA = "(world_size - 1) / world_size * num_elements * itemsize"
-MUTANTS = [
-    Mutant(
+IN_THE_RING = [
+    broken(
         "chunks set out one rank too early",
-        RING,
         "(rank - 1 - step)",
         "(rank - step)",
         SUMS | RANKS,
         "lacks rank",
     ),
-    Mutant(
+    broken(
         "to the left, with the chunks of a ring to the right",
-        RING,
         "right = (rank + 1) % world_size\n",
         "right = (rank - 1) % world_size\n",
         SUMS,
         "lacks rank 2",
     ),
-    Mutant(
+    broken(
         "copied on arrival",
-        RING,
         '"reduce"))',
         '"copy"))',
         SUMS,
         "instead of adding",
     ),
-    Mutant(
+    broken(
         "one step too few",
-        RING,
         "range(world_size - 1):  # P - 1 steps: c",
         "range(world_size - 2):  # c",
         SUMS,
         "lacks",
     ),
-    Mutant(
+    broken(
         "one step too many",
-        RING,
         "range(world_size - 1):  # P - 1 steps: c",
         "range(world_size):  # c",
         {"a2-sums-all", "a3-ring"},
         "sends rank 0 to itself",
     ),
-    Mutant(
+    broken(
         "a schedule from the library",
-        RING,
         "    steps = []\n",
         "    return ring.reduce_scatter(world_size)\n",
         SUMS,
         "write its steps yourself",
     ),
-    Mutant(
+    broken(
         "transfers counted",
-        RING,
         "lengths[transfer.chunk] for",
         "1 for",
         {"b1-even", "b2-uneven"},
         "counts transfers",
     ),
-    Mutant(
+    broken(
         "all chunks as long as the first",
-        RING,
         "lengths[transfer.chunk]",
         "lengths[0]",
         {"b2-uneven"},
         "but the schedule says",
     ),
-    Mutant(
+    broken(
         "only one rank counted",
-        RING,
         "for step in steps for transfer in step))",
         "for step in steps for transfer in step[:1]))",
         {"b1-even", "b2-uneven"},
         "counts one rank, not all of them",
     ),
-    Mutant(
+    broken(
         "what arrives replaces",
-        RING,
         "target += incoming",
         "target.copy_(incoming)",
         RANKS,
         "without rank",
     ),
-    Mutant(
+    broken(
         "added twice",
-        RING,
         "target += incoming",
         "target += 2 * incoming",
         RANKS,
         "more than once",
     ),
-    Mutant(
+    broken(
         "the neighbour's chunk returned",
-        RING,
         "return chunks[rank]",
         "return chunks[(rank + 1) % world_size]",
         RANKS,
         "without rank",
     ),
-    Mutant(
+    broken(
         "chunks of equal length only",
-        RING,
         "chunk_bounds(len(buffer), world_size).tolist()",
         "[len(buffer) // world_size * c for c in range(world_size + 1)]",
         {"c2-ranks-all", "c3-traffic"},
         "chunk 0 has 4 elements",
     ),
-    Mutant(
+    broken(
         "the library's all-reduce",
-        RING,
         "    right, left =",
         "    dist.all_reduce(buffer); return chunks[rank]\n    right, left =",
         RANKS,
         "calls the library's own dist.all_reduce;",
     ),
-    Mutant(
+    broken(
         "not in place",
-        RING,
         "bounds = chunk_bounds(len(buffer)",
         "buffer = buffer.clone(); bounds = chunk_bounds(len(buffer)",
         {"c3-traffic"},
         "work in place",
     ),
-    Mutant(
+    broken(
         "every chunk sent twice",
-        RING,
         "        sending.wait()\n",
         "        sending.wait()\n        again = dist.isend(outgoing, right)\n"
         "        dist.recv(incoming, left)\n        again.wait()\n",
         {"c3-traffic"},
         "in 6 messages; the ring sends",
     ),
-    Mutant(
+    broken(
         "no return",
-        RING,
         "    return chunks[rank]",
         "    chunks[rank]",
         RANKS,
         "a value of type NoneType",
     ),
-    Mutant(
+]
+IN_BYTES = [
+    broken(
         "elements for bytes",
-        BYTES,
         FORMULA,
         FORMULA.removesuffix(" * itemsize"),
         ONE_RANK,
         "these are elements, not bytes",
     ),
-    Mutant(
+    broken(
         "bits for bytes",
-        BYTES,
         FORMULA,
         f"8 * {FORMULA}",
         ONE_RANK,
         "these are bits",
     ),
-    Mutant(
+    broken(
         "all ranks for one",
-        BYTES,
         FORMULA,
         FORMULA.replace("/ world_size *", "*"),
         ONE_RANK,
         "this counts all ranks together",
     ),
-    Mutant(
+    broken(
         "a fraction rounded down",
-        BYTES,
         FORMULA,
         FORMULA.replace("/", "//"),
         ONE_RANK,
         "`//` has rounded",
     ),
-    Mutant(
+    broken(
         "one rank for all",
-        BYTES,
         "    return 2 * (world_size - 1) * num_elements * itemsize\n",
         "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
         {"b1-root", "b2-total"},
         "here everything passes the root",
     ),
-    Mutant(
+    broken(
         "steps of one phase",
-        BYTES,
         "2 * (world_size - 1)\n",
         "world_size - 1\n",
         {"b3-steps"},
         "one phase",
     ),
-    Mutant(
+    broken(
         "one all-gather forgotten",
-        BYTES,
         "3 * (world_size - 1)",
         "2 * (world_size - 1)",
         {"c2-fsdp", "c3-ratio"},
         "leaves out one of the collectives",
     ),
-    Mutant(
+    broken(
         "the ratio upside down",
-        BYTES,
         "fsdp_elements(num_params, world_size) / data_parallel_elements(num_params, world_size)",
         "data_parallel_elements(num_params, world_size) / fsdp_elements(num_params, world_size)",
         {"c3-ratio"},
         "upside down",
     ),
 ]
+MUTANTS = [(RING, mutant) for mutant in IN_THE_RING] + [(BYTES, mutant) for mutant in IN_BYTES]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
-def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    cells = {cell.id: cell.source for cell in exercises.source(mutant.exercise).cells if "BEGIN SOL" in cell.source}
-    answers = {name: code.replace(mutant.right, mutant.wrong) for name, code in cells.items() if mutant.right in code}
-    assert answers, f"no answer contains {mutant.right!r}"
-    said = verdicts(mutant.exercise, answers, parts={check[0] for check in mutant.refuse})
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+@pytest.mark.parametrize("exercise, mutant", MUTANTS, ids=[mutant.slip for _, mutant in MUTANTS])
+def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(exercise, mutant):
+    assert_refused(exercise, mutant, with_slip(exercise, mutant))
 
 
 def test_a_wrong_schedule_is_drawn(monkeypatch):

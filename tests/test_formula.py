@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from collectives.formula import MAX_PATHS, FormulaError, Program, Symbol, log2, maximum, minimum, read, where
+from collectives.formula import MAX_PATHS, FormulaError, Program, Symbol, log2, maximum, minimum, named, read, where
 from collectives.scorecard import ROWS
 from collectives.training.memory import RECIPES, STAGES, at_rest
 
@@ -16,9 +16,9 @@ from collectives.training.memory import RECIPES, STAGES, at_rest
 def program_of(formula, names, *outputs):
     """The program of `formula` with a symbol for each argument in `names`, as a function of their values."""
     program = Program(len(names))
-    found = read(program, formula, dict(zip(names, program.symbols(), strict=True)), outputs)
+    found = read(program, formula, dict(zip(names, program.symbols(), strict=True)), partial(named, names=outputs))
     json.dumps(program.lines, allow_nan=False)  # plain data
-    return lambda *values: [program.run(values)[symbol.place] for symbol in found]
+    return lambda *values: [program.run(values)[symbol.place] for symbol in found.values()]
 
 
 def everything(x, y):

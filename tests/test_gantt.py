@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from pages import fits, letter_heights, texts_outside, wait_until_laid_out
 
 from collectives import draw
 from collectives.algorithms import ring
@@ -222,22 +223,10 @@ def test_it_fits_the_page_and_is_readable_at_every_width(open_page, width):
     """No scrolling to the side; letters keep their size; no text leaves the picture."""
     figures = draw(BOTH), draw(four_ranks(), caption="Four ranks")
     page = open_page(*figures, viewport={"width": width, "height": 800})
-    page.wait_for_function(
-        "[...document.querySelectorAll('.stage')].every((stage) => "
-        "Math.abs(stage.querySelector('svg').viewBox.baseVal.width - stage.clientWidth) < 1)"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    heights = page.evaluate(
-        "[...document.querySelectorAll('.stage > svg text')].filter((text) => text.textContent)"
-        ".map((text) => text.getBoundingClientRect().height)"
-    )
-    assert min(heights) > 10
-    outside = page.evaluate(
-        "[...document.querySelectorAll('.stage > svg')].flatMap((svg) => [...svg.querySelectorAll('text')].filter("
-        "(text) => text.textContent && (text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1 || "
-        "text.getBoundingClientRect().left < svg.getBoundingClientRect().left - 1)).map((text) => text.textContent))"
-    )
-    assert outside == []
+    wait_until_laid_out(page)
+    assert fits(page)
+    assert min(letter_heights(page)) > 10
+    assert texts_outside(page) == []
 
 
 def test_without_javascript_and_on_paper_there_is_the_still(open_page):

@@ -322,6 +322,100 @@ DESERVED = {
         "0/20",
         ["which is not a number", "returns None", "'undefined' is not defined", "root_link_bytes", "`//` has rounded"],
     ),
+    ("full", "14_mesh"): ("20/20", []),
+    ("empty", "14_mesh"): ("0/20", ["coordinates is not written yet", "best is not written yet"]),
+    ("partial", "14_mesh"): (
+        "5/20",
+        [
+            "its group is [0, 4]",
+            "for groups that they are not in, too",
+            "it is to be the mean over [0, 1, 2], along 'dp'",
+            "FSDP has cut first here, and TP what was left",
+            "what does the backward pass need?",
+            "this gathers whole weights, but TP has cut them",
+        ],
+    ),
+    ("first_axis_fastest", "14_mesh"): (
+        "0/20",
+        ["the first axis moves fastest; it is to be the last one", "this takes the last axis for the outermost one"],
+    ),
+    ("size_for_place", "14_mesh"): (
+        "1/20",
+        [
+            "this is how a row-parallel layer lies; torch's weight is [outputs, inputs]",
+            "nobody to talk to",
+            "a group may be small and its ranks far apart",
+            "In yours 'dp' leaves its nodes",
+        ],
+    ),
+    ("full", "15_gpus"): ("20/20", ["d2, on which no point depends:"]),
+    ("empty", "15_gpus"): ("0/20", ["basics is not written yet", "average is not written yet"]),
+    ("partial", "15_gpus"): (
+        "4/20",
+        [
+            "there are several communicators; this is a smaller one",
+            "which network?",
+            "only an all-reduce goes round twice",
+            "wherever `device` is",
+        ],
+    ),
+    ("names_for_nodes", "15_gpus"): (
+        "0/20",
+        [
+            "these are names: two pods of one node have different ones",
+            "the table has microseconds",
+            "this is in GB/s; bytes a second",
+            "Small rows always have a low bandwidth",
+        ],
+    ),
+    ("gpu_zero", "15_gpus"): (
+        "2/20",
+        ["all ranks of the node would share GPU 0", "on the CPU .to() copies nothing"],
+    ),
+    ("full", "16_plan"): ("26/30, 4 to grade", []),
+    ("empty", "16_plan"): (
+        "0/30",
+        ["layer_params is not written yet", "state_bytes is not written yet", "choose is not written yet"],
+    ),
+    ("partial", "16_plan"): (
+        "6/30",
+        [
+            "the logits are missing: the last rank may be the fullest",
+            "from stage 2 on a layer's gradients are whole for a while",
+            "kernels reach only a fraction of the peak",
+            "data_seconds is not written yet",
+        ],
+    ),
+    ("compute_alone", "16_plan"): (
+        "11.7/30, 4 to grade",
+        [
+            "this computes the scores that the mask hides, too",
+            "layer_flops comes along: this computes the scores that the mask hides, too",
+            "this is half of it: a layer has two all-reduces in each pass, and an all-reduce goes round twice",
+            "2.32 of 9 points. So chooses somebody who counts only what is computed",
+            "3.7 of 9 points.",
+            "4.55 s against 4.55 s, as good as the best",
+            "29.1 s: 60 s more exposed data-parallel communication: stage 3 sends for each of 2 micro-batches",
+        ],
+    ),
+    ("does_not_fit", "16_plan"): (
+        "12.8/30",
+        [
+            "stage 1 does not shard the gradients; stage 2 does",
+            "the first has more micro-batches under way, and may be the fullest",
+            "what the layer in work makes again is missing",
+            "1.8 of 9 points. So chooses somebody who leaves out memory",
+            "needs 109.5 GB of 80 GB; most of it activations, 52.1 GB",
+        ],
+    ),
+    ("one_recipe", "16_plan"): (
+        "14.8/30",
+        [
+            "the embedding and the head are two matrices; this counts one",
+            "All of your layouts have tp 8, pp 1, stage 3, micro_batch 1, recompute none; the best ones do not",
+            "for each of 32 micro-batches",
+        ],
+    ),
 }
 
 

@@ -13,8 +13,9 @@ PACKAGE = Path(collectives.__file__).parent
 ROOT = PACKAGE.parent
 REAL = {f"{name}.py" for name in ("execute", "shared", "ranks", "wire", "benchmark", "calibrate", "perfetto")}
 REAL |= {"held.py", "practice/__init__.py", "practice/buckets.py", "practice/zero.py"}
-REAL |= {"practice/split.py", "practice/experts.py"}
-FREE = {"memory", "traffic", "timeline", "shardings", "pipeline"}  # modules of training/ that need no torch
+REAL |= {f"practice/{name}.py" for name in ("split", "experts", "mesh", "gpus")} | {"bandwidth.py", "cluster.py"}
+FREE = {"memory", "traffic", "timeline", "shardings", "pipeline"} | {"mesh", "models", "costs", "planner"}
+FREE |= {"published", "compare"}  # modules of training/ that need no torch
 REAL |= {f"training/{path.name}" for path in (PACKAGE / "training").glob("*.py") if path.stem not in FREE}
 INTERPRETERS = {"simulate", "execute", "price", "draw"}
 

@@ -1,15 +1,11 @@
 """Rounded collectives send what they say, and no number is further off than half a step for each time it is rounded."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from collectives import ranks
-from collectives.algorithms import ring
-from collectives.schedule import Schedule
-from collectives.simulate import simulate
 from collectives.training import quantized
 from collectives.wire import BytesSent
 
@@ -47,8 +43,6 @@ def test_what_cannot_be_packed_is_refused_in_words():
         quantized.pack(torch.tensor([[1.0, torch.nan]]))
     with pytest.raises(ValueError, match=r"not torch\.uint8"):
         quantized.pack(torch.zeros(1, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="is for 2 ranks: no groups of 3"):
-        quantized.side_by_side(ring.all_reduce(2), np.arange(6).reshape(2, 3))
     with pytest.raises(ValueError, match="4 or 8 bits, not 3"):
         quantized.message_bytes(10, bits=3)
     with pytest.raises(ValueError, match="at least 1 number"):
@@ -116,20 +110,6 @@ def test_on_real_ranks_errors_are_within_their_bounds_and_bytes_as_on_paper(worl
             nodes = world_size // local
             assert across == (nodes - 1) * quantized.message_bytes(CHUNK, 4)
             assert sent == across + (local - 1) * quantized.message_bytes(nodes * CHUNK, 4)
-
-
-def test_side_by_side_every_group_runs_the_schedule_for_itself():
-    groups = np.array([[0, 2], [3, 1]])
-    both = quantized.side_by_side(ring.all_reduce(2), groups)
-    before = np.arange(8.0).reshape(4, 2)
-    after = simulate(both, before)
-    for group in groups:
-        assert np.array_equal(after[group], np.tile(before[group].sum(axis=0), (2, 1)))
-
-    uneven = quantized.side_by_side(replace(ring.all_reduce(2), lengths=(3, 1)), groups)
-    assert uneven.bounds(4).tolist() == [0, 3, 4]
-    mixed = Schedule.of(2, 2, [[(0, 1, 0, "copy"), (1, 0, 1, "reduce")]])
-    assert [step.combine for step in quantized.side_by_side(mixed, groups)] == [("copy", "reduce") * 2]
 
 
 @pytest.mark.parametrize(("world_size", "local"), [(4, 2), (6, 3), (8, 2)])

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -289,6 +290,6 @@ def test_what_is_preloaded_is_imported_in_every_rank_also_if_ranks_ran_before():
     assert ranks.run(imported, 2, "wave") == [False, False]
     ranks.preload("wave")
     assert ranks.run(imported, 2, "wave") == [True, True]
-    server = ranks.forkserver._forkserver._forkserver_pid
+    server = forkserver._forkserver._forkserver_pid
     ranks.preload("wave", "torch.distributed")
-    assert ranks.forkserver._forkserver._forkserver_pid == server, "nothing new: the server goes on"
+    assert forkserver._forkserver._forkserver_pid == server, "nothing new: the server goes on"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pages import fits, letter_heights, wait_until_laid_out
 from torch import nn
 
 from collectives import ranks
@@ -177,16 +178,9 @@ def test_a_token_is_drawn_in_its_expert_s_frame_in_the_colour_of_its_rank(open_p
 @pytest.mark.parametrize("width", [320, 390, 1200])
 def test_it_fits_the_page_and_is_readable_at_every_width(open_page, width):
     page = open_page(*map(Dispatch, CASES.values()), viewport={"width": width, "height": 800})
-    page.wait_for_function(
-        "[...document.querySelectorAll('.stage')].every((stage) => "
-        "Math.abs(stage.querySelector('svg').viewBox.baseVal.width - stage.clientWidth) < 1)"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    heights = page.evaluate(
-        "[...document.querySelectorAll('.stage > svg text')].filter((text) => text.textContent)"
-        ".map((text) => text.getBoundingClientRect().height)"
-    )
-    assert min(heights) > 10
+    wait_until_laid_out(page)
+    assert fits(page)
+    assert min(letter_heights(page)) > 10
     outside = page.evaluate(
         "[...document.querySelectorAll('.stage > svg .token')].map((token) => "
         "[...token.children].map((part) => part.getBoundingClientRect().width)).filter(([box, text]) => text > box)"

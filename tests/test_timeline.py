@@ -1,13 +1,16 @@
 """Streams run in order, communication is exposed or hidden and never both, and the builders meet closed forms."""
 
 import random
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
 from collectives import price, topology
 from collectives.algorithms import ring
+from collectives.formula import FormulaError, Program, maximum
 from collectives.training.timeline import (
+    COMMUNICATION,
+    HALVES,
     Layer,
     Span,
     Task,
@@ -16,6 +19,8 @@ from collectives.training.timeline import (
     run,
     sharded,
     sharded_optimizer,
+    tensor_and_sharded,
+    with_sums,
 )
 
 NEARLY = 1e-9
@@ -38,15 +43,18 @@ def random_step(seed: int) -> list[Task]:
         build = chance.choice([data_parallel, sharded_optimizer])
         buckets = [[layer] for layer in reversed(range(len(layers)))]
         return build(layers, buckets, *(prices if build is sharded_optimizer else prices[:1]), chance.random())
-    return sharded(
-        layers,
-        *prices,
-        chance.random(),
-        prefetch=(chance.randint(0, 3), chance.randint(0, 3)),
-        reshard=chance.random() < 0.7,
-        streams=chance.choice([1, 2]),
-        in_flight=chance.choice([1, 2, float("inf")]),
-    )
+    tasks = sharded(layers, *prices, chance.random(), **random_options(chance))
+    return with_sums(tasks, chance.random()) if chance.random() < 0.3 else tasks
+
+
+def random_options(chance: random.Random) -> dict:
+    """Of `sharded`."""
+    return {
+        "prefetch": (chance.randint(0, 3), chance.randint(0, 3)),
+        "reshard": chance.random() < 0.7,
+        "streams": chance.choice([1, 2]),
+        "in_flight": chance.choice([1, 2, float("inf")]),
+    }
 
 
 def longest_chain(tasks: list[Task]) -> float:
@@ -338,3 +346,110 @@ def test_options_that_make_no_sense_are_refused():
     for options in ({"prefetch": -1}, {"prefetch": (1, -1)}, {"streams": 3}, {"in_flight": 0}):
         with pytest.raises(ValueError, match="prefetch is 0 or more layers ahead"):
             sharded([Layer(1, 1, 1)], *NO_TIME, **options)
+
+
+# --- tensor parallelism beside FSDP -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_prefetching_hides_an_all_reduce(seed):
+    """All of them are exposed, and the passes themselves take as long as without them."""
+    chance = random.Random(seed)
+    layers, options = random_layers(chance), random_options(chance)
+    all_reduce = chance.random()
+    tasks = tensor_and_sharded(
+        layers, lambda num_bytes: all_reduce * num_bytes, lambda s: 0.1 + s, lambda s: 0.7 * s, 3.0, 0.2, **options
+    )
+    step, count = run(tasks), 2 * len(HALVES) * len(layers)
+    overlap = step.by_kind["all_reduce"]
+    assert overlap == pytest.approx((count * 3.0 * all_reduce, 0))
+    assert step.computing == pytest.approx(sum(layer.forward + layer.backward for layer in layers) + 0.2)
+    plain = run(sharded(layers, lambda s: 0.1 + s, lambda s: 0.7 * s, 0.2, **options))
+    assert plain.seconds - NEARLY <= step.seconds <= plain.seconds + overlap.exposed + NEARLY
+
+
+def test_gathers_go_on_beside_an_all_reduce():
+    """Two layers, one ahead: only the first gather of each pass and the last scatter are exposed beside the sums."""
+    layers = [Layer(3, 6, 1)] * 2
+    step = run(tensor_and_sharded(layers, lambda s: 2 * s, lambda s: 4 * s, lambda s: s, activation_bytes=0.5))
+    assert step.exposed == 2 * 2 * 2 * 1 + 4 + 4 + 1
+    spans = {span.name: span for span in step.spans}
+    assert spans["gather 1"].start == spans["forward 0 attention"].start == 4
+    assert spans["sum of forward 0 attention"].start == 5
+    assert spans["gather 1"].end > spans["sum of forward 0 attention"].start  # both are under way
+    assert spans["forward 0 MLP"].start == 6
+    order = [span.name for span in step.lasting().spans if span.name.endswith(("attention", "MLP"))]
+    assert order[8:12] == [f"{what}backward 1 {half}" for half in ("MLP", "attention") for what in ("", "sum of ")]
+    assert sum(share for _, share in HALVES) == pytest.approx(1)
+
+
+def test_sums_come_into_a_step_of_any_builder():
+    tasks = with_sums(data_parallel([Layer(3, 6, 1)], [[0]], lambda _: 5.0), 0.5)
+    spans = run(tasks).lasting().spans
+    assert [(span.name, span.seconds) for span in spans if span.kind in COMMUNICATION] == [
+        *((f"sum of forward 0 {half}", 0.5) for half in ("attention", "MLP")),
+        *((f"sum of backward 0 {half}", 0.5) for half in ("MLP", "attention")),
+        ("all-reduce 0", 5.0),
+    ]
+
+
+# --- on symbols -------------------------------------------------------------------------------------------------
+
+
+def unknown_step(seed: int, forward, num_bytes, alpha, beta) -> list[Task]:
+    """A step whose seconds are those of the arguments, numbers or symbols."""
+    chance = random.Random(seed)
+    layers = [Layer(forward * (k + 1), 2 * forward, num_bytes * (k + 1)) for k in range(chance.randint(1, 4))]
+    tasks = sharded(layers, lambda s: alpha + s * beta, lambda s: s * beta, forward / 5, **random_options(chance))
+    return with_sums(tasks, num_bytes / 3) if chance.random() < 0.5 else tasks
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_timeline_of_symbols_is_the_timeline_of_their_values(seed):
+    """Every moment, when communication is exposed and how much: in one program, without a branch, for all values."""
+    program = Program(4)
+    unknown = run(unknown_step(seed, *program.symbols()))
+    moments = [program.value(number).place for span in unknown.spans for number in (span.start, span.end)]
+    told = [getattr(unknown, name) for name in ("seconds", "computing", "exposed", "communicating")]
+    told = [program.value(number).place for number in told]
+    ((_, waits),) = unknown.exposed_intervals().items()
+    waits = [(program.value(start).place, program.value(end).place) for start, end in waits]
+    for values in [(1, 1, 1, 1), (5, 1, 0, 0.25), (1, 7, 0.5, 1), (0.125, 3, 2, 3), (2, 2, 0, 0), (1, 0, 1, 1)]:
+        known = run(unknown_step(seed, *values))
+        places = program.run(values)
+        assert [places[place] for place in moments] == [at for span in known.spans for at in (span.start, span.end)]
+        expected = known.seconds, known.computing, known.exposed, known.communicating
+        assert [places[place] for place in told] == pytest.approx(expected, abs=NEARLY)
+        assert known.exposed == pytest.approx(known.seconds - known.computing, abs=NEARLY)
+        found = [(places[start], places[end]) for start, end in waits]
+        assert all(start <= end for start, end in found)
+        (expected,) = known.exposed_intervals().values()
+        joined = []  # that a lane waits twice in a row is one interval
+        for start, end in (pair for pair in found if pair[1] - pair[0] > NEARLY):
+            joined = (
+                [*joined[:-1], (joined[-1][0], end)] if joined and joined[-1][1] == start else [*joined, (start, end)]
+            )
+        assert list(chain(*joined)) == pytest.approx(list(chain(*expected)))
+
+
+def test_what_symbols_cannot_tell_is_named():
+    """Of two ranks, of two streams that compute, and of two that communicate, who is first is not known."""
+    (x,) = Program(1).symbols()
+    two_ranks = run([Task(f"work {group}", "compute", x, group=group) for group in "ab"])
+    with pytest.raises(FormulaError, match="2 groups"):
+        _ = two_ranks.exposed
+    two_streams = run([Task(stream, stream, x) for stream in ("main", "side")])
+    with pytest.raises(FormulaError, match="lanes main, side"):
+        _ = two_streams.exposed
+    with pytest.raises(FormulaError, match="lanes all-gather, reduce-scatter"):
+        _ = run(sharded([Layer(x, x, 1)], lambda _: x, lambda _: x)).hidden
+    one_stream = run(sharded([Layer(x, x, 1)], lambda _: x, lambda _: x, streams=1))
+    hidden = one_stream.hidden
+    assert hidden.program.run([3])[hidden.place] == 0
+
+
+def test_the_maximum_of_many_is_written_without_a_branch():
+    program = Program(2)
+    x, y = program.symbols()
+    largest = maximum(x, 1, y, 2.5)
+    assert program.run([2, 3])[largest.place] == 3

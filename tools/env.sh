@@ -21,12 +21,18 @@ step() {
 
 recent_python() { "$PYTHON" -c 'import sys; assert sys.version_info >= (3, 11), sys.version'; }
 virtual_environment() { [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv; }
+# SkyPilot's own code, whose schemas the tests read, without the hundred packages that it needs to rent a machine.
+skypilot_schemas() {
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/skypilot \
+    "$(grep -o 'skypilot==[0-9.]*' pyproject.toml)"
+}
 
 step "system packages (chromium, bubblewrap, node, npm, iproute2)" "Install them by hand, then run make again." \
   bash tools/system_packages.sh
 step "Python 3.11 or newer" "Name one: make PYTHON=/path/to/python3.11 env." recent_python
 step "virtual environment .venv" "On Debian or Ubuntu: apt-get install python3-venv." virtual_environment
 step "Python packages (1.5 GB, a minute or two the first time)" "Check the network and the disk, then run make again." \
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[course]"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[course,cluster,jobs]"
+step "SkyPilot's schemas (4 MB)" "Check the network, then run make again." skypilot_schemas
 step "KaTeX, by npm" "Check the network, then run make again." npm ci --no-audit --no-fund --loglevel=error
 echo "env: ready"

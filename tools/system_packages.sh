@@ -12,15 +12,25 @@ if [ "$(uname)" = Linux ]; then                                # elsewhere there
   command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)   # joins emulated nodes by shaped lines
 fi
 
-[ ${#missing[@]} -gt 0 ] || exit 0
+optional=()                                                    # without them a test says that it is blocked
+if [ "$(uname)" = Linux ]; then
+  command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null ||
+    optional+=(slurmctld slurmd slurm-client)                  # a Slurm of this machine alone runs jobs/slurm.sbatch
+fi
+
+[ $((${#missing[@]} + ${#optional[@]})) -gt 0 ] || exit 0
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
 if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
+  [ ${#missing[@]} -gt 0 ] || exit 0
   echo "Missing: ${missing[*]}. Install them with this machine's package manager and run make again," >&2
   echo "on Debian or Ubuntu: sudo apt-get install ${missing[*]}" >&2
   exit 1
 fi
-echo "env: installing ${missing[*]}"
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+echo "env: installing" "${missing[@]}" "${optional[@]}"
+apt update -qq || [ ${#missing[@]} -eq 0 ]
+[ ${#missing[@]} -eq 0 ] || apt install -y -qq --no-install-recommends "${missing[@]}"
+[ ${#optional[@]} -eq 0 ] || apt install -y -qq --no-install-recommends "${optional[@]}" ||
+  echo "env: going on without ${optional[*]}"

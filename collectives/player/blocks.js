@@ -2,13 +2,21 @@
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const GAP = 22, TYPE = 17, GATE = 26, LETTER = 0.6, WIDE = 400, HIGH = 420;
+  const PAD = 12, GUTTER = [44, 100]; // of a grid's cell, and between two: below each other, beside each other
 
   Player.pictures.blocks ??= class {
     constructor(data) {
       this.data = data;
       this.last = data.stories[0].scenes.length - 1;
       this.at = null;
-      const most = Math.max(...data.shapes.map(([rows]) => rows));
+      this.story = data.stories[0];
+      this.draw = data.grid ? this.drawGrid : this.drawRows;
+      if (data.grid) this.layGrid();
+      else this.layRows();
+    }
+
+    layRows() {
+      const { data } = this, most = Math.max(...data.shapes.map(([rows]) => rows));
       this.unit = Math.min(30, WIDE / data.shapes.reduce((sum, [, columns]) => sum + columns, 0), HIGH / most / data.ranks);
       this.rows = most * this.unit;
       this.left = 62;
@@ -26,7 +34,20 @@
       this.pitch = this.rows + GAP;
       this.height = this.top + data.ranks * this.pitch + TYPE * 1.4;
       this.maxWidth = `max(26rem, ${this.width * 1.5}px)`;
-      this.story = data.stories[0];
+    }
+
+    // Each rank has a cell in its place: its name, and the matrices two by two, each below its heading.
+    layGrid() {
+      const { shapes, grid } = this.data, [rows, columns] = shapes[0], unit = (this.unit = 18), line = TYPE * 1.3;
+      const [width, height] = [columns * unit, rows * unit], wide = 2 * width + GAP + 2 * PAD;
+      const tall = line + Math.ceil(shapes.length / 2) * (height + line) + 2 * PAD;
+      this.columns = shapes.map(() => ({ width, height }));
+      this.cells = grid.places.map(([down, across]) => ({ x: 1 + across * (wide + GUTTER[1]), y: 1 + down * (tall + GUTTER[0]), wide, tall }));
+      this.corners = this.cells.map(({ x, y }) => shapes.map((_, i) =>
+        [x + PAD + (i % 2) * (width + GAP), y + PAD + 2 * line + Math.floor(i / 2) * (height + line)]));
+      this.width = Math.max(...this.cells.map(({ x }) => x)) + wide + 1;
+      this.height = Math.max(...this.cells.map(({ y }) => y)) + tall + 1;
+      this.maxWidth = `max(26rem, ${this.width * 1.2}px)`;
     }
 
     text(x, y, text, size = TYPE, more = {}) {
@@ -35,6 +56,7 @@
 
     // Where rank `rank`'s matrix of column `i` begins: in the middle of its column's room and of its row.
     corner(rank, i) {
+      if (this.corners) return this.corners[rank][i];
       const { x, room, width, height } = this.columns[i];
       return [x + (room - width) / 2, this.top + rank * this.pitch + (this.rows - height) / 2];
     }
@@ -72,12 +94,46 @@
       return gate || sends ? [frame, said] : [said];
     }
 
-    draw(scene) {
+    // A rank's number in its colour.
+    badge(rank, x, y) {
+      const size = TYPE + 8, [fill, ink] = this.data.colours[rank];
+      return [make("rect", { x, y: y - size / 2, width: size, height: size, rx: 4, fill }), this.text(x + size / 2, y, rank, TYPE, { style: `fill:${ink};font-weight:700` })];
+    }
+
+    // From a cell to the next along an axis, 0 down or 1 across: a thin line with its name, or what the two do now.
+    joined({ x, y, wide, tall }, axis, note) {
+      const [down, across] = GUTTER, [left, top] = axis ? [x + wide + 5, y + tall / 2] : [x + PAD * 2, y + tall + 5];
+      const lines = note ? [note, `along ${this.data.grid.axes[axis]}`] : [this.data.grid.axes[axis]];
+      const texts = lines.map((line, row) => {
+        const off = note ? (row - 0.5) * TYPE * (axis ? 2 : 1.1) : axis ? -TYPE * 0.8 : 0;
+        const place = axis ? [left + across / 2 - 5, top + off] : [left + 10, top - 5 + down / 2 + off];
+        return this.text(...place, line, TYPE * 0.9, { class: `${note ? "note" : ""} ${axis ? "" : "begin"}` });
+      });
+      return [make("path", { class: `joint ${note ? "now" : ""}`, d: `M${left} ${top}${axis ? "h" : "v"}${GUTTER[axis] - 10}` }), ...texts];
+    }
+
+    drawGrid(scene) {
+      const { axes, places } = this.data.grid, nodes = [], note = scene.notes.find(Boolean);
+      this.cells.forEach((cell, rank) => {
+        const { x, y, wide, tall } = cell, at = axes.map((axis, i) => `${axis} ${places[rank][i]}`).join(", ");
+        nodes.push(make("rect", { class: "home", x, y, width: wide, height: tall, rx: 7 }), ...this.badge(rank, x + PAD, y + PAD + TYPE * 0.6));
+        nodes.push(this.text(x + wide - PAD, y + PAD + TYPE * 0.6, at, TYPE * 0.9, { class: "end" }));
+        (scene.headings ?? this.story.headings).forEach((heading, i) => {
+          const [left, top] = this.corner(rank, i), { width, height } = this.columns[i];
+          nodes.push(this.text(left + width / 2, top - TYPE * 0.6, heading, TYPE, { "font-weight": 700 }), this.matrix(i, rank, scene.held[i][rank]));
+          if (scene.notes[i]) nodes.push(make("rect", { class: "frame sends", x: left - 3, y: top - 3, width: width + 6, height: height + 6, rx: 4 }));
+        });
+        axes.forEach((axis, i) => {
+          const next = places.some((place) => place[i] === places[rank][i] + 1 && place[1 - i] === places[rank][1 - i]);
+          if (next) nodes.push(...this.joined(cell, i, scene.along === axis && note));
+        });
+      });
+      return nodes;
+    }
+
+    drawRows(scene) {
       const nodes = [];
-      for (let rank = 0; rank < this.data.ranks; rank++) {
-        const y = this.top + rank * this.pitch + this.rows / 2, size = TYPE + 8, [fill, ink] = this.data.colours[rank];
-        nodes.push(make("rect", { x: 8, y: y - size / 2, width: size, height: size, rx: 4, fill }), this.text(8 + size / 2, y, rank, TYPE, { style: `fill:${ink};font-weight:700` }));
-      }
+      for (let rank = 0; rank < this.data.ranks; rank++) nodes.push(...this.badge(rank, 8, this.top + rank * this.pitch + this.rows / 2));
       nodes.push(this.text(8 + (TYPE + 8) / 2, TYPE * 0.7, "rank", TYPE * 0.9));
       this.columns.forEach(({ x, room, height }, i) => {
         nodes.push(this.text(x + room / 2, TYPE * 0.7, this.story.headings[i], TYPE, { "font-weight": 700 }), ...this.frame(i, scene.notes[i]));

@@ -40,6 +40,15 @@
   const fits = (value, unit) => unit.find((each) => Math.abs(value) >= each[1]) ?? unit.at(-1);
   const say = (value, unit) => `${number(value / fits(value, unit)[1])} ${fits(value, unit)[0]}`.trim();
 
+  // The class that draws timelines, once its script is there.
+  const timelines = () => customElements.get("collective-player")?.pictures.timeline;
+
+  // A round number that leaves about a third of an axis free beyond `value`.
+  const roomy = (value) => {
+    const power = 10 ** Math.floor(Math.log10(value * 1.5));
+    return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((times) => times * power).find((length) => length >= value * 1.5);
+  };
+
   // Where an axis has its marks: at powers of ten, or every so often in steps of 1, 2 or 5.
   const marks = (low, high, log, most) => {
     const found = [];
@@ -74,17 +83,21 @@
     start() {
       const source = this.querySelector(":scope > script[type='application/json']");
       if (this.live || !source) return;
+      this.data = JSON.parse(source.textContent);
+      if (this.data.timeline && !timelines()) return; // the script that draws them will be there when this one runs again
       this.still = this.querySelector(":scope > .still");
       for (const old of this.querySelectorAll(":scope > .live, .still > :is(.picture, .plot)")) old.remove(); // of a page saved in use
-      this.data = JSON.parse(source.textContent);
       this.places = this.data.inputs.map((input) => input.at);
       this.build();
       this.update();
       for (const drawn of [this.picture, this.plot]) if (drawn) this.still.append(drawn.cloneNode(true)); // for paper: the starting state
+      const still = this.still.querySelector("img"); // set in line, it prints in the page's own ink
+      if (still) still.outerHTML = decodeURIComponent(still.src.slice(still.src.indexOf(",") + 1));
       this.dataset.ready = "";
       this.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take the arrow keys for its cells
       this.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation()); // as some pages would
       if (this.plot) new ResizeObserver(() => this.draw()).observe(this.plot);
+      if (this.lanes) new ResizeObserver(() => this.lay()).observe(this.lanes);
     }
 
     build() {
@@ -106,9 +119,10 @@
       if (bars.length && this.data.limit !== null) this.picture.append(this.mark);
       this.legend(bars.flatMap((bar) => bar.parts));
       if (this.data.chart) this.plot = make("div", { class: "plot" });
+      if (this.data.timeline) this.lanes = make("div", { class: "lanes" }, make("svg", { role: "img" }), make("ul", { class: "legend" }));
       this.status = make("p", { role: "status", class: "unseen" });
       this.live = make("div", { class: "live" }, make("strong", {}, this.getAttribute("aria-label")),
-        make("div", { class: "inputs" }, ...controls), this.picture, this.found, ...(this.plot ? [this.plot] : []), this.status);
+        make("div", { class: "inputs" }, ...controls), this.picture, ...(this.lanes ? [this.lanes] : []), this.found, ...(this.plot ? [this.plot] : []), this.status);
       this.append(this.live);
     }
 
@@ -164,13 +178,20 @@
       this.timer = setTimeout(() => {
         const rows = [...this.found.rows].map((row) => `${row.cells[0].textContent} ${row.cells[1].textContent}`);
         const alone = this.data.bars.map((bar, at) => !this.lists(bar.parts) && `${bar.label} ${this.tracks[at].total.textContent}`);
-        this.status.textContent = [...alone.filter(Boolean), ...rows].join(", ");
+        const step = this.lanes ? [this.lanes.firstChild.getAttribute("aria-label")] : [];
+        this.status.textContent = [...step, ...alone.filter(Boolean), ...rows].join(", ");
       }, QUIET_MS);
     }
 
     // The outputs where the inputs stand at these places.
     results(places) {
-      const { inputs, lines, results } = this.data, known = [];
+      const [row, known] = this.run(places);
+      return this.data.results[row].map((place) => known[place]);
+    }
+
+    // Which combination of choices that is, and what the program leaves at each place.
+    run(places) {
+      const { inputs, lines } = this.data, known = [];
       let row = 0;
       inputs.forEach((input, index) => {
         if (input.tabulated) row = row * (input.stops ?? input.choices).length + places[index];
@@ -179,7 +200,7 @@
       for (const line of lines) {
         known.push(Array.isArray(line) ? RULES[line[0]](...line.slice(1).map((place) => known[place])) : line ?? NaN);
       }
-      return results[row].map((place) => known[place]);
+      return [row, known];
     }
 
     update() {
@@ -188,7 +209,42 @@
       this.listed.forEach((output, row) => (this.cells[row].textContent = say(values[output], outputs[output].unit)));
       this.values = values;
       this.weigh(values);
+      this.lay();
       this.draw();
+    }
+
+    // The timeline: what the program says, as data for the picture of timelines, which lays it out anew.
+    lay() {
+      if (!this.lanes) return;
+      const { timeline } = this.data, [row, known] = this.run(this.places), [shape, places] = timeline.drawn[row];
+      const [seconds = NaN, exposed = NaN, communicating = NaN, ...ends] = places.map((place) => known[place]);
+      const said = { seconds, exposed, communicating }, [svg, legend] = this.lanes.children;
+      const words = timeline.said.replace(/{(\w+)}/g, (_, name) => say(said[name], timeline.unit));
+      svg.setAttribute("aria-label", words);
+      if (!(seconds > 0 && seconds < Infinity)) return svg.replaceChildren();
+      this.axis ??= { length: roomy(seconds), first: seconds };
+      const axis = this.axis.length * 2 ** Math.ceil(Math.log2(seconds / this.axis.length)), ticks = 1e5; // it doubles and halves
+      const next = () => [(ends.shift() / axis) * ticks, (ends.shift() / axis) * ticks], lasting = ([from, until]) => until > from;
+      const lanes = timeline.shapes[shape].map(([name, bars]) => ({ name, bars: bars.map((bar) => [...next(), ...bar]).filter(lasting) }));
+      const gaps = [];
+      while (ends.length) gaps.push(next());
+      const [unit, size] = fits(axis, timeline.unit), groups = [{ name: "", exposed: gaps.filter(lasting), lanes }];
+      const charts = [{ title: timeline.title, totals: words, groups }];
+      const picture = new (timelines())({ ticks, length: axis / size, unit, moments: [0], kinds: timeline.kinds, exposed: true, charts });
+      picture.fit(Math.max(260, this.lanes.clientWidth || 640));
+      svg.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
+      picture.show(svg, 0, false);
+      this.begun(picture, svg, (this.axis.first / axis) * ticks);
+      if (!legend.firstChild) legend.append(...picture.legend().map(([width, height, nodes, text]) =>
+        make("li", {}, make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...nodes), text)));
+    }
+
+    // Where the step of the starting state ended: the axis may have changed since.
+    begun(picture, svg, tick) {
+      const text = `at first: ${say(this.axis.first, this.data.timeline.unit)}`, x = picture.x(tick), half = text.length * 3.4;
+      if (x > picture.width) return;
+      const at = Math.min(x, picture.width - half);
+      svg.prepend(make("path", { class: "first", d: `M${x} 14V${picture.height - 22}` }), picture.text(at, 7, text));
     }
 
     // The bars, all on one scale: the longest, or the limit, is the whole width.

@@ -9,15 +9,14 @@ Source: G. Wang et al., “ZeRO++: Extremely Efficient Collective Communication 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from ..algorithms import pairwise, ring
 from ..execute import execute
-from ..schedule import Schedule, Step
+from ..schedule import Schedule
+from .mesh import side_by_side
 
 BLOCK = 64  # numbers that share a step
 STEP_BYTES = 4  # a step is an fp32 number
@@ -132,25 +131,6 @@ def two_hops(world_size: int, ranks_per_node: int) -> tuple[Schedule, Schedule]:
         raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
     nodes = np.arange(world_size).reshape(-1, ranks_per_node)
     return tuple(side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
-
-
-def side_by_side(schedule: Schedule, groups: np.ndarray) -> Schedule:
-    """One schedule in several groups of ranks at the same time. `groups`: ranks, [groups, schedule.world_size]."""
-    times, size = groups.shape
-    if size != schedule.world_size:
-        raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks: no groups of {size} can run it")
-
-    def tiled(column: np.ndarray | None) -> np.ndarray | None:
-        return None if column is None else np.tile(column, times)
-
-    def steps() -> Iterator[Step]:
-        for step in schedule:
-            src, dst = groups[:, step.src].ravel(), groups[:, step.dst].ravel()
-            combine = step.combine if isinstance(step.combine, str) else step.combine * times
-            yield Step(src, dst, tiled(step.chunk), combine, step.phase, tiled(step.into), tiled(step.count))
-
-    name = f"{schedule.name}, side by side"
-    return Schedule(groups.size, schedule.num_chunks, steps, name, lengths=schedule.lengths)
 
 
 def _rows(values: torch.Tensor, count: int) -> torch.Tensor:

@@ -8,6 +8,9 @@ A stream runs its tasks one after another in the order in which it was given the
 run side by side. Communication is *hidden* while the same rank computes and *exposed* while it does not: exposed
 seconds make the step longer than its computing. What is not modelled: that communication and computing slow each other
 down, that two collectives share a link, and that a launch takes the CPU time.
+
+Seconds may be symbols of `collectives.formula`, which a reader sets later on a page. What is told of such a timeline
+does not ask which of two moments comes first: `Timeline.exposed_intervals` says how.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
+
+from ..formula import FormulaError, Symbol, maximum
 
 COMMUNICATION = frozenset({"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"})
 """The kinds of task that communicate. Tasks of any other kind compute."""
@@ -78,7 +84,7 @@ class Timeline:
 
     def __post_init__(self):
         for span in self.spans:
-            if not (0 <= span.start < math.inf and 0 <= span.seconds < math.inf):
+            if not (_is_time(span.start) and _is_time(span.seconds)):
                 raise ValueError(
                     f"span {span.name!r} begins at {span.start} and takes {span.seconds}: both must be seconds, 0 or "
                     "more. Timeline.measured(spans) sets the clock of a recording to 0."
@@ -94,7 +100,7 @@ class Timeline:
     @property
     def seconds(self) -> float:
         """When the last span ends."""
-        return max((span.end for span in self.spans), default=0.0)
+        return maximum(0.0, *(span.end for span in self.spans))
 
     @property
     def groups(self) -> list[str]:
@@ -135,13 +141,26 @@ class Timeline:
         return sum(_total(self._busy(group)) for group in self.groups) - self.exposed
 
     @property
+    def communicating(self) -> float:
+        """Seconds of all collectives, one after another: what two of them do at the same time counts twice."""
+        return sum(span.seconds for span in self.spans if span.kind in self.communication)
+
+    @property
     def by_kind(self) -> dict[str, Overlap]:
         """Exposed and hidden seconds of each kind of communication. What two kinds share counts for both."""
         kinds = dict.fromkeys(span.kind for span in self.spans if span.kind in self.communication)
         return {kind: self._overlap(kind) for kind in kinds}
 
     def exposed_intervals(self) -> dict[str, list[Interval]]:
-        """By group, when its communication is exposed: [(from, until)] in seconds, in order."""
+        """By group, when its communication is exposed: [(from, until)] in seconds, in order.
+
+        On symbols: when the one stream that computes waits, intervals that may be empty. In what `run` made of one
+        group's tasks something is always under way, for each task begins when another ends; so what is not computing
+        is exposed communication, and exposed = seconds - computing. Raises `FormulaError` for several groups, or
+        several lanes that compute.
+        """
+        if self._on_symbols:
+            return {group: self._waits(group) for group in self.groups}
         return {
             group: list(_without(self._busy(group), self._busy(group, communicates=False))) for group in self.groups
         }
@@ -156,7 +175,19 @@ class Timeline:
 
     def _busy(self, group: str, communicates: bool = True) -> list[Interval]:
         mine = (span for span in self.spans if span.group == group)
-        return _union(span for span in mine if (span.kind in self.communication) == communicates)
+        busy = [span for span in mine if (span.kind in self.communication) == communicates]
+        return _in_a_row(busy) if self._on_symbols else _union(busy)
+
+    @property
+    def _on_symbols(self) -> bool:
+        return any(isinstance(number, Symbol) for span in self.spans for number in (span.start, span.seconds))
+
+    def _waits(self, group: str) -> list[Interval]:
+        """When the one lane that computes does not, from 0 until the end; some may be empty."""
+        if len(self.groups) > 1:
+            raise FormulaError(f"{len(self.groups)} groups: on symbols exposed communication is told of one rank alone")
+        edges = [(0.0, 0.0), *self._busy(group, communicates=False), (self.seconds, self.seconds)]
+        return [(end, start) for (_, end), (start, _) in pairwise(edges)]
 
 
 def _union(spans: Iterable[Span]) -> list[Interval]:
@@ -168,6 +199,13 @@ def _union(spans: Iterable[Span]) -> list[Interval]:
         else:
             merged.append((start, end))
     return merged
+
+
+def _in_a_row(spans: list[Span]) -> list[Interval]:
+    """As `_union`, but of one lane alone: its spans are in order already."""
+    if len(lanes := dict.fromkeys(span.lane for span in spans)) > 1:
+        raise FormulaError(f"lanes {', '.join(lanes)}: on symbols, when one of several is busy cannot be told")
+    return [(span.start, span.end) for span in spans]
 
 
 def _without(intervals: list[Interval], taken: list[Interval]) -> Iterator[Interval]:
@@ -184,6 +222,11 @@ def _without(intervals: list[Interval], taken: list[Interval]) -> Iterator[Inter
 
 def _total(intervals: Iterable[Interval]) -> float:
     return sum(end - start for start, end in intervals)
+
+
+def _is_time(seconds: float) -> bool:
+    """Whether that is a number of seconds from 0 on; of a symbol nothing is known yet."""
+    return isinstance(seconds, Symbol) or 0 <= seconds < math.inf
 
 
 # --- tasks on streams -------------------------------------------------------------------------------------------
@@ -207,7 +250,7 @@ def run(tasks: Iterable[Task]) -> Timeline:
         for (group, stream), waiting in streams.items():
             while waiting and all(name in done for name in waiting[0].after):
                 task = waiting.popleft()
-                start = max([free[group, stream], *(done[name].end for name in task.after)])
+                start = maximum(free[group, stream], *(done[name].end for name in task.after))
                 done[task.name] = Span(task.name, stream, start, task.seconds, task.kind, group)
                 free[group, stream] = done[task.name].end
         if len(done) == before:
@@ -221,7 +264,7 @@ def _check(tasks: list[Task]) -> None:
         if task.name in names:
             raise ValueError(f"two tasks are called {task.name!r}: `after` could not tell them apart, so rename one")
         names.add(task.name)
-        if not 0 <= task.seconds < math.inf:
+        if not _is_time(task.seconds):
             raise ValueError(f"task {task.name!r} takes {task.seconds}: that must be seconds, 0 or more")
     for task in tasks:
         if isinstance(task.after, str):
@@ -376,6 +419,51 @@ def sharded(
         seconds = reduce_scatter(layers[k].reduced_bytes)
         tasks.append(Task(f"scatter {k}", scatters, seconds, (f"backward {k}",), "reduce_scatter"))
     return [*tasks, _optimizer(optimizer, [task for task in tasks if task.kind == "reduce_scatter"])]
+
+
+HALVES = (("attention", 1 / 3), ("MLP", 2 / 3))
+"""The halves of a transformer's layer and their share of its computing: 4 and 8 of 12 hidden^2 weights."""
+
+
+def tensor_and_sharded(
+    layers: Sequence[Layer],
+    all_reduce: Price,
+    all_gather: Price,
+    reduce_scatter: Price,
+    activation_bytes: float,
+    optimizer: float = 0.0,
+    **options,
+) -> list[Task]:
+    """A step of tensor parallelism inside a layer and FSDP along the other axis, as one rank of the mesh has it.
+
+    `layers`: this rank's tensor-parallel share of each, 1 / tp_size of its computing and of its bytes; `sharded`, which
+    says what the other arguments and errors are, gathers and scatters those among the data-parallel ranks. Every half
+    of a layer ends in an all-reduce of `activation_bytes` among the tensor-parallel ranks: see `with_sums`.
+    """
+    return with_sums(sharded(layers, all_gather, reduce_scatter, optimizer, **options), all_reduce(activation_bytes))
+
+
+def with_sums(tasks: Iterable[Task], all_reduce: float, halves: Sequence[tuple[str, float]] = HALVES) -> list[Task]:
+    """A step's `tasks`, of any builder here, in which every layer is also split by tensor parallelism.
+
+    Each pass of a layer becomes its `halves`, (name, share of the computing), backward the last one first, and behind
+    each comes an all-reduce of `all_reduce` seconds, on a stream of its own. What comes next takes the sum in, so it
+    waits: no prefetching hides an all-reduce, while gathers and reduce-scatters go on beside it. A pass keeps its name,
+    as the moment when its last sum is there; whatever waits for it waits for that.
+    """
+    split: list[Task] = []
+    for task in tasks:
+        if task.kind not in ("forward", "backward"):
+            split.append(task)
+            continue
+        after = task.after
+        for half, share in halves if task.kind == "forward" else reversed(halves):
+            work, total = f"{task.name} {half}", f"sum of {task.name} {half}"
+            split.append(task._replace(name=work, seconds=share * task.seconds, after=after))
+            split.append(Task(total, "all-reduce", all_reduce, (work,), "all_reduce", task.group))
+            after = (total,)
+        split.append(task._replace(seconds=0.0, after=after))
+    return split
 
 
 def _forward(layers: Sequence[Layer]) -> list[Task]:

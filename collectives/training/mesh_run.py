@@ -1,0 +1,226 @@
+"""Torch's own tensor parallelism and FSDP2 at once, on a real device mesh, with every collective counted by its axis.
+
+    mesh = Mesh(dp=2, tp=2)
+    model = parallelize(dense_model(), mesh)        # on every rank: each weight cut along tp, then along dp
+    with PerAxis(mesh) as seen:
+        step(model, mesh)
+    seen.calls                                      # {("dp", "all_gather"): (4, 55296), ("tp", "all_reduce"): ...}
+
+The mesh is `mesh.Mesh`, whose axes say what they are for: "tp" is tensor parallel, "dp" is FSDP's, and "replicate" and
+"shard" are HSDP's. Torch's FSDP takes seconds to import: see `fsdp.IMPORTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from ..wire import BytesSent, is_distributed
+from . import fsdp, tiny
+from .mesh import Mesh
+from .transformer import Block
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+DATA_AXES = ("dp", "replicate", "shard")
+WIDTH, HEADS, TOKENS = 16, 4, 8  # small, and divisible by all that we cut them by
+
+
+def dense_model(depth: int = 2, width: int = WIDTH, heads: int = HEADS, dtype=torch.float64) -> nn.Sequential:
+    """`depth` blocks of a transformer, the same on every rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(*[Block(width, heads) for _ in range(depth)]).to(dtype)
+
+
+def device_mesh(mesh: Mesh) -> DeviceMesh:
+    """`mesh` as torch's own: the same ranks in the same places, and a process group for each of its groups."""
+    return fsdp.mesh(*mesh.sizes.values(), names=mesh.axes)
+
+
+# --- the model on the mesh --------------------------------------------------------------------------------------
+
+
+def parallelize(model: nn.Sequential, mesh: Mesh, **options) -> nn.Sequential:
+    """Cut a model of `Block`s, in place: along "tp" by its heads and columns, then by FSDP2 along the data axes.
+
+    The order matters: tensor parallelism cuts for good, and FSDP gathers what is left of a weight and no more.
+    `options`: those of `fully_shard`, such as `reshard_after_forward`. Without data axes there is no FSDP. Raises
+    `ValueError` for any other axis.
+    """
+    if strange := set(mesh.axes) - {"tp", *DATA_AXES}:
+        raise ValueError(f"nothing here cuts a model along {', '.join(strange)} of {mesh}")
+    grid = device_mesh(mesh)
+    if "tp" in mesh.axes:
+        split_tensors(model, grid["tp"])
+    if data := tuple(axis for axis in mesh.axes if axis in DATA_AXES):
+        fsdp.shard(model, mesh=grid[data], **options)
+    return model
+
+
+def split_tensors(model: nn.Sequential, group: DeviceMesh) -> nn.Sequential:
+    """Megatron's split of every block by torch, in place: first matrices by columns, second ones by rows.
+
+    Raises `ValueError` for heads that do not divide among the ranks of `group`.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    attention, _ = model[0].halves
+    if (heads := attention.second.in_features // attention.head_size) % group.size():
+        raise ValueError(f"{heads} heads do not divide among {group.size()} tensor-parallel ranks")
+    # Told that a half's whole input is replicated, torch sums its gradient once, and not for each of Q, K and V.
+    enter = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
+    plan = {"*.halves.*": enter, "*.halves.*.first.*": ColwiseParallel(), "*.halves.*.second": RowwiseParallel()}
+    return parallelize_module(model, group, plan)
+
+
+class Held(NamedTuple):
+    """What a rank holds of one parameter. `rows`, `columns`: of the whole, (first, last); a bias has one column.
+
+    `placements`: as torch says it, by axis: {"dp": "Shard(dim=0)"}.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    placements: dict[str, str]
+    local_shape: tuple[int, ...]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+
+def numbered(model: nn.Module) -> nn.Module:
+    """Number the elements of every parameter from 0 on, in place: so that a shard says which ones it holds.
+
+    In fp32 or fp64, which can tell the numbers apart.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter))
+    return model
+
+
+def held(model: nn.Module) -> list[Held]:
+    """What this rank holds of a model that was `numbered` before it was cut: read off the elements themselves."""
+    return [_held(name, parameter) for name, parameter in model.named_parameters()]
+
+
+def _held(name: str, parameter: torch.Tensor) -> Held:
+    local = parameter.to_local().detach()
+    width = parameter.shape[1] if parameter.dim() > 1 else 1
+    rows, columns = local.long() // width, local.long() % width
+    grid = parameter.device_mesh
+    placements = dict(zip(grid.mesh_dim_names, map(repr, parameter.placements), strict=True))
+    spans = ((int(places.min()), int(places.max())) for places in (rows, columns))
+    return Held(name, tuple(parameter.shape), placements, tuple(local.shape), *spans)
+
+
+# --- a step, counted --------------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """Something that a rank did: "forward" or "backward", or a collective along an axis, of so many bytes (S)."""
+
+    kind: str
+    axis: str = ""
+    num_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.axis})" if self.axis else self.kind
+
+
+class PerAxis(BytesSent):
+    """`BytesSent` that also knows along which axis of `mesh` each of the backend's collectives was called.
+
+    `events`: what this rank did, in the order in which it was launched; computing is seen by its matrix products, and a
+    run of them is one event. A group that is none of the mesh's has its ranks for an axis: "0, 1, 2, 3".
+    """
+
+    def __init__(self, mesh: Mesh):
+        super().__init__()
+        self.events: list[Event] = []
+        self._axes = {tuple(group): axis for axis in mesh.axes for group in mesh.groups(axis)}
+
+    @property
+    def calls(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """{(axis, collective): (calls, bytes of their full buffers)}, to be set beside `mesh.by_axis`."""
+        totals: dict[tuple[str, str], tuple[int, int]] = {}
+        for event in self.events:
+            if event.axis:
+                calls, num_bytes = totals.get((event.axis, event.kind), (0, 0))
+                totals[event.axis, event.kind] = calls + 1, num_bytes + event.num_bytes
+        return totals
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        calls, payloads = self.collectives.copy(), self.payloads.copy()
+        result = super().__torch_dispatch__(operation, types, args, kwargs)
+        for kind in self.collectives - calls:  # one, if this was a collective
+            self.events.append(Event(kind, self._axis(args), self.payloads[kind] - payloads[kind]))
+        if operation.__name__.split(".")[0] in ("mm", "addmm") and not is_distributed(types):
+            computing = Event("forward" if torch.is_grad_enabled() else "backward")  # autograd turns it off
+            if self.events[-1:] != [computing]:
+                self.events.append(computing)
+        return result
+
+    def _axis(self, args: Iterable) -> str:
+        ranks = tuple(dist.get_process_group_ranks(_group(args)))
+        return self._axes.get(ranks, ", ".join(map(str, ranks)))
+
+
+def _group(args: Iterable) -> dist.ProcessGroup:
+    """The process group among the arguments of a collective: an object, or at the end the name of one."""
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject):
+            return dist.ProcessGroup.unbox(arg)
+    return dist.distributed_c10d._resolve_process_group(args[-1])
+
+
+def batch(mesh: Mesh, rank: int, tokens: int = TOKENS, width: int = WIDTH, dtype=torch.float64):
+    """This rank's sequence, inputs and targets [tokens, width]: one for each data-parallel place, alike along tp."""
+    data = [axis for axis in mesh.axes if axis in DATA_AXES]
+    peers = next(group for group in mesh.groups(*data) if rank in group) if data else [rank]
+    parts = tiny.batch(0, peers.index(rank), len(peers), rows=tokens * len(peers), width=width, dtype=dtype)
+    return tuple(part.to(fsdp.device()) for part in parts)
+
+
+def step(model: nn.Module, mesh: Mesh, **sizes) -> float:
+    """Forward and backward pass over this rank's sequence (see `batch` for `sizes`); its loss."""
+    inputs, targets = batch(mesh, dist.get_rank(), **sizes)
+    loss = functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    return loss.item()
+
+
+def dense_step(model: nn.Module, mesh: Mesh, **sizes) -> list[float]:
+    """The same in one process that has everything: every rank's loss, and in `model` the gradients of their mean."""
+    losses = []
+    for rank in range(mesh.world_size):  # a sequence is there once for each rank along tp: the mean is the same
+        inputs, targets = batch(mesh, rank, **sizes)
+        loss = functional.mse_loss(model(inputs), targets)
+        (loss / mesh.world_size).backward()
+        losses.append(loss.item())
+    return losses
+
+
+def off(model: nn.Module, dense: nn.Module, places: nn.Module) -> float:
+    """How far this rank's gradients are off the dense model's: the largest difference of two elements.
+
+    `places`: the same model, `numbered` and then cut like `model`: which elements this rank has.
+    """
+    dense_gradients = [parameter.grad.flatten() for parameter in dense.parameters()]
+    rows = zip(model.parameters(), places.parameters(), dense_gradients, strict=True)
+    return max(
+        (parameter.grad.to_local() - wanted[place.to_local().long()]).abs().max().item()
+        for parameter, place, wanted in rows
+    )

@@ -1,0 +1,341 @@
+"""Which layout trains a model fastest on a machine? Try them all: say why most cannot be, and rank the rest.
+
+    plans = search(MODELS["llama-3-405b"], MACHINES["h100"].of(nodes=1024), batch=2048)
+    plans.best.layout; plans.best.step.mfu; plans.refused
+    print(plans)
+
+`python -m collectives.training.planner --help` does the same from a shell. What a layout costs is said in `costs`, what
+is known of models and machines in `models`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from ..algorithms import hierarchical, pairwise, ring
+from ..price import price
+from ..topology import two_level
+from . import costs, pipeline
+from .costs import Layout, Memory, Step, memory, step
+from .mesh import Mesh, together
+from .models import MACHINES, MODELS, RECOMPUTE, Machine, Model
+
+MICRO_BATCHES = (1, 2, 4, 8)  # sequences that are tried at once
+INTERLEAVES = (1, 2, 4, 8)
+
+__all__ = [
+    "MACHINES",
+    "MODELS",
+    "Layout",
+    "Machine",
+    "Memory",
+    "Model",
+    "Plan",
+    "Plans",
+    "Step",
+    "layouts",
+    "main",
+    "memory",
+    "refuse",
+    "search",
+    "simulate",
+    "step",
+]
+
+
+class Axes(NamedTuple):
+    """The part of a `Layout` that says which ranks talk to which."""
+
+    dp: int
+    tp: int
+    pp: int
+    ep: int
+    cp: int
+
+
+class Plan(NamedTuple):
+    """A layout that can be, and what it costs."""
+
+    layout: Layout
+    memory: Memory
+    step: Step
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------
+
+
+def refuse(model: Model, machine: Machine, layout: Layout, batch: int) -> str | None:
+    """Why this layout cannot train `batch` sequences a step of this model on this machine; None if it can.
+
+    Not refused: fewer heads of keys and values than tp. Ranks then hold the same ones, which the costs leave out.
+    """
+    refusal = _refuse_axes(model, machine, layout) or _refuse_way(model, layout, batch)
+    return (refusal or _refuse_memory(machine, memory(model, layout)) or ("", None))[1]
+
+
+def _refuse_axes(model: Model, machine: Machine, layout: Layout | Axes) -> tuple[str, str] | None:
+    """(kind, reason) for what no way of using this mesh could mend."""
+    dp, tp, pp, ep, cp = layout.dp, layout.tp, layout.pp, layout.ep, layout.cp
+    if min(dp, tp, pp, ep, cp) < 1:
+        return "an axis is empty", f"every axis has at least 1 rank, not {min(dp, tp, pp, ep, cp)}"
+    if dp * tp * pp * cp != machine.world_size:
+        needed = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} is {dp * tp * pp * cp} ranks, not {machine.world_size}"
+        return "the ranks are not those of the machine", needed
+    if machine.gpus_per_node % tp:
+        return "tp spans nodes", f"tp {tp} spans nodes of {machine.gpus_per_node}"
+    if model.heads % tp:
+        return "heads do not divide by tp", f"{model.heads} heads do not divide by tp {tp}"
+    if odd := [width for width in model.widths if width % tp]:
+        return "the MLP does not divide by tp", f"an MLP {odd[0]} wide does not divide by tp {tp}"
+    if pp > model.layers:
+        return "more pipeline stages than layers", f"pp {pp} is more than {model.layers} layers"
+    if model.sequence % (cp * tp):
+        pieces = f"a sequence of {model.sequence} does not divide by cp {cp} x tp {tp}"
+        return "the sequence does not divide by cp x tp", pieces
+    if ep > 1 and (not model.experts or model.experts % ep):
+        return "experts do not divide by ep", f"{model.experts} experts do not divide by ep {ep}"
+    if dp % ep:
+        return "dp does not divide by ep", f"dp {dp} does not divide by ep {ep}"
+    return None
+
+
+def _refuse_way(model: Model, layout: Layout, batch: int) -> tuple[str, str] | None:
+    """(kind, reason) for a batch that cannot go through the mesh in this way."""
+    if layout.batch != batch or layout.micro_batch < 1:
+        split = f"dp {layout.dp} x micro-batches of {layout.micro_batch}"
+        return "the batch does not divide by dp x micro_batch", f"a batch of {batch} does not divide by {split}"
+    if layout.interleave == 1:
+        return None
+    if layout.interleave < 1:
+        return "a pipeline rank has no stage", f"a pipeline rank has at least 1 stage, not {layout.interleave}"
+    if layout.pp == 1:
+        return "interleaving without a pipeline", f"there is no pipeline to interleave by {layout.interleave}"
+    if layout.pp * layout.interleave > model.layers + 2:  # the first may have the embedding alone, the last the head
+        stages = f"pp {layout.pp} x interleave {layout.interleave}"
+        return "more pipeline stages than layers", f"{stages} is more than {model.layers} layers"
+    if layout.num_micro_batches % layout.pp:
+        rounds = f"{layout.num_micro_batches} micro-batches do not go in rounds of pp {layout.pp}"
+        return "micro-batches do not divide by pp, to interleave", rounds
+    return None
+
+
+def _refuse_memory(machine: Machine, held: Memory) -> tuple[str, str] | None:
+    if held.total <= machine.memory:
+        return None
+    return "does not fit", f"needs {held.total / 1e9:,.1f} GB of {machine.memory / 1e9:g}"
+
+
+# --- the grid ---------------------------------------------------------------------------------------------------
+
+
+def layouts(model: Model, machine: Machine, batch: int) -> Iterator[Layout]:
+    """Every layout of the grid, also those that `refuse` has a reason against.
+
+    All ways to write the world size as dp x tp x pp x cp, all `ep` that divide dp (of a model with experts), all stages
+    of ZeRO, sequence parallelism or not, `MICRO_BATCHES`, `INTERLEAVES` and `RECOMPUTE`. Choices without an effect are
+    left out: sequence parallelism without tp, stages for one rank, interleaving without a pipeline.
+    """
+    for mesh in _axes(model, machine):
+        yield from _ways(mesh, batch)
+
+
+def _axes(model: Model, machine: Machine) -> Iterator[Axes]:
+    for tp in _divisors(machine.world_size):
+        for pp in _divisors(machine.world_size // tp):
+            for cp in _divisors(machine.world_size // (tp * pp)):
+                dp = machine.world_size // (tp * pp * cp)
+                for ep in _divisors(dp) if model.experts else [1]:
+                    yield Axes(dp, tp, pp, ep, cp)
+
+
+def _ways(mesh: Axes, batch: int) -> Iterator[Layout]:
+    for stage, sequence_parallel, micro_batch, interleave, recompute in product(*_options(mesh)):
+        num_micro_batches = max(1, batch // (mesh.dp * micro_batch))
+        yield Layout(*mesh, stage, sequence_parallel, micro_batch, num_micro_batches, interleave, recompute)
+
+
+def _options(mesh: Axes) -> tuple[Sequence, ...]:
+    stages = (0, 1, 2, 3) if mesh.dp * mesh.cp > 1 else (0,)
+    sequence_parallel = (False, True) if mesh.tp > 1 else (False,)
+    return stages, sequence_parallel, MICRO_BATCHES, INTERLEAVES if mesh.pp > 1 else (1,), RECOMPUTE
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+# --- the search -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What a search found. `ranked`: the layouts that can be, fastest first; of two alike, the one that holds less.
+
+    `refused`: how many of the others for each kind of reason; `examples`: for each kind one layout and its reason.
+    """
+
+    model: Model
+    machine: Machine
+    batch: int
+    ranked: list[Plan]
+    refused: Counter[str]
+    examples: dict[str, str]
+
+    @property
+    def best(self) -> Plan:
+        """The fastest. ValueError if there is none."""
+        if not self.ranked:
+            raise ValueError(f"no layout of {self.model.name} can be on {self.machine.name}: {dict(self.refused)}")
+        return self.ranked[0]
+
+    def table(self, rows: int = 10) -> str:
+        """The fastest `rows` with their parts, and why the others were refused."""
+        head = f"{'step, s':>9} {'MFU':>6} {'GB':>6}  compute  tensor  expert    data    pipe context  bubble  layout"
+        who = f"{self.model.name} on {self.machine.world_size} ranks of {self.machine.name}"
+        lines = [f"{who}, batch {self.batch}; GB are 1e9 bytes"]
+        lines += [head] if self.ranked else ["no layout can be"]
+        for layout, held, cost in self.ranked[:rows]:
+            parts = (part / cost.seconds for part in cost[:7])
+            shares = "".join(f"{part:8.1%}" for part in parts)
+            lines.append(f"{cost.seconds:9.4g} {cost.mfu:6.1%} {held.total / 1e9:6.1f} {shares}  {layout}")
+        lines.append(f"{len(self.ranked):,} layouts can be, {self.refused.total():,} cannot:")
+        for kind, count in self.refused.most_common():
+            lines.append(f"{count:9,}  {kind} (such as: {self.examples[kind]})")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def search(model: Model, machine: Machine, batch: int) -> Plans:
+    """Price every layout of the grid that can be. `batch`: sequences a step, of all ranks.
+
+    A mesh that cannot be is refused at once for all the ways to use it, and a layout that does not fit is never timed.
+    """
+    if batch < 1:
+        raise ValueError(f"a batch is at least 1 sequence, not {batch}")
+    ranked, refused, examples, least = [], Counter(), {}, None
+    for mesh in _axes(model, machine):
+        if refusal := _refuse_axes(model, machine, mesh):
+            refused[refusal[0]] += prod(map(len, _options(mesh)))
+            examples.setdefault(*refusal)
+            continue
+        for layout in _ways(mesh, batch):
+            refusal = _refuse_way(model, layout, batch)
+            if not refusal:
+                held = memory(model, layout)
+                refusal = _refuse_memory(machine, held)
+                least = min(least, held, key=lambda one: one.total) if least else held
+            if refusal:
+                refused[refusal[0]] += 1
+                examples.setdefault(*refusal)
+            else:
+                ranked.append(Plan(layout, held, step(model, machine, layout)))
+    if least and (refusal := _refuse_memory(machine, least)):
+        examples.update([refusal])  # nothing fits: say by how little
+    ranked.sort(key=lambda plan: (plan.step.seconds, plan.memory.total))
+    return Plans(model, machine, batch, ranked, refused, examples)
+
+
+# --- the same by simulation -------------------------------------------------------------------------------------
+
+
+class Simulated(costs.Network):
+    """What collectives take, from their schedules in all groups of all ranks at once, message by message.
+
+    An all-to-all is the XOR exchange: its groups are powers of two.
+    """
+
+    def around(self, inner: int, size: int, num_bytes: float) -> float:
+        """Half of an all-reduce, which goes round twice."""
+        size = int(size)
+        here = costs.near(self.machine, inner, size)
+        in_one_kind = here in (1, size)
+        algorithm = ring.all_reduce if in_one_kind else partial(hierarchical.all_reduce, ranks_per_node=here)
+        return self._price(inner, size, algorithm, num_bytes) / 2
+
+    def all_to_all(self, inner: int, size: int, num_bytes: float) -> float:
+        return self._price(inner, size, pairwise.all_to_all_xor, num_bytes)
+
+    def _price(self, inner: int, size: int, algorithm, num_bytes: float) -> float:
+        machine = self.machine
+        mesh = Mesh(outer=machine.world_size // (inner * size), group=size, inner=inner)
+        nodes = two_level(machine.nodes, machine.gpus_per_node, machine.inside, machine.between)
+        return price(together(mesh, "group", algorithm), round(num_bytes), nodes).seconds
+
+
+def simulate(model: Model, machine: Machine, layout: Layout) -> Step:
+    """As `step`, but every collective is priced as its schedule over all ranks, and the pipeline as its operations."""
+    network = Simulated(machine)
+    closed, (forward, backward) = step(model, machine, layout, network), costs.passes(model, machine, layout, network)
+    if layout.pp == 1:
+        return closed
+    m, v = layout.num_micro_batches, layout.interleave
+    make = pipeline.one_f_one_b if v == 1 else partial(pipeline.interleaved, stages_a_rank=v)
+    half = backward.seconds / v / 2  # of a chunk: for its input, and for its weights
+    run = partial(pipeline.price, make(layout.pp, m), forward.seconds / v, half, half)
+    alone, sending = run().seconds, run(transfer=costs.message(model, machine, layout)).seconds
+    return closed._replace(bubble=alone - m * (forward.seconds + backward.seconds), pipeline=sending - alone)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: the exit code is 0 if there is a plan, 1 if no layout can be, 2 for bad arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m collectives.training.planner",
+        description="Rank the ways to lay a model over a machine.",
+        epilog="example: %(prog)s --model llama-3-70b --machine h100 --nodes 32 --batch 512",
+    )
+    parser.add_argument("--model", required=True, type=_model, help=f"{', '.join(MODELS)}; or {_OWN}")
+    parser.add_argument("--machine", required=True, choices=sorted(MACHINES), metavar="NAME", help=", ".join(MACHINES))
+    parser.add_argument("--nodes", type=_positive, default=1, help="how many nodes (1)")
+    parser.add_argument("--batch", type=_positive, required=True, help="sequences a step, of all ranks")
+    parser.add_argument("--rows", type=_positive, default=10, help="how many plans to print (10)")
+    said = parser.parse_args(arguments)
+    plans = search(said.model, MACHINES[said.machine].of(said.nodes), said.batch)
+    print(plans.table(said.rows))
+    return 0 if plans.ranked else 1
+
+
+_SIZES = {each.name: each.default for each in fields(Model) if each.name != "name"}
+_NEEDED = [name for name, default in _SIZES.items() if default is MISSING]
+_MORE = [name for name in _SIZES if name not in _NEEDED]
+_OWN = f"your own, as layers=32,hidden=4096,heads=32,vocabulary=32000,sequence=4096 and any of {', '.join(_MORE)}"
+
+
+def _model(text: str) -> Model:
+    """A known model, or one described by its numbers."""
+    if "=" not in text:
+        if text not in MODELS:
+            raise argparse.ArgumentTypeError(f"no model {text!r} is known; there are {', '.join(MODELS)}; or {_OWN}")
+        return MODELS[text]
+    sizes = {name: _positive(number, name) for name, _, number in (one.partition("=") for one in text.split(","))}
+    if unknown := sizes.keys() - _SIZES.keys():
+        raise argparse.ArgumentTypeError(f"a model has no {', '.join(sorted(unknown))}; it has {', '.join(_SIZES)}")
+    if missing := [name for name in _NEEDED if name not in sizes]:
+        raise argparse.ArgumentTypeError(f"a model needs {', '.join(missing)}, too")
+    try:
+        return Model("yours", **sizes)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} describes no model: {error}") from None
+
+
+def _positive(text: str, name: str = "") -> int:
+    if not text.isdecimal() or int(text) < 1:
+        wanted = f"{name} is a whole number of at least 1" if name else "a whole number of at least 1 is wanted"
+        raise argparse.ArgumentTypeError(f"{wanted}, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# One node: a rank for every GPU, over NCCL; two ranks over gloo where there is none.
+#
+#   bash jobs/one_node.sh                                             train
+#   bash jobs/one_node.sh jobs/train.py --strategy ddp fsdp           with arguments
+#   bash jobs/one_node.sh -m collectives.bandwidth                    measure instead
+#   RANKS_PER_NODE=4 bash jobs/one_node.sh                            another number of ranks
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)   # 0 without a driver: `|| true`, since pipefail sees it missing
+[ $# -gt 0 ] || set -- jobs/train.py --strategy fsdp
+
+# --standalone: no other node to meet, so a free port will do.
+exec torchrun --standalone --nproc-per-node="${RANKS_PER_NODE:-$((gpus > 0 ? gpus : 2))}" "$@"

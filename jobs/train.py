@@ -1,0 +1,245 @@
+"""Train a small transformer on any machine and say what a step takes: the same file on a laptop and on a GPU cluster.
+
+    python jobs/train.py --ranks 2 --strategy ddp fsdp                       # two ranks of this machine
+    torchrun --nproc-per-node 8 jobs/train.py --strategy fsdp --precision bf16 --save run.json     # the GPUs of a node
+
+For several nodes see jobs/README.md. Over NCCL if every rank of a node can have a GPU of its own, over gloo elsewhere. torchrun tells a process by LOCAL_RANK
+which GPU is its own, by RANK who it is among all; `ranks.run` heeds both. Printed and saved for each strategy and
+precision: the median time of a step, tokens a second, the peak of memory, what a rank sends, and the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from collectives import bandwidth, ranks
+from collectives.held import BytesHeld
+from collectives.training import fsdp, traffic
+from collectives.training.transformer import Block
+from collectives.wire import BytesSent
+
+STRATEGIES = ("ddp", "zero2", "fsdp")
+PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train and how. `batch`: sequences a rank and step. `precision`: what the layers compute in; parameters,
+    gradients and optimizer stay in fp32. `strategy`: "ddp"; "fsdp", which shards all and gathers a layer each time that
+    it is needed; "zero2", which gathers a layer for the forward pass and keeps it for the backward pass.
+    """
+
+    strategy: str = "ddp"
+    precision: str = "fp32"
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    sequence: int = 128
+    vocabulary: int = 512
+    batch: int = 2
+    steps: int = 5
+
+    def __post_init__(self) -> None:
+        for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"no {name} {getattr(self, name)!r}: there are {', '.join(known)}")
+        if small := [name for name, value in asdict(self).items() if isinstance(value, int) and value < 1]:
+            raise ValueError(f"{', '.join(small)}: must be at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"a width of {self.width} does not divide into {self.heads} heads")
+
+
+class Layer(nn.Module):
+    """A block for a batch, [batch, tokens, width]: it takes one sequence after the other."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.block = Block(width, heads)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.block(sequence) for sequence in x])
+
+
+class Embedding(nn.Module):
+    """Tokens and their positions as vectors: [batch, tokens] -> [batch, tokens, width]."""
+
+    def __init__(self, job: Job):
+        super().__init__()
+        self.tokens = nn.Embedding(job.vocabulary, job.width)
+        self.positions = nn.Embedding(job.sequence, job.width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+
+
+def transformer(job: Job) -> nn.Sequential:
+    """The model, with the same parameters on every rank; its children are what FSDP shards and gathers as one."""
+    torch.manual_seed(0)
+    layers = [Layer(job.width, job.heads) for _ in range(job.layers)]
+    head = nn.Sequential(nn.LayerNorm(job.width), nn.Linear(job.width, job.vocabulary, bias=False))
+    return nn.Sequential(Embedding(job), *layers, head)
+
+
+def parallel(model: nn.Sequential, job: Job) -> nn.Module:
+    """The model on this rank's device, trained by all ranks together."""
+    if job.strategy == "ddp":
+        return nn.parallel.DistributedDataParallel(model.to(fsdp.device()), gradient_as_bucket_view=True)
+    options: dict[str, Any] = {"reshard_after_forward": job.strategy == "fsdp"}
+    if job.precision == "bf16":
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+    return fsdp.shard(model, **options)
+
+
+def batch_of(job: Job, step: int, rank: int) -> torch.Tensor:
+    """A rank's sequences, and a token more of each: every token is 5 times the one before plus 1, most of the time."""
+    generator = torch.Generator().manual_seed(1_000 * step + rank)
+    tokens = torch.randint(job.vocabulary, (job.batch, job.sequence + 1), generator=generator)
+    noise = torch.rand(tokens.shape, generator=generator) < 0.1
+    for position in range(1, job.sequence + 1):
+        follows = (5 * tokens[:, position - 1] + 1) % job.vocabulary
+        tokens[:, position] = torch.where(noise[:, position], tokens[:, position], follows)
+    return tokens.to(fsdp.device())
+
+
+def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
+    """On every rank: train, and say what a step took here. Three steps come before the clock; the third is counted."""
+    model = parallel(transformer(job), job)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    half = job.strategy == "ddp" and job.precision == "bf16"  # FSDP casts by its own policy
+
+    def step(number: int) -> torch.Tensor:
+        tokens = batch_of(job, number, rank)
+        with torch.autocast(fsdp.device().type, torch.bfloat16) if half else nullcontext():
+            scores = model(tokens[:, :-1])
+        loss = functional.cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    losses = [step(0), step(1)]  # Adam makes its state in the first; between the two DDP agrees on its buckets
+    peak, sent = measured(lambda: losses.append(step(2)))
+    times = []
+    for number in range(3, 3 + job.steps):
+        dist.barrier()
+        begun = time.perf_counter()
+        losses.append(step(number))
+        finish()
+        times.append(time.perf_counter() - begun)
+    total = torch.stack(losses)
+    dist.all_reduce(total)
+    return {
+        "step_seconds": statistics.median(times),
+        "peak_bytes": peak,
+        "payloads": dict(sent.payloads),
+        "bytes_sent": traffic.sent({name: sent.payloads[name] for name in traffic.PASSES}, world_size),
+        "losses": (total / world_size).tolist(),
+        "backend": dist.get_backend(),
+        "machine": bandwidth.machine(),
+    }
+
+
+def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
+    """The most bytes that this rank's tensors hold during a step, and the collectives that it calls.
+
+    A GPU's allocator counts by itself. On the CPU `BytesHeld` watches the tensors, which takes time: not while timing.
+    """
+    on_gpu = fsdp.device().type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    with BytesSent() as sent, nullcontext() if on_gpu else BytesHeld() as held:
+        step()
+    return (torch.cuda.max_memory_allocated() if on_gpu else sum(held.peak.values())), sent
+
+
+def finish() -> None:
+    """Wait until the GPU has done what it was told to do."""
+    if fsdp.device().type == "cuda":
+        torch.cuda.synchronize()
+
+
+def run(job: Job, world_size: int, backend: str | None = None, timeout: float = 3600.0) -> dict[str, Any]:
+    """Train on ranks of this machine, or under torchrun on those that exist; the slowest and the fullest rank count."""
+    ranks.preload(*fsdp.IMPORTS)
+    found = ranks.run(train, world_size, job, timeout=timeout, backend=backend)
+    seconds = max(each["step_seconds"] for each in found)
+    return asdict(job) | {
+        "world_size": world_size,
+        "backend": found[0]["backend"],
+        "parameters": sum(tensor.numel() for tensor in transformer(job).parameters()),
+        "step_seconds": seconds,
+        "tokens_per_second": world_size * job.batch * job.sequence / seconds,
+        "peak_bytes": max(each["peak_bytes"] for each in found),
+        "bytes_sent": found[0]["bytes_sent"],
+        "payloads": found[0]["payloads"],
+        "losses": found[0]["losses"],
+        "machine": found[0]["machine"],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def line(result: dict[str, Any]) -> str:
+    """A result in a line: milliseconds, tokens a second, MB (1e6 bytes)."""
+    return (
+        f"{result['strategy']:<6} {result['precision']}  {result['world_size']} ranks over {result['backend']}: "
+        f"{result['step_seconds'] * 1e3:8.1f} ms a step, {result['tokens_per_second']:9,.0f} tokens/s, "
+        f"peak {result['peak_bytes'] / 1e6:8.1f} MB, sends {result['bytes_sent'] / 1e6:8.1f} MB a step, "
+        f"loss {result['losses'][0]:.3f} -> {result['losses'][-1]:.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a small transformer and say what a step takes.")
+    parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=["ddp"], help="one or several (ddp)")
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp32"], help="one or both (fp32)")
+    for name, words in (
+        ("layers", "blocks of the transformer"),
+        ("width", "of a token's vector"),
+        ("heads", "of attention; must divide the width"),
+        ("sequence", "tokens of a sequence"),
+        ("vocabulary", "different tokens"),
+        ("batch", "sequences a rank and step"),
+        ("steps", "that are timed"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Job, name), help=f"{words} ({getattr(Job, name)})")
+    parser.add_argument("--ranks", type=int, default=2, help="how many to start, unless torchrun has started them (2)")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], help="by default nccl if every rank can have a GPU")
+    parser.add_argument("--save", type=Path, help="a JSON file for the results and the machine they came from")
+    given = vars(parser.parse_args())
+    strategies, precisions, save = given.pop("strategy"), given.pop("precision"), given.pop("save")
+    world_size, backend = int(os.environ.get("WORLD_SIZE", given.pop("ranks"))), given.pop("backend")
+    given.pop("ranks", None)
+    if save and not save.parent.is_dir():  # to be known before hours of training
+        parser.error(f"--save {save}: there is no folder {save.parent}")
+    try:
+        jobs = [Job(strategy, precision, **given) for strategy in strategies for precision in precisions]
+    except ValueError as error:
+        parser.error(str(error))
+    results, first = [], os.environ.get("RANK", "0") == "0"  # under torchrun, every rank comes by here
+    for job in jobs:
+        results.append(run(job, world_size, backend))
+        if first:
+            print(line(results[-1]), flush=True)
+    if save and first:
+        save.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
