@@ -342,13 +342,15 @@ def _row(label: str, text: str, colour: str | None = None) -> str:
 
 def say(value: float, unit: Unit = PLAIN) -> str:
     """`value` in three digits, or all digits of a larger whole number, with its unit: "7.5 GB", "1,120 GB"."""
+    if math.isnan(value):
+        return "—"
     name, size = next((each for each in unit if abs(value) >= each[1]), unit[-1])
     return f"{_number(value / size)} {name}".strip()
 
 
 def _number(value: float) -> str:
     if not math.isfinite(value):
-        return "—" if math.isnan(value) else "∞" if value > 0 else "-∞"
+        return "∞" if value > 0 else "-∞"
     exact = abs(Decimal(value))
     if exact == 0:
         return "0"

@@ -35,7 +35,7 @@ from typing import Any
 import cloudpickle
 
 from . import rank_process
-from .rank_process import NOT_BEGUN, SILENT, START_SECONDS, RankProcess, Report, Setup
+from .rank_process import NOT_BEGUN, START_SECONDS, RankProcess, Report, Setup
 from .ranks import RanksError, explain, show
 
 LAUNCHERS = ("local", "mpi", "slurm", "pbs", "lsf", "sge", "ssh")  # ipyparallel's names for them
@@ -115,6 +115,7 @@ class Engines:
     def run(self, function: Callable, *args: Any, timeout: float = 60.0, backend: str | None = None) -> list[Any]:
         """Call `function(rank, world_size, *args)` on every engine; return what each returned, by rank.
 
+        Ranks see the environment of their engine, and what this process has set since the engines were started.
         `backend`: "gloo" or "nccl"; by default nccl only if every engine has a GPU of its own. Ranks of one host are
         neighbours. What a rank prints is printed here, rank after rank. If one raises, dies, or has not returned
         `timeout` seconds after it began, all ranks are ended, and a `RanksError` says which and why, as that of
@@ -146,9 +147,11 @@ class Engines:
         if self._client is not None:
             self._client.close()
         if self._cluster is not None:
-            with contextlib.suppress(subprocess.CalledProcessError):  # the batch system has ended the job already
-                self._cluster.stop_engines_sync()
-            self._cluster.stop_controller_sync()
+            try:
+                with contextlib.suppress(subprocess.CalledProcessError):  # the batch system has ended the job already
+                    self._cluster.stop_engines_sync()
+            finally:
+                self._cluster.stop_controller_sync()
         if self._folder is not None:
             self._folder.cleanup()
         self._client = self._cluster = self._folder = None
@@ -183,7 +186,11 @@ class Engines:
             config=Config({self._class.__name__: settings}),
             log=log,
         )
-        self._cluster.start_cluster_sync()
+        try:
+            self._cluster.start_cluster_sync()
+        except subprocess.CalledProcessError as refused:  # by `sbatch` or the like
+            self._client = self._cluster.connect_client_sync()  # a controller that has begun ends cleanly
+            raise RanksError(f"the engines' job was refused: {refused}\n\n{refused.output or ''}".strip(), {}) from None
         self._client = self._cluster.connect_client_sync()
         self._wait_for_engines()
         self._enlist()
@@ -295,6 +302,7 @@ def _launcher_class(launcher: str, settings: dict[str, Any], submit: Sequence[st
     command = {"mpi": "mpi_cmd", "ssh": "ssh_cmd"}.get(launcher, "submit_command")
     if command in known:
         program = settings.get(command) or chosen.class_traits()[command].default()
+        program = [program] if isinstance(program, str) else program
         if shutil.which(program[0]) is None:
             raise ValueError(f"launcher {launcher!r} starts engines by {program[0]}, which this machine does not have")
         if submit:
@@ -313,7 +321,7 @@ class _Ending:
     printed: tuple[str, str] = ("", "")
 
 
-_NO_ANSWER = _Ending(SILENT)
+_NO_ANSWER = _Ending(Report("waits", words="is not heard of: its engine does not answer"))
 
 
 def _culprit(endings: list[_Ending]) -> int | None:
@@ -344,6 +352,7 @@ def _open_store() -> int:
 
 
 def _start_fork_server(modules: list[str]) -> None:
+    """Have the fork server of this engine import `modules`, and wait until it has."""
     rank_process.preload(*modules)
     rank_process.start_fork_server()
 

@@ -154,7 +154,8 @@ _TABLE_ROW = re.compile(rf"\s*(\w+) \|((?:\s*{_NUMBER}/\s*{_NUMBER} \|)+)")
 def parse(text: str) -> Log:
     """Read the text of a log, of one rank or of all mixed, with whatever else was printed between.
 
-    A line that other output has torn apart, or that is cut off, is read as far as it is whole. Raises `ValueError` if there is not a line of NCCL's in it.
+    A line that is cut off, or torn apart by other output, is read as far as it is whole. Raises `ValueError` if there
+    is not a line of NCCL's in it.
     """
     log, columns = Log(), []
     lines = [match.groups() for match in map(_LINE.search, text.splitlines()) if match]

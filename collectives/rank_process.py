@@ -279,6 +279,10 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
     torch.set_num_threads(1)  # ranks share the cores; more threads each only get in each other's way
     device = None
     if backend == "nccl":
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                "NCCL needs a GPU for each rank, and torch finds none here: leave `backend` out, for gloo"
+            )
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
     elif init_method.startswith("file:") or os.environ.get("MASTER_ADDR") == "127.0.0.1":  # all are on this machine

@@ -3,9 +3,10 @@
     python jobs/train.py --ranks 2 --strategy ddp fsdp                       # two ranks of this machine
     torchrun --nproc-per-node 8 jobs/train.py --strategy fsdp --precision bf16 --save run.json     # the GPUs of a node
 
-For several nodes see jobs/README.md. Over NCCL if every rank of a node can have a GPU of its own, over gloo elsewhere. torchrun tells a process by LOCAL_RANK
-which GPU is its own, by RANK who it is among all; `ranks.run` heeds both. Printed and saved for each strategy and
-precision: the median time of a step, tokens a second, the peak of memory, what a rank sends, and the machine.
+For several nodes see jobs/README.md. Over NCCL if every rank of a node can have a GPU of its own, over gloo elsewhere.
+torchrun tells a process by LOCAL_RANK which GPU is its own, by RANK who it is among all; `ranks.run` heeds both.
+Printed and saved for each strategy and precision: the median time of a step, tokens a second, the peak of memory, what
+a rank sends, and the machine.
 """
 
 from __future__ import annotations

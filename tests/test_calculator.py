@@ -135,7 +135,7 @@ def test_outside_a_browser_it_is_its_starting_state_as_text():
         (99.96, PLAIN, "100"),
         (0.00001234, PLAIN, "1.23e-5"),
         (2.5e18, PLAIN, "2.50e+18"),
-        (float("nan"), GB, "— GB"),
+        (float("nan"), GB, "—"),
     ],
 )
 def test_numbers_are_said_in_three_digits_with_their_unit(value, unit, text):

@@ -25,7 +25,6 @@ def engines():
     """Two engines of this machine, which take seconds to start. They outlive the runs that fail."""
     with cluster.Engines(2) as two:
         yield two
-        assert two._client is not None, "no run has lost an engine"
 
 
 def ring_sum(rank, world_size, greeting):
@@ -113,26 +112,21 @@ def test_nothing_of_a_run_is_left_running(engines):
     assert [state.stdout for state in states if state.stdout and not state.stdout.startswith("Z")] == []
 
 
+def test_a_job_that_is_refused_shows_why_and_leaves_no_controller(tmp_path, monkeypatch):
+    program = tmp_path / "submit"
+    program.write_text("#!/bin/sh\necho no such queue\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ranks.RanksError, match=r"(?s)the engines' job was refused.*no such queue"):
+        cluster.run(receive_first, 2, launcher="pbs", submit_command=[str(program)], delete_command=["true"])
+    assert list(tmp_path.iterdir()) == [program], "the engines' files are gone"
+
+
 def test_engines_that_do_not_start_are_counted_and_their_words_shown():
     words = [sys.executable, "-c", "raise SystemExit('no such library')"]
     with pytest.raises(ranks.RanksError, match="2 of 2 engines did not start") as failure:
         cluster.run(receive_first, 2, engine_cmd=words, start_timeout=3)
     assert "no such library" in str(failure.value)
-
-
-def kill_the_engine(rank, world_size):
-    if rank == 1:
-        [server] = Path(f"/proc/{os.getppid()}/status").read_text().partition("PPid:")[2].split()[:1]
-        os.kill(int(server), signal.SIGKILL)
-    dist.barrier()
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="blocked: finds the engine's process through Linux's /proc")
-def test_an_engine_that_is_killed_is_named_and_the_next_run_starts_new_ones():
-    with cluster.Engines(2) as two:
-        with pytest.raises(ranks.RanksError, match="^rank 1 is lost: its engine died\n  rank 0 "):
-            two.run(kill_the_engine)
-        assert two.run(lambda rank, world_size: rank) == [0, 1]
 
 
 def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_for_it():
@@ -180,3 +174,19 @@ def test_ranks_of_a_host_are_neighbours_and_share_its_gpus_in_turn(monkeypatch):
     told = engines._environment(1, port=7)
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("b", "7")
     assert (told["RANK"], told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == ("1", "1", "2")
+
+
+def kill_the_engine(rank, world_size):
+    if rank == 1:
+        [server] = Path(f"/proc/{os.getppid()}/status").read_text().partition("PPid:")[2].split()[:1]
+        os.kill(int(server), signal.SIGKILL)
+    dist.barrier()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="blocked: finds the engine's process through Linux's /proc")
+def test_an_engine_that_is_killed_is_named(engines):
+    """The last test of this file: the next run would start new engines."""
+    assert engines._client is not None, "no run before this one has lost an engine"
+    with pytest.raises(ranks.RanksError, match=r"^rank 1 is lost: its engine died\n  rank 0 "):
+        engines.run(kill_the_engine)
+    assert engines._client is None

@@ -1,8 +1,10 @@
 """Exercise 15 reads whatever is read rightly, and says which part of a log, a table or an environment was misread."""
 
+import copy
+
 import pytest
 import torch
-from answers import Mutant, assert_refused, exercises, solution_of, verdicts, with_slip
+from answers import Mutant, assert_refused, cells_of, solution_of, verdicts, with_slip
 from nbformat.v4 import new_output
 from nbgrader.utils import determine_grade
 
@@ -48,7 +50,7 @@ LINE_BY_LINE = {
             words = line.split()
             if "Algo" in words and words[words.index("Bytes") - 1] == f"{num_bytes}":
                 after = dict(zip(words, words[1:]))
-                return [names[after["Algo"].upper()], protocols[after["proto"].upper()]]
+                return [names[after["Algo"].upper().replace("_", "")], protocols[after["proto"].upper()]]
 """,
 }
 TWO_POINTS = {
@@ -264,10 +266,21 @@ MUTANTS = [
     Mutant(
         "as printed",
         "log",
-        "return next(each for each in names if each.lower() == printed.lower())",
+        'return next(each for each in names if each.lower() == printed.replace("_", "").lower())',
         "return printed",
         PICKED,
         "spelled in this way",
+    ),
+    Mutant(
+        "underscores",
+        "log",
+        'return next(each for each in names if each.lower() == printed.replace("_", "").lower())',
+        "return next((each for each in names if each.lower() == printed.lower()), printed)",
+        PICKED,
+        "NCCL picked ('NVLSTree', 'Simple'): spelled as in the list, without the underscore",
+    ),
+    Mutant(
+        "numbers alone", "log", r"Algo (\w+)", r"Algo (\d+)", PICKED, "picked(<log in words>, 4) returns None; NCCL pi"
     ),
     Mutant(
         "the end of a size",
@@ -450,10 +463,12 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
 # What needs a GPU.
 
 
-def average():
-    """The solution's function."""
+def average(right="", wrong=""):
+    """The solution's function, with `right` replaced by `wrong`, by value: ranks need not import this module."""
+    code = solution_of(EXERCISE, "one-function")
+    assert right in code
     names = {}
-    exec(f"import torch.distributed as dist\n{solution_of(EXERCISE, 'one-function')}", names)
+    exec(f"import torch.distributed as dist\n{code.replace(right, wrong) if right else code}", names)
     return names["average"]
 
 
@@ -465,21 +480,14 @@ def test_without_a_gpu_the_last_check_is_blocked_and_no_answer_is_told_that_it_i
 
 @pytest.mark.parametrize("outputs", [[], [new_output("error", ename="NotYet", evalue="", traceback=[])]])
 def test_the_last_check_costs_and_gives_no_point_whatever_comes_of_it(outputs):
-    (cell,) = [cell for cell in exercises.source(EXERCISE).cells if cell.id == "d2-nccl"]
+    cell = copy.deepcopy(next(cell for cell in cells_of(EXERCISE) if cell.id == "d2-nccl"))
     cell.outputs = [new_output("stream", text="blocked: no GPU"), *outputs]
     assert determine_grade(cell) == (0, 0)
 
 
 def test_all_other_checks_are_worth_20_points_together():
-    graded = [cell.metadata.nbgrader for cell in exercises.source(EXERCISE).cells if "nbgrader" in cell.metadata]
+    graded = [cell.metadata.nbgrader for cell in cells_of(EXERCISE) if "nbgrader" in cell.metadata]
     assert sum(cell.get("points", 0) for cell in graded) == 20
-
-
-def unwritten(numbers, device):
-    raise NotImplementedError
-
-
-unwritten.__name__ = "average"
 
 
 @pytest.fixture
@@ -488,23 +496,22 @@ def two_gpus(monkeypatch):
     run = ranks.run
 
     def over_gloo(function, world_size, *arguments, timeout, backend):
-        assert (arguments[1], backend) == ("cuda", "nccl")
+        assert (arguments[1], backend, timeout) == ("cuda", "nccl", 120)
         return run(function, world_size, arguments[0], "cpu", timeout=timeout, backend="gloo")
 
     monkeypatch.setattr(gpus, "num_gpus", lambda: 2)
-    monkeypatch.setattr(gpus.ranks, "run", over_gloo)
+    monkeypatch.setattr(ranks, "run", over_gloo)
 
 
 def test_with_gpus_the_function_is_run_on_a_rank_each(two_gpus, capsys):
-    right = average()
-    gpus.check_on_gpus(right)
+    gpus.check_on_gpus(average())
     assert capsys.readouterr().out == "right, over NCCL on 2 GPUs\n"
     with pytest.raises(NotYet, match=r"rank 0 returns \[11.0, 22.0\]; the mean is \[5.5, 11.0\]: that is the sum"):
-        gpus.check_on_gpus(lambda numbers, device: right(numbers, device) * 2)
-    with pytest.raises(NotYet, match=r"over NCCL, rank \d failed"):
-        gpus.check_on_gpus(lambda numbers, device: 1 / 0)
+        gpus.check_on_gpus(average(" / dist.get_world_size()"))
+    with pytest.raises(NotYet, match=r"with 2 ranks over NCCL, rank \d failed"):
+        gpus.check_on_gpus(average("return ", "return 1 / 0 * "))
     with pytest.raises(NotYet, match=r"^average is not written yet$"):
-        gpus.check_on_gpus(unwritten)
+        gpus.check_on_gpus(average("return ", "raise NotImplementedError() or "))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="blocked: no GPU")

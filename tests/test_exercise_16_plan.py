@@ -166,8 +166,9 @@ SORTED = {
     def possible(model, machine, batch):
         ranks = machine["nodes"] * machine["gpus_per_node"]
         powers = [2**n for n in range(11)]
-        for dp, tp, pp, mb in product(powers, powers[:4], powers, (1, 2, 4, 8)):
-            if dp * tp * pp == ranks and model["layers"] % pp == 0 and batch % (dp * mb) == 0:
+        for dp, tp, pp, mb in product(powers, powers, powers, (1, 2, 4, 8)):
+            splits = model["layers"] % pp == model["heads"] % tp == model["sequence"] % tp == batch % (dp * mb) == 0
+            if dp * tp * pp == ranks and tp <= machine["gpus_per_node"] and splits:
                 for stage, recompute in product((0, 1, 2, 3), ("none", "selective", "full")):
                     yield dict(recompute=recompute, pp=pp, tp=tp, dp=dp, micro_batch=mb, stage=stage,
                                num_micro_batches=batch / (dp * mb))
@@ -183,10 +184,10 @@ WITH_NUMPY = {
 
     def choose(model, machine, batch):
         powers, names = 2 ** np.arange(8), ("dp", "tp", "pp", "micro_batch", "stage")
-        axes = np.array(np.meshgrid(powers, powers[:4], powers, powers[:4], np.arange(4))).reshape(5, -1)
+        axes = np.array(np.meshgrid(powers, powers, powers, powers[:4], np.arange(4))).reshape(5, -1)
         dp, tp, pp, mb, stage = axes
         right = (dp * tp * pp == machine["nodes"] * machine["gpus_per_node"]) & (batch % (dp * mb) == 0)
-        right &= (model["layers"] % pp == 0) & (model["heads"] % tp == 0)
+        right &= (model["layers"] % pp == 0) & (model["heads"] % tp == 0) & (tp <= machine["gpus_per_node"])
         rows = [dict(zip(names, row)) for row in axes[:, right].T]
         rows = [row | {"num_micro_batches": batch // row["dp"] // row["micro_batch"], "recompute": how}
                 for row in rows for how in ("full", "selective", "none")]
@@ -203,7 +204,7 @@ FASTEST_FIRST = {
         return best[2]
 
     def splits(model, machine, batch, ranks, tried):
-        for number, tp in enumerate([1, 2, 4, 8]):
+        for number, tp in enumerate(n for n in range(1, machine["gpus_per_node"] + 1) if model["heads"] % n == 0):
             for pp in range(1, model["layers"] + 1):
                 if model["layers"] % pp or ranks % (tp * pp):
                     continue
@@ -555,8 +556,9 @@ def scored(choose, capsys, seed=HIDDEN, of_each=2):
         (lambda layout: layout.recompute == "full", 3, 4),
         (lambda layout: layout.dp == layout.pp, 2, 3),
         (lambda layout: layout.stage == 3, 7, 8),
+        (lambda layout: layout.tp <= 8, 8, 8.5),
     ],
-    ids=["tp 8", "full recomputation", "as many stages as replicas", "the best of stage 3"],
+    ids=["tp 8", "full recomputation", "as many stages as replicas", "the best of stage 3", "nodes of at most 8"],
 )
 def test_a_rule_of_thumb_is_worth_a_part_of_the_points(wanted, least, most, capsys):
     points, said = scored(chooser(fastest(wanted)), capsys)
@@ -721,6 +723,9 @@ def test_the_cases_ask_for_all_kinds_of_plans():
     found = [plan.best(case) for case in random_cases(HIDDEN, of_each=2)]
     for name in ("tp", "pp", "stage", "recompute"):
         assert len({getattr(priced.layout, name) for priced in found}) >= 3, name
+    assert (
+        max(priced.layout.tp for priced in found) > 8
+    )  # nodes of 4, 8 and 16: no number of theirs is taken for granted
     for case, priced in zip(random_cases(HIDDEN, of_each=2), found, strict=True):
         assert priced.memory.total < 0.999 * case.machine["memory"]
 

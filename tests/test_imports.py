@@ -12,7 +12,7 @@ import collectives
 PACKAGE = Path(collectives.__file__).parent
 ROOT = PACKAGE.parent
 REAL = {f"{name}.py" for name in ("execute", "shared", "ranks", "wire", "benchmark", "calibrate", "perfetto")}
-REAL |= {"held.py", "practice/__init__.py", "practice/buckets.py", "practice/zero.py"}
+REAL |= {"held.py", "rank_process.py", "practice/__init__.py", "practice/buckets.py", "practice/zero.py"}
 REAL |= {f"practice/{name}.py" for name in ("split", "experts", "mesh", "gpus")} | {"bandwidth.py", "cluster.py"}
 FREE = {"memory", "traffic", "timeline", "shardings", "pipeline"} | {"mesh", "models", "costs", "planner"}
 FREE |= {"published", "compare"}  # modules of training/ that need no torch

@@ -243,7 +243,7 @@ def test_two_nodes_of_skypilot_meet_and_train_together(tmp_path):
         for rank in range(2)
     ]
     try:
-        printed = [node.communicate(timeout=90)[0] for node in nodes]
+        printed = [node.communicate(timeout=150)[0] for node in nodes]
     finally:
         for node in nodes:
             node.kill()

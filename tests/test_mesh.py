@@ -12,6 +12,7 @@ from collectives.algorithms import halving_doubling, hierarchical, ring, tree
 from collectives.contracts import ContractError
 from collectives.schedule import COPY, REDUCE, ScheduleError, Transfer
 from collectives.topology import Link
+from collectives.training import traffic
 from collectives.training.mesh import (
     ALGORITHMS,
     Mesh,
@@ -187,6 +188,18 @@ def test_hsdp_reduces_a_shard_across_replicas_and_idle_axes_send_nothing():
         ("replicate", "all_reduce"): (1, whole // 4),
     }
     assert sends(Mesh(dp=1, tp=1), layers=1, hidden=8, tokens=4) == []
+
+
+def test_of_two_meshes_of_four_ranks_the_tokens_say_which_sends_less():
+    """The formulas of chapter 14: bytes that a rank sends for a layer, in bf16 and by rings."""
+    width, tokens = 64, 48
+
+    def sent(mesh):
+        found = sends(mesh, layers=1, hidden=width, tokens=tokens)
+        return sum(one.times * traffic.sent({one.collective: one.num_bytes}, mesh.size(one.axis)) for one in found)
+
+    assert sent(Mesh(replicate=2, shard=2)) == 48 * width**2
+    assert sent(Mesh(dp=2, tp=2)) == 18 * width**2 + 8 * tokens * width
 
 
 def test_what_cannot_be_sent_is_refused():

@@ -117,7 +117,7 @@ def test_a_line_cut_off_or_torn_is_read_as_far_as_it_is_whole():
         if "NCCL INFO" in text[:length]:
             assert nccl_log.summary(nccl_log.parse(text[:length]))
     torn = nccl_log.parse("a NCCL INFO Trees [0] 1/-1--1->0->-1 [1] 1/2->0->1/2 [2] 1->0->-1")
-    assert torn.parents == {2: {0: 1}}
+    assert torn.parents == {2: {0: None, 1: 0}}
     assert not nccl_log.parse("a NCCL INFO     Broadcast |     0.0/   0.0.1 |").costs
 
 

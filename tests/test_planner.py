@@ -58,7 +58,7 @@ def test_the_seconds_of_table_5_are_its_utilisations():
 def test_where_the_planner_is_wrong_it_is_known_to_be():
     """DeepSpeed's ZeRO-3 of 2021 did not hide its gathers: the planner must not be trusted there, and says so."""
     errors = {row.what: row.error for row in published.checks() if row.bound is None}
-    assert len(errors) == 5
+    assert len(errors) == 6
     assert min(errors.values()) > 0.2
 
 

@@ -1,6 +1,5 @@
 """Rounded collectives send what they say, and no number is further off than half a step for each time it is rounded."""
 
-
 import numpy as np
 import pytest
 import torch

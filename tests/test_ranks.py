@@ -114,11 +114,14 @@ def meets_nobody(rank, world_size, function):
         dist.recv(torch.zeros(4), 2)
 
 
-@pytest.mark.parametrize("function", [dist.recv, dist.irecv])  # gloo may crash where it sends to no rank
+@pytest.mark.parametrize("function", [dist.recv, dist.irecv])  # gloo nearly always crashes where it sends to no rank
 def test_a_rank_that_is_not_there_is_named_as_such(function):
-    with pytest.raises(ranks.RanksError) as failure:
-        ranks.run(meets_nobody, 3, function, timeout=1)
-    words = str(failure.value)
+    for _ in range(5):  # about one time in ten gloo crashes here too: it reads beyond the end of its list of peers
+        with pytest.raises(ranks.RanksError) as failure:
+            ranks.run(meets_nobody, 3, function, timeout=1)
+        words = str(failure.value)
+        if "exit code -11" not in words:
+            break
     assert "rank 0 waits to receive from rank 3, but the ranks are 0 to 2, (line" in words
     assert "waiting for nobody: rank 3" not in words
     assert "waiting for nobody: rank 2, which has returned, and will never answer (if it used isend: did it" in words
@@ -293,3 +296,9 @@ def test_what_is_preloaded_is_imported_in_every_rank_also_if_ranks_ran_before():
     server = forkserver._forkserver._forkserver_pid
     ranks.preload("wave", "torch.distributed")
     assert forkserver._forkserver._forkserver_pid == server, "nothing new: the server goes on"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPUs")
+def test_nccl_without_a_gpu_is_refused_in_words():
+    with pytest.raises(ranks.RanksError, match="NCCL needs a GPU for each rank, and torch finds none here"):
+        ranks.run(lambda rank, world_size: None, 1, backend="nccl")

@@ -31,14 +31,14 @@
 
   // As `say` and `_number` in calculator.py.
   const number = (value) => {
-    if (!Number.isFinite(value)) return Number.isNaN(value) ? "—" : value > 0 ? "∞" : "-∞";
+    if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
     const size = Math.abs(value), sign = value < 0 ? "-" : "";
     if (size && (size < 1e-4 || size >= 1e15)) return sign + size.toExponential(2);
     const text = size >= 100 ? String(Math.round(size)) : String(Number(size.toPrecision(3)));
     return sign + (size >= 100 ? text.replace(/\B(?=(\d{3})+$)/g, ",") : text);
   };
   const fits = (value, unit) => unit.find((each) => Math.abs(value) >= each[1]) ?? unit.at(-1);
-  const say = (value, unit) => `${number(value / fits(value, unit)[1])} ${fits(value, unit)[0]}`.trim();
+  const say = (value, unit) => Number.isNaN(value) ? "—" : `${number(value / fits(value, unit)[1])} ${fits(value, unit)[0]}`.trim();
 
   // The class that draws timelines, once its script is there.
   const timelines = () => customElements.get("collective-player")?.pictures.timeline;
@@ -247,21 +247,22 @@
       svg.prepend(make("path", { class: "first", d: `M${x} 14V${picture.height - 22}` }), picture.text(at, 7, text));
     }
 
-    // The bars, all on one scale: the longest, or the limit, is the whole width.
+    // The bars, all on one scale: the longest, or the limit, is the whole width. What is undefined has no length.
     weigh(values) {
       const { bars, limit, outputs } = this.data, sum = (parts) => parts.reduce((total, part) => total + (values[part] || 0), 0);
+      const defined = (parts) => parts.some((part) => !Number.isNaN(values[part])) ? sum(parts) : NaN;
       const most = limit === null ? 0 : values[limit] || 0, whole = Math.max(most, ...bars.map((bar) => sum(bar.parts))) || 1;
       bars.forEach(({ parts }, index) => {
         const { total, parts: shown } = this.tracks[index], over = limit !== null && sum(parts) > most;
         parts.forEach((part, place) => (shown[place].style.width = `${(100 * (values[part] || 0)) / whole}%`));
-        total.textContent = say(sum(parts), outputs[parts[0]].unit) + (over ? ": too much" : "");
+        total.textContent = say(defined(parts), outputs[parts[0]].unit) + (over ? ": too much" : "");
         shown[0].parentNode.parentNode.classList.toggle("over", over);
       });
       if (limit === null) return;
       const share = (100 * most) / whole;
       this.picture.style.setProperty("--limit", `${share}%`);
       this.mark.classList.toggle("before", share > 50);
-      this.mark.firstChild.textContent = `${outputs[limit].label}: ${say(most, outputs[limit].unit)}`;
+      this.mark.firstChild.textContent = `${outputs[limit].label}: ${say(values[limit], outputs[limit].unit)}`;
     }
 
     draw() {

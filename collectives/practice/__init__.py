@@ -14,6 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from itertools import islice, pairwise
 from numbers import Real
 from pathlib import Path
@@ -257,7 +258,8 @@ def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], s
     rows = []
     for case in cases:
         want, call = truth(*case), call_in_words(function, case)
-        rows.append(Row(call, number_of(answer(function, *case), call), want, slips(want, *case)))
+        given = answer(function, *deepcopy(case))  # a copy: what it does to its arguments is its own affair
+        rows.append(Row(call, number_of(given, call), want, slips(want, *case)))
     check_rows(rows, _against_the_schedule)
 
 
@@ -411,14 +413,17 @@ class Outcome(NamedTuple):
     collectives: list[str]
 
 
-def run_on_ranks(function: Callable, world_size: int, *args: Any) -> list[Any]:
+def run_on_ranks(
+    function: Callable, world_size: int, *args: Any, backend: str = "gloo", timeout: float = PATIENCE
+) -> list[Any]:
     """Run a part of a check on real ranks; what a rank finds not right yet is told as if it were found here."""
     try:
-        return ranks.run(function, world_size, *args, timeout=PATIENCE, backend="gloo")
+        return ranks.run(function, world_size, *args, timeout=timeout, backend=backend)
     except ranks.RanksError as error:
         if told := re.search(rf"\b{NotYet.__name__}: (.*)", str(error)):
             raise NotYet(told[1]) from None
-        raise NotYet(f"with {world_size} ranks, {error}") from None
+        over = "" if backend == "gloo" else f" over {backend.upper()}"
+        raise NotYet(f"with {world_size} rank{'s' * (world_size > 1)}{over}, {error}") from None
 
 
 def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:

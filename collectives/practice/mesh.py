@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from .. import topology
 from ..topology import Link
@@ -50,7 +52,17 @@ def _asked(function: Callable, *args: Any) -> tuple[str, Any]:
     """The call in words, in full, and what it returns."""
     call = f"{function.__name__}({', '.join(map(repr, args))})"
     with without_the_library():
-        return call, answer(function, *args, call=call)
+        return call, answer(_on_copies(function), *args, call=call)
+
+
+def _on_copies(function: Callable) -> Callable:
+    """The learner's function, called with copies: it may pop from a dictionary that a check still needs."""
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        return function(*copy.deepcopy(args))
+
+    return called
 
 
 # Part a: the numbers of the ranks
@@ -166,9 +178,9 @@ def groups_of(sizes: Sizes) -> dict[str, list[list[int]]]:
 
 
 class _Named(NamedTuple):
-    """What stands for a process group while the calls are only noted down."""
+    """What stands for a process group while the calls are only noted down. `ranks`: sorted; () for all."""
 
-    ranks: tuple[int, ...] | None
+    ranks: tuple[int, ...]
 
 
 def check_calls(function: Callable, sizes: Sizes) -> None:
@@ -192,7 +204,7 @@ def check_calls(function: Callable, sizes: Sizes) -> None:
                 what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
                 raise NotYet(f"{call}: its {axis!r} is {what}; what dist.new_group has returned is wanted")
             if got.ranks != want:
-                held = "all ranks" if got.ranks is None else f"the ranks {list(got.ranks)}"
+                held = f"the ranks {list(got.ranks)}" if got.ranks else "all ranks"
                 without = "" if rank in (got.ranks or want) else ", without this one"
                 raise NotYet(f"{call}: its {axis!r} is a group of {held}{without}; it is {list(want)}")
     for rank, made in calls.items():
@@ -209,15 +221,38 @@ def _noted(function: Callable, groups: Groups, rank: int, call: str) -> tuple[li
     """The groups that a learner's function asks for, in order, and what it returns; nothing is really made."""
     made: list[tuple[int, ...]] = []
 
-    def new_group(ranks: Iterable[int] | None = None, *_: Any, **__: Any) -> _Named:
-        made.append(() if ranks is None else tuple(ranks))
-        return _Named(made[-1] or None)
+    def new_group(
+        ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
+    ) -> _Named:
+        group = tuple(sorted(ranks or ()))  # torch sorts them, too
+        made.extend([] if use_local_synchronization else [group])  # such a call is the group's alone
+        return _Named(group)
 
-    real, dist.new_group = dist.new_group, new_group
+    world_size = sum(map(len, next(iter(groups.values()))))
+    asked = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
+    with _stand_ins(function, new_group=new_group, **asked):
+        return made, answer(_on_copies(function), groups, rank, call=call)
+
+
+@contextlib.contextmanager
+def _stand_ins(function: Callable, **stand_ins: Callable) -> Iterator[None]:
+    """In here `dist.new_group` is stand_ins["new_group"], and so on: also where a notebook has imported it by name."""
+    spaces = [vars(dist), vars(distributed_c10d), getattr(function, "__globals__", {})]
+    real = {name: getattr(dist, name) for name in stand_ins}
+    places = [
+        (space, own, name)
+        for space in spaces
+        for own, value in space.items()
+        for name in stand_ins
+        if value is real[name]
+    ]
+    for space, own, name in places:
+        space[own] = stand_ins[name]
     try:
-        return made, answer(function, copy.deepcopy(groups), rank, call=call)
+        yield
     finally:
-        dist.new_group = real
+        for space, own, name in places:
+            space[own] = real[name]
 
 
 def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
@@ -239,7 +274,7 @@ def check_groups_on_ranks(function: Callable, sizes: Sizes) -> None:
 
 
 def _sums_along(rank: int, world_size: int, function: Callable, groups: Groups) -> dict[str, float]:
-    made, sums = function(groups, rank), {}
+    made, sums = function(copy.deepcopy(groups), rank), {}
     for axis in groups:
         total = torch.tensor([10.0**rank], dtype=torch.float64)
         dist.all_reduce(total, group=made[axis])
@@ -381,6 +416,8 @@ def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, 
             for what, mine, right in zip(("rows", "columns"), got, want, strict=True):
                 if mine != right and not told:
                     told = f"{call} has the {what} {_run(mine)}; at {at} a rank holds {_run(right)}"
+                    if len(mine) == 2 and mine[0] == right[0] and mine[1] - right[-1] in (0, 1):
+                        told += " (are these the two ends? A range is wanted, or a list of all of them)"
     if told:
         raise NotYet(told + (f": {explained[0]}" if explained else ""))
 
@@ -482,13 +519,14 @@ def _sent(collective: str, world_size: int, num_bytes: int) -> int:
 def check_sent(function: Callable, axis: str, cases: Iterable[tuple]) -> None:
     """Check that `function(num_blocks, hidden, tokens, itemsize, sizes)` is what a rank sends along `axis`."""
     slips = {"tp": _tp_slips, "shard": _shard_slips, "replicate": _replicate_slips}[axis]
-    check_formula(function, sent_along(axis), cases, slips)
+    check_formula(_on_copies(function), sent_along(axis), cases, slips)
 
 
 def _any_slips(want: float, num_blocks: int, itemsize: int, sizes: Sizes, axis: str) -> dict[str, float]:
     size = sizes[axis]
     part, world = (size - 1) / size if size > 1 else 1, math.prod(sizes.values())
     return {
+        "`//` has rounded a fraction below 1 down to 0": 0,
         "these are elements, not bytes": want / itemsize,
         "this is one block": want / num_blocks,
         "this leaves out the factor (P - 1)/P of a ring": want / part,
@@ -607,10 +645,15 @@ def _wrong_leaves(row: Row) -> str:
 def seconds_along(axis: str, order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
     """The price of an axis's rings, all groups at once: by `price`, over two levels of links."""
     passes, num_bytes = work[axis]
-    mesh = Mesh(**{name: sizes[name] for name in order})
+    return passes * _once_round(axis, tuple((name, sizes[name]) for name in order), num_bytes, machine)
+
+
+@functools.cache  # the checks of one placement ask for the same rings again and again
+def _once_round(axis: str, ordered: tuple[tuple[str, int], ...], num_bytes: int, machine: Machine) -> float:
+    mesh = Mesh(**dict(ordered))
     nodes = mesh.world_size // machine.gpus_per_node
     links = topology.two_level(nodes, machine.gpus_per_node, machine.inside, machine.between)
-    return passes * library.seconds_along(mesh, axis, "reduce_scatter", links)(num_bytes)
+    return library.seconds_along(mesh, axis, "reduce_scatter", links)(num_bytes)
 
 
 def seconds(order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
@@ -664,7 +707,7 @@ def check_seconds(function: Callable, cases: Iterable[tuple]) -> None:
             ),
         }
 
-    check_formula(function, seconds, cases, slips)
+    check_formula(_on_copies(function), seconds, cases, slips)
 
 
 def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]]) -> None:

@@ -38,7 +38,7 @@ FIELDS = ("dp", "tp", "pp", "stage", "micro_batch", "num_micro_batches", "recomp
 GB = 1e9
 NEAR = 1.05  # times the best step: as good as the best
 FAR = 1.3  # times the best step: no points from here on
-PATIENCE = 5.0  # seconds that one choice may take; a plain search needs 0.1
+PATIENCE = 5.0  # seconds that one choice may compute; a plain search needs 0.1
 
 
 # What a learner's dicts are to the library
@@ -642,7 +642,7 @@ def _habit(cases: Sequence[Case], choices: Sequence[Choice]) -> str:
         for name in ("tp", "pp", "stage", "micro_batch", "recompute")
         if len({layout[name] for layout in chosen}) == 1 < len({getattr(layout, name) for layout in least})
     ]
-    return f". All of your layouts have {', '.join(same)}; the best ones do not" if same else ""
+    return f". All of your layouts have {', '.join(same)}; not all of the best ones do" if same else ""
 
 
 def _chosen(function: Callable, case: Case) -> dict[str, Any]:
@@ -697,21 +697,24 @@ def _without_the_planner() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """What is not done in here after so many `seconds` is ended by a TimeoutError, if it runs in the main thread."""
+    """What computes for so many `seconds` in here is ended by a TimeoutError, if it is in the main thread.
+
+    Seconds of this process: waiting does not count, so that a busy machine is not the learner's fault.
+    """
     if threading.current_thread() is not threading.main_thread():  # a signal reaches no other
         yield
         return
 
     def end(*_: Any) -> None:
-        raise TimeoutError(f"no choice after {seconds:g} s; to price every layout once takes well under one")
+        raise TimeoutError(f"no choice after {seconds:g} s; to price every layout once takes a fraction of one")
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 # Words

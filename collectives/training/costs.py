@@ -95,7 +95,8 @@ def memory(model: Model, layout: Layout, recipe: zero.Recipe = zero.MIXED_ADAM) 
     the logits.
 
     Every kind at its most, though they may not meet at one moment. Not counted: what the framework, the kernels and
-    the network library take for themselves, and what is lost between blocks of memory.
+    the network library take for themselves, what is lost between blocks of memory, and the embedding and the head where
+    stage 3 makes them whole for a moment.
     """
     dense, experts = held_parameters(model, layout)
     of_layers = layers_of(model, layout) * kept(model, layout, layout.recompute)  # of one micro-batch
@@ -367,7 +368,7 @@ def exposed_data(model: Model, machine: Machine, layout: Layout, forward, backwa
     Gradients hide behind the backward pass of a micro-batch, gathered parameters behind its forward pass, in stage 3
     behind both; whatever a pass is too short for shows, and always the last layer's. Stages 0 and 1 do it once a step,
     with the last micro-batch (and the first); stage 2 scatters the gradients of every micro-batch, since it keeps no
-    full ones; stage 3 gathers for every micro-batch, too.
+    full ones; stage 3 gathers for every micro-batch, too. Of parameters those of the layers count, not the ends'.
     """
     network = network or Network(machine)
     m, layers = layout.num_micro_batches, layers_of(model, layout)

@@ -246,7 +246,8 @@ def sends(
     stage 0, which shards nothing, and for a number below 1.
     """
     all_parameters = 12 * hidden**2 if layer_parameters is None else layer_parameters
-    _refuse(mesh, stage, layers, all_parameters, unsplit, hidden=hidden, tokens=tokens, micro_batches=micro_batches)
+    counts = dict(hidden=hidden, tokens=tokens, micro_batches=micro_batches, itemsize=itemsize)
+    _refuse(mesh, stage, layers, all_parameters, unsplit, **counts)
     hybrid = _is_hybrid(mesh)
     own_layers = layers // mesh.size("pp")
     activations = itemsize * tokens * hidden

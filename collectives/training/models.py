@@ -371,7 +371,8 @@ def _dgx(
 
 
 _MACHINES = (
-    # NVIDIA's data sheets of the A100 80GB, H100, H200 (SXM) and DGX B200: memory, dense bf16 FLOP/s, bytes a second
+    # NVIDIA's data sheets of the A100 80GB, H100, H200 (SXM) and DGX B200: memory, dense bf16 FLOP/s, bytes a second;
+    # that the newer ones reach the H100's fraction is a guess of ours
     _dgx("a100", 80e9, 312e12, A100_FRACTION, "NVLink 3 (A100)", "InfiniBand HDR", 2.039e12),
     _dgx("h100", 80e9, 989.4e12, H100_FRACTION, "NVLink 4 (H100)", "InfiniBand NDR", 3.35e12),
     _dgx("h200", 141e9, 989.4e12, H100_FRACTION, "NVLink 4 (H100)", "InfiniBand NDR", 4.8e12),

@@ -28,7 +28,9 @@ def picked(text, num_bytes):
             known = []
             for printed, names in ((algorithm, ALGORITHMS), (protocol, PROTOCOLS)):
                 lower = [name.lower() for name in names]
-                known.append(names[int(printed) if printed.isdigit() else lower.index(printed.lower())])
+                known.append(
+                    names[int(printed) if printed.isdigit() else lower.index(printed.lower().replace("_", ""))]
+                )
             return tuple(known)
     return None
 
