@@ -47,6 +47,11 @@ def test_the_code_of_a_chapter_fits_the_page(path):
     assert [line for cell in cells for line in cell.splitlines() if len(line) > 88] == []
 
 
+def test_no_chapter_uses_the_checks_of_the_exercises():
+    """A notebook is not run again when they change: see `of_library` in tools/fingerprint.py."""
+    assert [path.name for path in BOOK.glob("*.md") if re.search(r"collectives.*\bpractice\b", path.read_text())] == []
+
+
 @pytest.mark.parametrize("path", sorted(BOOK.glob("[0-9]*.md")), ids=lambda path: path.stem)
 def test_measurements_in_the_prose_are_pasted_and_not_typed(path):
     """A decimal fraction or a number with a unit of time in the prose can only have been measured or computed."""

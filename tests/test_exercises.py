@@ -397,11 +397,14 @@ def test_a_notebook_shows_the_words_of_a_refusal_and_no_traceback():
 # The generated files.
 
 
+COPIED = ("03_ring", "04_all_reduce")
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of what generation reads and writes, to be changed at will."""
+    """A copy of what generation reads and writes, of two exercises, to be changed at will."""
     root = tmp_path_factory.mktemp("course")
-    for folder in ("solutions", "exercises", "tools"):
+    for folder in ("tools", *(f"{part}/{name}" for part in ("solutions", "exercises") for name in COPIED)):
         shutil.copytree(ROOT / folder, root / folder)
     return root
 

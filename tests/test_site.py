@@ -51,7 +51,7 @@ def look(browser, site):
     """Return a function that opens a page and tells what is seen there, and what went wrong ("faults")."""
 
     @cache
-    def looked(name, mode="light", screen="wide"):
+    def visited(name, mode, screen):  # once, however it is asked for
         context = browser.new_context(viewport=SCREENS[screen], color_scheme=mode)
         page = context.new_page()
         faults = faults_of(page, site)
@@ -60,7 +60,7 @@ def look(browser, site):
         context.close()
         return seen | {"faults": faults}
 
-    return looked
+    return lambda name, mode="light", screen="wide": visited(name, mode, screen)
 
 
 def faults_of(page, site):

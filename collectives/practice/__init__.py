@@ -414,11 +414,14 @@ class Outcome(NamedTuple):
 
 
 def run_on_ranks(
-    function: Callable, world_size: int, *args: Any, backend: str = "gloo", timeout: float = PATIENCE
+    function: Callable, world_size: int, *args: Any, backend: str = "gloo", timeout: float | None = None
 ) -> list[Any]:
-    """Run a part of a check on real ranks; what a rank finds not right yet is told as if it were found here."""
+    """Run a part of a check on real ranks; what a rank finds not right yet is told as if it were found here.
+
+    `timeout`: seconds, `PATIENCE` by default.
+    """
     try:
-        return ranks.run(function, world_size, *args, timeout=timeout, backend=backend)
+        return ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend)
     except ranks.RanksError as error:
         if told := re.search(rf"\b{NotYet.__name__}: (.*)", str(error)):
             raise NotYet(told[1]) from None
