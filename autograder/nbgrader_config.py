@@ -7,6 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 GRADE = ROOT / "_build" / "grade"
 GRADE.mkdir(parents=True, exist_ok=True)
+sys.path.insert(0, str(ROOT))
+
+from autograder import configure  # noqa: E402
+from autograder.book import SETTINGS  # noqa: E402
 
 # nbgrader runs `alembic` by its bare name: let it find the one beside this Python, whoever activated what.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])
@@ -23,16 +27,5 @@ c.CourseDirectory.autograded_directory = "_build/grade/autograded"
 c.CourseDirectory.feedback_directory = "_build/grade/feedback"
 c.CourseDirectory.db_url = f"sqlite:///{GRADE / 'gradebook.db'}"
 
-# What a submission goes through. The door for the sandbox: Execute, which runs a learner's code and the hidden tests in
-# one process with the grader's rights, is what our own executor will replace here; the rest is nbgrader's own list.
-c.Autograde.autograde_preprocessors = [
-    "nbgrader.preprocessors.Execute",
-    "nbgrader.preprocessors.IgnorePattern",
-    "nbconvert.preprocessors.ClearMetadataPreprocessor",
-    "nbgrader.preprocessors.LimitOutput",
-    "nbgrader.preprocessors.SaveAutoGrades",
-    "nbgrader.preprocessors.AssignLatePenalties",
-    "nbgrader.preprocessors.CheckCellMetadata",
-]
-c.Execute.timeout = 120  # seconds a cell may run; real ranks that wait for each other end by themselves before that
-c.Execute.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=ERROR"]
+configure(c, **SETTINGS)
+c.Judge.verdicts = "_build/grade/judged"

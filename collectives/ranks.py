@@ -16,14 +16,24 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing import connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from .rank_process import START_SECONDS, RankProcess, Report, Setup, end, join_group, pack, whereabouts
 from .rank_process import preload as preload  # for those who call `run`
 
+if TYPE_CHECKING:
+    import torch
+
 _RETURNED = ", which has returned, and will never answer (if it used isend: did it wait() for it?)"
+
+
+class PerRank(list):
+    """An argument for `run` of which each rank is handed its own element alone: element r comes to rank r.
+
+    What the others get is not in its process. A list of any other length than the number of ranks is a `ValueError`.
+    """
 
 
 class RanksError(RuntimeError):
@@ -44,6 +54,8 @@ def run(
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return what each returned, by rank.
 
+    All ranks are given the same `args`, but for those that are a `PerRank`.
+
     Each rank is a process with one torch thread, in a process group over `backend` ("gloo", or "nccl" with one GPU
     a rank; by default nccl only if there are as many GPUs as ranks). What a rank prints is printed here, rank after
     rank. If one raises, dies, or has not returned `timeout` seconds after all have begun, all are ended and a
@@ -54,10 +66,22 @@ def run(
     """
     if world_size < 1:
         raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
+    for given in args:
+        if isinstance(given, PerRank) and len(given) != world_size:
+            raise ValueError(f"a PerRank has an element for each rank: {world_size}, not {len(given)}")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, this process is one rank among those started
         return _run_as_launched(function, world_size, args, timeout, backend)
     backend = backend or default_backend(world_size)
-    return _Run(pack(function, args), world_size, timeout, backend, enter).results()
+    if any(isinstance(given, PerRank) for given in args):
+        tasks = [pack(function, _given_to(rank, args)) for rank in range(world_size)]
+    else:
+        tasks = [pack(function, args)] * world_size  # packed once
+    return _Run(tasks, timeout, backend, enter).results()
+
+
+def _given_to(rank: int, args: tuple) -> tuple:
+    """What one rank is given."""
+    return tuple(given[rank] if isinstance(given, PerRank) else given for given in args)
 
 
 def default_backend(world_size: int) -> str:
@@ -67,16 +91,25 @@ def default_backend(world_size: int) -> str:
     return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world_size else "gloo"
 
 
+def device() -> torch.device:
+    """Where this rank computes: on its GPU if the process group is NCCL's, and on the CPU elsewhere."""
+    import torch
+    import torch.distributed as dist
+
+    on_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
 class _Run:
     """One run: starts the ranks, collects their reports, and leaves nothing running."""
 
-    def __init__(self, task: bytes, world_size: int, timeout: float, backend: str, enter: Callable | None):
+    def __init__(self, tasks: list[bytes], timeout: float, backend: str, enter: Callable | None):
         self.timeout = timeout
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")  # for the store too, by which the ranks meet
         store = f"file://{self.folder.name}/store"
         patience = START_SECONDS + timeout  # of the group's own operations: longer than the run lasts
-        setup = Setup(world_size, backend, store, patience, self.folder.name, dict(os.environ), enter)
-        self.ranks = [RankProcess(rank, setup, task) for rank in range(world_size)]
+        setup = Setup(len(tasks), backend, store, patience, self.folder.name, dict(os.environ), enter)
+        self.ranks = [RankProcess(rank, setup, task) for rank, task in enumerate(tasks)]
         self.begun: set[int] = set()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
         self.died: int | None = None
@@ -175,7 +208,7 @@ def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: 
         local = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
         join_group(rank, launched, backend or default_backend(local), "env://", timeout)
         atexit.register(dist.destroy_process_group)
-    result = function(rank, launched, *args)
+    result = function(rank, launched, *_given_to(rank, args))
     results = [None] * launched
     dist.all_gather_object(results, result)
     return results

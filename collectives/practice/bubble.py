@@ -23,7 +23,7 @@ from ..figure import Figure
 from ..training import pipeline
 from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
 from ..training.timeline import Span, Timeline
-from . import LibraryUsed, NotYet, answer, call_in_words, check_formula, show
+from . import LibraryUsed, NotYet, call_in_words, check_formula, own_answer, show
 
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
@@ -173,8 +173,7 @@ def schedule_of(
     orders = []
     for rank in range(world_size):
         call = call_in_words(function, [rank, *sizes])
-        with without_the_library():
-            given = answer(function, rank, *sizes)
+        given = own_answer(__name__, function, rank, *sizes)
         words = given.split() if isinstance(given, str) else given
         if not isinstance(words, Iterable):
             raise NotYet(f"{call} returns {brief(given)}; a list of operations is asked for, such as ['F0', 'B0']")
@@ -212,8 +211,7 @@ def schedule_in_text(function: Callable) -> PipelineSchedule:
     """The schedule that the text of `function()` describes, for the ranks and micro-batches of `BY_HAND`."""
     world_size, num_micro_batches = BY_HAND
     call = f"{function.__name__}()"
-    with without_the_library():
-        text = answer(function)
+    text = own_answer(__name__, function)
     if not isinstance(text, str):
         raise NotYet(f"{call} returns {brief(text)}; a text is asked for, a line a rank")
     said = [said for line in text.splitlines() if (said := line.split("#")[0].strip())]

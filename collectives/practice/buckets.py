@@ -17,7 +17,7 @@ import numpy as np
 from .. import ranks
 from ..draw import draw
 from ..training import timeline
-from . import PATIENCE, NotYet, answer, call_in_words, show
+from . import PATIENCE, NotYet, answer, call_in_words, reported, show, witnessed
 
 if TYPE_CHECKING:
     import torch
@@ -400,17 +400,24 @@ class _Noted:
 
 
 def check_overlapped(
-    arrived: Callable, finish: Callable, buckets: Buckets, orders: Sequence[Sequence[int]], timing: bool = True
+    arrived: Callable,
+    finish: Callable,
+    buckets: Buckets,
+    orders: Sequence[Sequence[int]],
+    timing: bool = True,
+    seed: int | None = None,
 ) -> None:
     """Check a step of data parallelism on real ranks: `arrived(step, number)` for every gradient, then `finish(step)`.
 
-    `orders[r]`: the order in which the backward pass of rank r makes its gradients, each of four elements. Every
-    gradient must be the mean over the ranks in the end, and every bucket waited for, lest the mean be a matter of luck;
-    and, if `timing`, every bucket must be launched as soon as it and those before it are full, and waited for only in
-    the end.
+    `orders[r]`: the order in which the backward pass of rank r makes its gradients, each of four elements; with a
+    `seed`, of many at random. Every gradient must be the mean over the ranks in the end, and every bucket waited for,
+    lest the mean be a matter of luck; and, if `timing`, every bucket must be launched as soon as it and those before
+    it are full, and waited for only in the end. When that is, each rank tells itself, beside the learner's code.
     """
+    world_size, made = len(orders), _gradients(orders, seed)
+    own = ranks.PerRank(made), ranks.PerRank(list(order) for order in orders)
     try:
-        done = ranks.run(_step_on_rank, len(orders), arrived, finish, buckets, orders, timeout=PATIENCE, backend="gloo")
+        done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=PATIENCE, backend="gloo")
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             unwritten = finish if f"in {finish.__name__}" in str(error) else arrived
@@ -419,6 +426,7 @@ def check_overlapped(
             "\nWithout async_op=True, dist.all_reduce returns no work, but None" if "'NoneType'" in str(error) else ""
         )
         raise NotYet(f"with {len(orders)} ranks, {error}{hint}") from None
+    reported(done, world_size, Done)
     launched = [[event.number for event in each.events if event.kind == "launch"] for each in done]
     if not any(launched):
         raise NotYet(f"{arrived.__name__} and {finish.__name__} call no dist.all_reduce: no rank hears of the others")
@@ -444,7 +452,8 @@ def check_overlapped(
                     f"rank {rank} launches bucket {number} and never waits for it: its tensor may not be added up yet "
                     "when it is read. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
                 )
-        _check_gradients(rank, each.gradients, len(orders))
+        _check_gradients(rank, each.gradients, made)
+    witnessed(done, made[0].nbytes * (world_size - 1))  # half of what all-reduces send, as in fp32
 
 
 def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
@@ -469,10 +478,11 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
         raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
 
 
-def _check_gradients(rank: int, gradients: list[np.ndarray], world_size: int) -> None:
-    for number, got in enumerate(gradients):
-        mine, mean = _made(number, rank), sum(_made(number, each) for each in range(world_size)) / world_size
-        if np.allclose(got, mean):
+def _check_gradients(rank: int, gradients: list[np.ndarray], made: np.ndarray) -> None:
+    world_size = len(made)
+    for number, (mine, mean) in enumerate(zip(made[rank], made.mean(axis=0), strict=True)):
+        got = gradients[number]
+        if got.shape == mean.shape and np.allclose(got, mean):
             continue
         slips = {
             "this is the sum over the ranks; the mean is asked for": mean * world_size,
@@ -487,18 +497,31 @@ def _check_gradients(rank: int, gradients: list[np.ndarray], world_size: int) ->
         )
 
 
-def _made(number: int, rank: int) -> np.ndarray:
-    """The gradient of a parameter on a rank."""
-    return (10.0 * number + np.arange(1, 5)) * (1 + rank * rank)
+MANY = 20_000  # elements of a gradient: enough to see from outside that they are sent
+
+
+def _gradients(orders: Sequence[Sequence[int]], seed: int | None) -> np.ndarray:
+    """The gradients of all parameters on all ranks: [ranks, parameters, elements]."""
+    world_size, count = len(orders), len(orders[0])
+    if seed is not None:
+        return np.random.default_rng(seed).standard_normal((world_size, count, MANY))
+    return np.multiply.outer(1 + np.arange(world_size) ** 2, np.add.outer(10.0 * np.arange(count), np.arange(1, 5)))
 
 
 def _step_on_rank(
-    rank: int, world_size: int, arrived: Callable, finish: Callable, buckets: Buckets, orders: Sequence[Sequence[int]]
+    rank: int,
+    world_size: int,
+    arrived: Callable,
+    finish: Callable,
+    buckets: Buckets,
+    made: np.ndarray,
+    order: Sequence[int],
 ) -> Done:
+    """Runs beside the learner's code, and only observes."""
     import torch
     import torch.distributed as dist
 
-    parameters = [torch.nn.Parameter(torch.ones(4, dtype=torch.float64)) for _ in orders[rank]]
+    parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in made]
     state, events, all_reduce = Step(parameters, buckets, world_size), [], dist.all_reduce
     aside = dist.new_group()  # in which what a learner launches does not count
 
@@ -517,8 +540,8 @@ def _step_on_rank(
     for number, parameter in enumerate(parameters):
         parameter.register_post_accumulate_grad_hook(lambda _, number=number: hook(number, _))
     loss = torch.zeros((), dtype=torch.float64)
-    for number in reversed(orders[rank]):  # what is used last gets its gradient first
-        loss = loss + (parameters[number] * torch.tensor(_made(number, rank))).sum()
+    for number in reversed(order):  # what is used last gets its gradient first
+        loss = loss + (parameters[number] * torch.tensor(made[number])).sum()
     dist.all_reduce = noted  # in this process, which is the rank's own
     loss.backward()
     events.append(Event("end"))

@@ -1,7 +1,8 @@
 """Checks of exercise 12: the order in which tokens leave, what fits into an expert's places, and the layer on ranks.
 
 In part c every token is a row with a single 1, at a place of its own, and expert e answers by moving it e places
-further. So of each number that comes back it can be said whose it is, and which expert has answered.
+further. So of each number that comes back it can be said whose it is, and which expert has answered. Where routings
+are drawn afresh, an expert multiplies its answers by a number that no other rank knows: they cannot be made at home.
 """
 
 from __future__ import annotations
@@ -22,15 +23,24 @@ from ..algorithms import ring
 from ..execute import execute
 from ..training import experts as library
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words
+from . import NotYet, answer, brief, call_in_words, reported, witnessed
 
 
 class Case(NamedTuple):
-    """A routing of all ranks. `experts`: int [tokens, k] of each rank. `weights`: float of the same shapes."""
+    """A routing of all ranks. `experts`: int [tokens, k] of each rank. `weights`: float of the same shapes.
+
+    `gains`: what each expert multiplies its answers by, float [num_experts].
+    """
 
     num_experts: int
     experts: list[np.ndarray]
     weights: list[np.ndarray]
+    gains: np.ndarray
+
+    @property
+    def share(self) -> int:
+        """How many experts live on a rank."""
+        return self.num_experts // len(self.experts)
 
     @property
     def first(self) -> np.ndarray:
@@ -48,14 +58,18 @@ class Case(NamedTuple):
         return rank, int(number - self.first[rank])
 
 
-def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int) -> Case:
-    """A routing of `sizes[rank]` tokens on each rank, to the `k` experts that each likes best; few are popular."""
+def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int, gains: bool = False) -> Case:
+    """A routing of `sizes[rank]` tokens on each rank, to the `k` experts that each likes best; few are popular.
+
+    `gains`: whether experts multiply, by anything from 1 to 2.
+    """
     rng = np.random.default_rng(seed)
     num_experts = experts_a_rank * len(sizes)
     liking = rng.normal(scale=2, size=num_experts)
     scores = [rng.normal(size=(size, num_experts)) + liking for size in sizes]
     experts = [np.argsort(-score, axis=1)[:, :k] for score in scores]
-    return Case(num_experts, experts, [rng.uniform(0.1, 1, chosen.shape).round(3) for chosen in experts])
+    weights = [rng.uniform(0.1, 1, chosen.shape).round(3) for chosen in experts]
+    return Case(num_experts, experts, weights, rng.uniform(1, 2, num_experts) if gains else np.ones(num_experts))
 
 
 def choices(num_tokens: int, num_experts: int, k: int, seed: int) -> torch.Tensor:
@@ -199,6 +213,7 @@ class Misuse(ValueError):
     """A call of one of part c's tools that makes no sense. Its words alone are told, without a traceback."""
 
 
+EXCHANGES = 8  # calls of `exchange` in one layer, for which room is left on the wire: two are enough
 _comparing: list[int] = []  # bytes that this rank has sent in `exchange` to compare tables: they are not the learner's
 
 
@@ -232,10 +247,17 @@ def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
     return library.exchange(rows, table.tolist())
 
 
-def check_all_counts(function: Callable, world_size: int, num_experts: int) -> None:
-    """Check that `function(rank, world_size, mine)` gives the counts of all ranks: int [world_size, num_experts]."""
+def check_all_counts(function: Callable, world_size: int, num_experts: int, seed: int | None = None) -> None:
+    """Check that `function(rank, world_size, mine)` gives the counts of all ranks: int [world_size, num_experts].
+
+    `seed`: counts are at random then, and too large to be sent in fewer bytes.
+    """
     want = 100 * np.arange(world_size)[:, None] + np.arange(num_experts) + 1
-    for rank, got in enumerate(_run(function, world_size, _all_counts_on_rank, function, want)):
+    if seed is not None:
+        want = np.random.default_rng(seed).integers(2**40, 2**50, want.shape)
+    kind = np.ndarray | str
+    everyone = _run(function, world_size, _all_counts_on_rank, function, ranks.PerRank(want), kind=kind)
+    for rank, got in enumerate(everyone):
         who = f"{function.__name__} with {world_size} ranks: rank {rank} returns"
         if isinstance(got, str):
             raise NotYet(f"{who} a value of type {got}; a tensor is wanted")
@@ -246,18 +268,37 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int) -> N
             owner = [r for r in range(world_size) if np.array_equal(got[row], want[r])]
             what = f"those of rank {owner[0]}" if owner else brief(got[row].tolist())
             raise NotYet(f"{who} in row {row} {what}; there belong the counts of rank {row}")
+    if seed is not None:
+        witnessed(everyone, (world_size - 1) * want.nbytes)
 
 
-def _all_counts_on_rank(rank: int, world_size: int, function: Callable, counts: np.ndarray) -> np.ndarray | str:
-    given = function(rank, world_size, torch.tensor(counts[rank]))
+def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np.ndarray) -> np.ndarray | str:
+    """Runs beside the learner's code, and only observes."""
+    given = function(rank, world_size, torch.tensor(mine))
     return _array(given) if isinstance(given, torch.Tensor | np.ndarray | list) else type(given).__name__
 
 
+class Own(NamedTuple):
+    """What a rank knows of a `Case`: the number of its first token, their width, and its own part of all else."""
+
+    first: int
+    width: int
+    num_experts: int
+    experts: np.ndarray
+    weights: np.ndarray
+    gains: np.ndarray
+
+
+def _own(case: Case, rank: int) -> Own:
+    gains = case.gains[rank * case.share : (rank + 1) * case.share]
+    return Own(int(case.first[rank]), case.width, case.num_experts, case.experts[rank], case.weights[rank], gains)
+
+
 class Outcome(NamedTuple):
-    """What a rank did. `result`: array, or the name of its type. `faults`: what experts were wrongly asked."""
+    """What a rank did. `result`: array, or the name of its type. `asked`: each expert that was asked, with what."""
 
     result: np.ndarray | str
-    faults: list[str]
+    asked: list[tuple[int, np.ndarray]]
     num_bytes: int
 
 
@@ -268,52 +309,63 @@ def check_layer(function: Callable, case: Case) -> None:
     experts int64 [tokens, k], weights float64 [tokens, k], `answer(expert, rows)` asks an expert of this rank.
     """
     world_size = len(case.experts)
-    outcomes = _run(function, world_size, _layer_on_rank, function, case)
+    parts = ranks.PerRank(_own(case, rank) for rank in range(world_size))
+    outcomes = _run(function, world_size, _layer_on_rank, function, parts, kind=Outcome)
     told = f"with {world_size} ranks and {case.num_experts} experts"
-    if faults := [fault for outcome in outcomes for fault in outcome.faults]:
-        raise NotYet(f"{told}, {faults[0]}")
+    for rank, outcome in enumerate(outcomes):
+        for expert, rows in outcome.asked:
+            if fault := _wrongly_asked(case, rank, expert, rows):
+                raise NotYet(f"{told}, {fault}")
     for rank, outcome in enumerate(outcomes):
         got, want = outcome.result, (len(case.experts[rank]), case.width)
         if isinstance(got, str):
             raise NotYet(f"{told}, rank {rank} returns a value of type {got}; a tensor is wanted")
         if got.shape != want:
             raise NotYet(f"{told}, rank {rank} returns a tensor of shape {list(got.shape)}; wanted is {list(want)}")
-        for index, row in enumerate(got):
+        for index, row in enumerate(got / np.tile(case.gains, case.width // case.num_experts)):
             if fault := _fault_of(row, rank, index, case):
                 raise NotYet(f"{told}, token {index} of rank {rank} {fault}")
-    share, itemsize = case.num_experts // world_size, 8
-    chosen = [np.bincount(experts.flatten() // share, minlength=world_size) for experts in case.experts]
+    itemsize = 8
+    chosen = [np.bincount(experts.flatten() // case.share, minlength=world_size) for experts in case.experts]
+    tables = 6 * itemsize * world_size * (world_size + case.num_experts)  # a few numbers about what travels
+    in_all = 0
     for rank, outcome in enumerate(outcomes):
         most = max(chosen[rank].sum(), sum(row[rank] for row in chosen))
-        tables = 6 * itemsize * world_size * (world_size + case.num_experts)  # a few numbers about what travels
         allowed = 2 * int(most) * case.width * itemsize + tables
         if outcome.num_bytes > allowed:
             raise NotYet(
                 f"{told}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and the answers back have "
                 f"at most {allowed:,}"
             )
+        in_all += allowed + EXCHANGES * itemsize * world_size**2 * (world_size - 1)  # to compare the tables
+    homes = [[set(row) - {rank} for row in experts // case.share] for rank, experts in enumerate(case.experts)]
+    away = sum(len(home) for of_a_rank in homes for home in of_a_rank)  # to each other rank once, and back
+    witnessed(outcomes, 2 * away * case.width * itemsize / 2, in_all, messages=2 * EXCHANGES * world_size**2)  # as fp32
 
 
-def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any) -> list[Any]:
+def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any) -> list[Any]:
     try:
-        return ranks.run(on_rank, world_size, *args, timeout=practice.PATIENCE, backend="gloo")
+        everyone = ranks.run(on_rank, world_size, *args, timeout=practice.PATIENCE, backend="gloo")
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet, or calls what is not written yet") from None
         misuse = re.search(rf"{Misuse.__name__}: (.*)", str(error))
         raise NotYet(f"{function.__name__} with {world_size} ranks: {misuse[1] if misuse else error}") from None
+    return reported(everyone, world_size, kind)
 
 
-def _layer_on_rank(rank: int, world_size: int, function: Callable, case: Case) -> Outcome:
-    numbers = torch.arange(case.first[rank], case.first[rank + 1])
-    tokens = torch.zeros(len(numbers), case.width, dtype=torch.float64)
-    tokens[torch.arange(len(numbers)), numbers * case.num_experts] = 1
-    experts, weights = torch.tensor(case.experts[rank]), torch.tensor(case.weights[rank])
-    desk = _Desk(rank, world_size, case)
+def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> Outcome:
+    """Runs beside the learner's code, and only observes."""
+    at = torch.arange(len(own.experts))
+    tokens = torch.zeros(len(at), own.width, dtype=torch.float64)
+    tokens[at, (own.first + at) * own.num_experts] = 1
+    desk = _Desk(rank, own)
     with BytesSent() as sent, _without_the_layer():
-        given = function(rank, world_size, tokens, experts, weights, case.num_experts, desk.answer)
+        given = function(
+            rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, desk.answer
+        )
     result = _array(given) if isinstance(given, torch.Tensor | np.ndarray) else type(given).__name__
-    return Outcome(result, desk.faults, sent.total + sent.payloads.total() - sum(_comparing))
+    return Outcome(result, desk.asked, sent.total + sent.payloads.total() - sum(_comparing))
 
 
 @contextlib.contextmanager
@@ -332,42 +384,48 @@ def _without_the_layer() -> Iterator[None]:
 
 
 class _Desk:
-    """Where a rank asks its experts. What is asked wrongly is noted, and answered all the same: nobody must wait."""
+    """Where a rank asks its experts. It notes what is asked, and answers in any case: nobody must wait."""
 
-    def __init__(self, rank: int, world_size: int, case: Case):
-        share = case.num_experts // world_size
-        self.rank, self.case, self.mine = rank, case, range(rank * share, (rank + 1) * share)
-        self.faults: list[str] = []
+    def __init__(self, rank: int, own: Own):
+        self.own, self.first = own, rank * len(own.gains)
+        self.asked: list[tuple[int, np.ndarray]] = []
 
     def answer(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
         """What expert number `expert`, among those of all ranks, answers to `rows`: [n, width]."""
         expert = int(expert)
-        if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != self.case.width:
-            raise Misuse(f"answer(expert, rows) takes rows [n, {self.case.width}], not {_what(rows)}")
-        if expert not in self.mine:
-            home = expert // len(self.mine)
-            there = f"it lives on rank {home}" if 0 <= expert < self.case.num_experts else "there is none"
-            self.faults.append(
-                f"rank {self.rank} asks expert {expert}, but {there}; rank {self.rank} has {_range(self.mine)}"
-            )
-        for row in rows.detach().numpy():
-            if fault := self._misplaced(row, expert):
-                self.faults.append(f"expert {expert} is given {fault}")
-        return rows.roll(expert, dims=1)
+        if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != self.own.width:
+            raise Misuse(f"answer(expert, rows) takes rows [n, {self.own.width}], not {_what(rows)}")
+        self.asked.append((expert, rows.detach().numpy().copy()))
+        mine = 0 <= expert - self.first < len(self.own.gains)
+        return rows.roll(expert, dims=1) * (self.own.gains[expert - self.first] if mine else 1)
 
-    def _misplaced(self, row: np.ndarray, expert: int) -> str | None:
-        """What is wrong with this row, for this expert; None if it is a token that has chosen it."""
-        (at,) = np.flatnonzero(row)[:1] if row.any() else (None,)
-        if at is None:
-            return "a row of zeros, where a token is wanted"
-        number, moved = divmod(int(at), self.case.num_experts)
-        rank, index = self.case.owner(number)
-        if moved or np.count_nonzero(row) > 1 or row[at] != 1:
-            return f"not token {index} of rank {rank} as it was: send tokens as they are, and weigh the answers at home"
-        chosen = self.case.experts[rank][index].tolist()
-        if expert not in chosen:
-            return f"token {index} of rank {rank}, which has chosen {_experts(chosen)}"
-        return None
+
+def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str | None:
+    """What is wrong with these rows for this expert, asked by this rank; None if they are tokens that chose it."""
+    mine = range(rank * case.share, (rank + 1) * case.share)
+    if expert not in mine:
+        home = expert // case.share
+        there = f"it lives on rank {home}" if 0 <= expert < case.num_experts else "there is none"
+        return f"rank {rank} asks expert {expert}, but {there}; rank {rank} has {_range(mine)}"
+    for row in rows:
+        if fault := _misplaced(case, row, expert):
+            return f"expert {expert} is given {fault}"
+    return None
+
+
+def _misplaced(case: Case, row: np.ndarray, expert: int) -> str | None:
+    """What is wrong with this row, for this expert; None if it is a token that has chosen it."""
+    (at,) = np.flatnonzero(row)[:1] if row.any() else (None,)
+    if at is None:
+        return "a row of zeros, where a token is wanted"
+    number, moved = divmod(int(at), case.num_experts)
+    rank, index = case.owner(number)
+    if moved or np.count_nonzero(row) > 1 or row[at] != 1:
+        return f"not token {index} of rank {rank} as it was: send tokens as they are, and weigh the answers at home"
+    chosen = case.experts[rank][index].tolist()
+    if expert not in chosen:
+        return f"token {index} of rank {rank}, which has chosen {_experts(chosen)}"
+    return None
 
 
 def _fault_of(row: np.ndarray, rank: int, index: int, case: Case) -> str | None:

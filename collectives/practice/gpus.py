@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from .. import bandwidth, nccl_log
 from ..price import algbw, busbw
-from . import NotYet, answer, brief, call_in_words, check_formula, number_of, run_on_ranks
+from ..ranks import PerRank
+from . import NotYet, answer, brief, call_in_words, check_formula, number_of, run_on_ranks, witnessed
 
 _FOLDER = Path(__file__).with_name("nccl")
 SOURCES = {
@@ -538,21 +539,35 @@ PLACES = [(0, 0, 1, 2, 2), (0, 1, 1, 2, 2), (1, 1, 2, 4, 4), (1, 3, 2, 4, 1), (0
 
 
 class Averaged(NamedTuple):
-    """What a rank returned, as numbers, or words on its type; where it lies; and whether its input is as it was."""
+    """What a rank returned, as an array, or words on its type; where it lies; and whether its input is as it was."""
 
-    numbers: list[float] | str
+    numbers: np.ndarray | str
     device: str
     kept: bool
 
 
-def check_average(function: Callable, world_size: int) -> None:
-    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and would be sent from `device`."""
-    _check_device(function)
-    _check_averages(run_on_ranks(_average, world_size, function, "cpu"))
+MANY = 100_000  # numbers on a rank: enough to see from outside that they are sent
 
 
-def _check_device(function: Callable) -> None:
-    """Check that what is all-reduced lies on the device asked for; "meta", which has no memory, stands for a GPU."""
+def check_average(function: Callable, world_size: int, seed: int | None = None) -> None:
+    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and would be sent from `device`.
+
+    `seed`: of many numbers at random.
+    """
+    reduced = reduced_on(function)
+    if reduced and reduced[0] != "meta":
+        raise NotYet(
+            f"{function.__name__}(numbers, device) all-reduces a tensor on the {reduced[0]}, wherever `device` is; "
+            "NCCL moves only what lies on a GPU: numbers.to(device)"
+        )
+    _check_averages(function, world_size, "cpu", seed)
+
+
+def reduced_on(function: Callable) -> list[str]:
+    """Where what is all-reduced lies, if "meta", which has no memory, is asked for: it stands for a GPU.
+
+    Runs where the learner's code does.
+    """
     reduced: list[str] = []
 
     def noted(tensor: torch.Tensor, *_: Any, **__: Any) -> None:
@@ -565,15 +580,12 @@ def _check_device(function: Callable) -> None:
             function(torch.ones(2), "meta")
     finally:
         dist.all_reduce, dist.get_world_size = real
-    if reduced and reduced[0] != "meta":
-        raise NotYet(
-            f"{function.__name__}(numbers, device) all-reduces a tensor on the {reduced[0]}, wherever `device` is; "
-            "NCCL moves only what lies on a GPU: numbers.to(device)"
-        )
+    return reduced
 
 
-def _average(rank: int, world_size: int, function: Callable, device: str) -> Averaged:
-    numbers = torch.tensor([1.0, 2.0]) * 10.0**rank
+def _average(rank: int, world_size: int, function: Callable, device: str, own: np.ndarray) -> Averaged:
+    """Runs beside the learner's code, and only observes."""
+    numbers = torch.tensor(own)
     before = numbers.clone()
     if dist.get_backend() == "nccl":
         device = f"cuda:{torch.cuda.current_device()}"
@@ -583,13 +595,17 @@ def _average(rank: int, world_size: int, function: Callable, device: str) -> Ave
         raise NotYet(f"{function.__name__} is not written yet") from None
     if not isinstance(given, torch.Tensor):
         return Averaged(f"a value of type {type(given).__name__}", "", True)
-    return Averaged(given.detach().flatten().tolist(), given.device.type, torch.equal(numbers, before))
+    return Averaged(given.detach().cpu().flatten().float().numpy(), given.device.type, torch.equal(numbers, before))
 
 
-def _check_averages(everyone: list[Averaged]) -> None:
-    world_size = len(everyone)
-    total = sum(10.0**rank for rank in range(world_size))
-    mean = total / world_size
+def _check_averages(function: Callable, world_size: int, device: str, seed: int | None = None, **named: Any) -> None:
+    """Run it on ranks, and check what each returns."""
+    if seed is None:
+        every = np.multiply.outer(10.0 ** np.arange(world_size), [1.0, 2.0]).astype(np.float32)
+    else:
+        every = np.random.default_rng(seed).standard_normal((world_size, MANY), dtype=np.float32)
+    total, mean = every.sum(axis=0), every.mean(axis=0)
+    everyone = run_on_ranks(_average, world_size, function, device, PerRank(every), kind=Averaged, **named)
     for rank, (numbers, device, kept) in enumerate(everyone):
         who = f"with {world_size} rank{'s' * (world_size > 1)}, rank {rank}"
         if isinstance(numbers, str):
@@ -597,19 +613,20 @@ def _check_averages(everyone: list[Averaged]) -> None:
         if not _close(numbers, mean):
             slips = {
                 "that is the sum": total,
-                "that is what it had itself": 10.0**rank,
+                "that is what it had itself": every[rank],
                 "divided twice": mean / world_size,
             }
             why = next((f": {words}" for words, number in slips.items() if _close(numbers, number)), "")
-            raise NotYet(f"{who} returns {numbers}; the mean is {[mean, 2 * mean]}{why}")
+            raise NotYet(f"{who} returns {brief(numbers.tolist())}; the mean is {brief(mean.tolist())}{why}")
         if device != "cpu":
             raise NotYet(f"{who} returns a tensor on the {device}; bring it back: .cpu()")
         if not kept:
             raise NotYet(f"{who}: the numbers that it was given are changed, in place; on the CPU .to() copies nothing")
+    witnessed(everyone, (world_size - 1) * every[0].nbytes)  # half of what an all-reduce sends, as if in 16 bits
 
 
-def _close(numbers: list[float], want: float) -> bool:
-    return len(numbers) == 2 and all(abs(n - times * want) <= 1e-5 * want for times, n in enumerate(numbers, 1))
+def _close(numbers: np.ndarray, want: np.ndarray) -> bool:
+    return numbers.shape == want.shape and np.allclose(numbers, want, rtol=1e-5, atol=1e-5)
 
 
 def num_gpus() -> int:
@@ -623,5 +640,5 @@ def check_on_gpus(function: Callable) -> None:
     if not found:
         print("blocked: no GPU on this machine, so nothing was run over NCCL. That is no mistake of yours.")
         return
-    _check_averages(run_on_ranks(_average, found, function, "cuda", backend="nccl", timeout=120.0))
+    _check_averages(function, found, "cuda", backend="nccl", timeout=120.0)
     print(f"right, over NCCL on {found} GPU{'s' * (found > 1)}")

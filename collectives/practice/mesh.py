@@ -16,15 +16,30 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from .. import topology
+from ..ranks import PerRank
 from ..topology import Link
 from ..training import mesh as library
 from ..training.mesh import Mesh
-from . import LibraryUsed, NotYet, Row, answer, brief, check_formula, check_rows, counted, number_of, run_on_ranks
+from . import (
+    LibraryUsed,
+    NotYet,
+    Row,
+    answer,
+    brief,
+    check_formula,
+    check_rows,
+    counted,
+    number_of,
+    own_answer,
+    run_on_ranks,
+    witnessed,
+)
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
 Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
@@ -51,8 +66,7 @@ def without_the_library() -> Iterator[None]:
 def _asked(function: Callable, *args: Any) -> tuple[str, Any]:
     """The call in words, in full, and what it returns."""
     call = f"{function.__name__}({', '.join(map(repr, args))})"
-    with without_the_library():
-        return call, answer(_on_copies(function), *args, call=call)
+    return call, own_answer(__name__, function, *copy.deepcopy(args), call=call)
 
 
 def _on_copies(function: Callable) -> Callable:
@@ -177,10 +191,17 @@ def groups_of(sizes: Sizes) -> dict[str, list[list[int]]]:
 # Part b: a real mesh
 
 
-class _Named(NamedTuple):
+class Named(NamedTuple):
     """What stands for a process group while the calls are only noted down. `ranks`: sorted; () for all."""
 
     ranks: tuple[int, ...]
+
+
+class Calls(NamedTuple):
+    """The groups that a learner's function asks for, in order, and what it returns."""
+
+    made: list[tuple[int, ...]]
+    returned: Any
 
 
 def check_calls(function: Callable, sizes: Sizes) -> None:
@@ -200,7 +221,7 @@ def check_calls(function: Callable, sizes: Sizes) -> None:
         for axis in sizes:
             want = next(tuple(group) for group in groups[axis] if rank in group)
             got = given[axis]
-            if not isinstance(got, _Named):
+            if not isinstance(got, Named):
                 what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
                 raise NotYet(f"{call}: its {axis!r} is {what}; what dist.new_group has returned is wanted")
             if got.ranks != want:
@@ -217,21 +238,36 @@ def check_calls(function: Callable, sizes: Sizes) -> None:
             )
 
 
-def _noted(function: Callable, groups: Groups, rank: int, call: str) -> tuple[list[tuple[int, ...]], Any]:
-    """The groups that a learner's function asks for, in order, and what it returns; nothing is really made."""
+def _noted(function: Callable, groups: Groups, rank: int, call: str) -> Calls:
+    """What a learner's function asks for, and returns."""
+
+    def called(groups: Groups, rank: int) -> Calls:
+        return noted(function, groups, rank)
+
+    called.__name__ = function.__name__
+    calls = answer(called, copy.deepcopy(groups), rank, call=call)
+    if not isinstance(calls, Calls):
+        raise NotYet(f"{call} cannot be called with a stand-in for dist.new_group")
+    if calls.returned is None:
+        raise NotYet(f"{call} returns None; is its `return` missing?")
+    return calls
+
+
+def noted(function: Callable, groups: Groups, rank: int) -> Calls:
+    """Call a learner's function where no rank is real, and nothing is made. Runs where the learner's code does."""
     made: list[tuple[int, ...]] = []
 
     def new_group(
         ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
-    ) -> _Named:
+    ) -> Named:
         group = tuple(sorted(ranks or ()))  # torch sorts them, too
         made.extend([] if use_local_synchronization else [group])  # such a call is the group's alone
-        return _Named(group)
+        return Named(group)
 
     world_size = sum(map(len, next(iter(groups.values()))))
     asked = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
     with _stand_ins(function, new_group=new_group, **asked):
-        return made, answer(_on_copies(function), groups, rank, call=call)
+        return Calls(made, function(groups, rank))
 
 
 @contextlib.contextmanager
@@ -261,24 +297,51 @@ def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
     return tuple(map(str, next(pair for pair in pairs if pair[0] != pair[1])))
 
 
-def check_groups_on_ranks(function: Callable, sizes: Sizes) -> None:
+MANY = 20_000  # numbers on a rank: enough to see from outside that they are sent
+
+
+def _numbers(world_size: int, seed: int | None) -> np.ndarray:
+    """What the ranks have: float64 [world_size, 2], whose digits tell who is in a sum; with a seed, many at random."""
+    if seed is not None:
+        return np.random.default_rng(seed).standard_normal((world_size, MANY))
+    return np.multiply.outer(10.0 ** np.arange(world_size), [1.0, 2.0])
+
+
+def _close(got: np.ndarray, want: np.ndarray) -> bool:
+    return got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def _least_along(groups: Groups, axes: Iterable[str], num_bytes: int) -> int:
+    """Bytes that go over the wire in an all-reduce along each of these axes, at least: half of what fp64 needs."""
+    return sum((len(group) - 1) * num_bytes for axis in axes for group in groups[axis])
+
+
+def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
     """Check the groups that `function(groups, rank)` makes on real ranks: an all-reduce along each axis."""
     check_calls(function, sizes)
     groups = groups_of(sizes)
-    sums = run_on_ranks(_sums_along, math.prod(sizes.values()), function, groups)
-    for rank, by_axis in enumerate(sums):
-        for axis, total in by_axis.items():
+    numbers = _numbers(math.prod(sizes.values()), seed)
+    given = function, groups, PerRank(numbers)
+    everyone = run_on_ranks(_sums_along, len(numbers), *given, kind=dict[str, np.ndarray])
+    for rank, by_axis in enumerate(everyone):
+        for axis in sizes:
             want = next(group for group in groups[axis] if rank in group)
-            if members(total) != want:
-                raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {members(total)}; it is to add {want}")
+            total = by_axis.get(axis)
+            if total is None or not _close(total, numbers[want].sum(axis=0)):
+                added = "other numbers" if total is None or seed is not None else members(total[0])
+                raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {added}; it is to add {want}")
+    witnessed(everyone, _least_along(groups, sizes, numbers[0].nbytes))
 
 
-def _sums_along(rank: int, world_size: int, function: Callable, groups: Groups) -> dict[str, float]:
+def _sums_along(
+    rank: int, world_size: int, function: Callable, groups: Groups, own: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Runs beside the learner's code, and only observes."""
     made, sums = function(copy.deepcopy(groups), rank), {}
     for axis in groups:
-        total = torch.tensor([10.0**rank], dtype=torch.float64)
+        total = torch.tensor(own)
         dist.all_reduce(total, group=made[axis])
-        sums[axis] = total.item()
+        sums[axis] = total.numpy()
     return sums
 
 
@@ -288,33 +351,35 @@ def members(total: float) -> list[int]:
 
 
 class Reduced(NamedTuple):
-    """What a rank returned, numbers [2] each, or words on what it returned instead. `kept`: its input, as it was."""
+    """What a rank returned, as arrays, or words on what it returned instead. `kept`: its input, as it was."""
 
-    output: list[float] | str
-    gradient: list[float] | str
+    output: np.ndarray | str
+    gradient: np.ndarray | str
     kept: bool
 
 
-def check_reduced(function: Callable, sizes: Sizes) -> None:
+def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
     """Check on real ranks that `function(terms, gradient, groups)` sums along "tp" and takes the mean along "dp"."""
     groups = groups_of(sizes)
-    everyone = run_on_ranks(_reduced, math.prod(sizes.values()), function, groups)
+    numbers = _numbers(math.prod(sizes.values()), seed)
+    everyone = run_on_ranks(_reduced, len(numbers), function, groups, PerRank(numbers), kind=Reduced)
     for rank, seen in enumerate(everyone):
         own = {axis: next(group for group in groups[axis] if rank in group) for axis in groups}
         who = f"on a mesh {dict(sizes)}, rank {rank}"
-        _check_reduced(who, "the output", seen.output, own, "tp", False)
-        _check_reduced(who, "the gradient", seen.gradient, own, "dp", True)
+        total, mean = numbers[own["tp"]].sum(axis=0), numbers[own["dp"]].mean(axis=0)
+        _check_reduced(who, "the output", seen.output, total, f"sum over {own['tp']}, along 'tp'")
+        _check_reduced(who, "the gradient", seen.gradient, mean, f"mean over {own['dp']}, along 'dp'")
         if not seen.kept:
             raise NotYet(f"{who}: what it was given is changed, in place; all-reduce a clone()")
+    witnessed(everyone, _least_along(groups, ("tp", "dp"), numbers[0].nbytes))
 
 
-def _check_reduced(who: str, what: str, got: Any, own: Mapping[str, list[int]], axis: str, mean: bool) -> None:
+def _check_reduced(who: str, what: str, got: np.ndarray | str, want: np.ndarray, words: str) -> None:
     if isinstance(got, str):
         raise NotYet(f"{who} returns {got} for {what}; return a tensor like the one given")
-    want = sum(10.0**rank for rank in own[axis]) / (len(own[axis]) if mean else 1)
-    if all(math.isclose(number, want * times) for times, number in enumerate(got, 1)):
+    if _close(got, want):
         return
-    wanted = f"it is to be the {'mean' if mean else 'sum'} over {own[axis]}, along {axis!r}"
+    wanted = f"it is to be the {words}"
     for count, word in ((1, "sum"), *((n, f"sum divided by {n}") for n in range(2, 17))):
         total = got[0] * count
         if total >= 1 and math.isclose(total, round(total)) and math.isclose(got[1], 2 * got[0]):
@@ -323,17 +388,18 @@ def _check_reduced(who: str, what: str, got: Any, own: Mapping[str, list[int]], 
                 is_own = len(ranks_in) == 1
                 told = "what the rank itself had" if is_own and count == 1 else f"the {word}, over {ranks_in}"
                 raise NotYet(f"{who}: {what} is {told}; {wanted}")
-    raise NotYet(f"{who}: {what} is {got[0]:g}; {wanted}, {want:g}")
+    raise NotYet(f"{who}: {what} is {got[0]:g}; {wanted}, {want[0]:g}")
 
 
-def _reduced(rank: int, world_size: int, function: Callable, groups: Groups) -> Reduced:
+def _reduced(rank: int, world_size: int, function: Callable, groups: Groups, own: np.ndarray) -> Reduced:
+    """Runs beside the learner's code, and only observes."""
     made = {}
     for axis, every in groups.items():
         for ranks in every:
             group = dist.new_group(ranks)
             if rank in ranks:
                 made[axis] = group
-    numbers = torch.tensor([1.0, 2.0], dtype=torch.float64) * 10.0**rank
+    numbers = torch.tensor(own)
     terms, gradient = numbers.clone(), numbers.clone()
     try:
         given = function(terms, gradient, made)
@@ -341,7 +407,8 @@ def _reduced(rank: int, world_size: int, function: Callable, groups: Groups) -> 
         raise NotYet(f"{function.__name__} is not written yet") from None
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise NotYet(f"{function.__name__} returns {_kind(given)}; two tensors are wanted, output and gradient")
-    plain = [each.tolist() if isinstance(each, torch.Tensor) and each.shape == (2,) else _kind(each) for each in given]
+    fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in given]
+    plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(given, fit, strict=True)]
     return Reduced(*plain, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
 
 

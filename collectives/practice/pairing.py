@@ -18,7 +18,7 @@ from ..contracts import ContractError
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
-from . import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, on_ranks, show, steps_of
+from . import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, on_ranks, show, steps_of, witnessed
 
 Table = list[list[int | None]]
 
@@ -232,15 +232,20 @@ def _busiest(step: Step) -> int:
 # Part c: real ranks
 
 
-def check_exchange(function: Callable, world_size: int, num_elements: int) -> None:
+def check_exchange(function: Callable, world_size: int, num_elements: int, seed: int | None = None) -> None:
     """Check that on real ranks `function(rank, world_size, chunks)` returns row s = what rank s had for this rank.
 
     `chunks`: int64 [world_size, num_elements]; each element says whose it is, for whom, and which. Ranks that wait
-    for each other are named.
+    for each other are named. `seed`: all of them at random instead, and then what went over the wire is looked at, too.
     """
     everyone = range(world_size)
-    before = np.array([[_chunk(src, dst, num_elements) for dst in everyone] for src in everyone])
-    for rank, outcome in enumerate(on_ranks(function, before)):
+    if seed is None:
+        before = np.array([[_chunk(src, dst, num_elements) for dst in everyone] for src in everyone])
+    else:
+        before = np.random.default_rng(seed).integers(1, 2**62, (world_size, world_size, num_elements))
+    outcomes = on_ranks(function, before)
+    allowed = (world_size - 1) * before[0, 0].nbytes
+    for rank, outcome in enumerate(outcomes):
         got, want = outcome.returned, before[:, rank]
         who = f"with {world_size} ranks, rank {rank}"
         if isinstance(got, str):
@@ -250,8 +255,10 @@ def check_exchange(function: Callable, world_size: int, num_elements: int) -> No
         if not np.array_equal(got, want):
             raise NotYet(f"{who}: of what it returns, {_wrong_row(got, want, rank)}")
         sent = sum(outcome.bytes_to.values())
-        if sent > (allowed := (world_size - 1) * want[0].nbytes):
+        if sent > allowed:
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
+    if seed is not None:  # numbers that say nothing of themselves cannot be made where they are wanted
+        witnessed(outcomes, world_size * allowed, world_size * allowed, messages=4 * world_size**2)
 
 
 def _chunk(src: int, dst: int, num_elements: int) -> np.ndarray:

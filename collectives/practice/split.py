@@ -8,6 +8,7 @@ forward and backward. Whole numbers tell which ranks' shares are in a sum, and w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,10 +16,11 @@ import numpy as np
 import torch
 
 from ..algorithms import ring
+from ..ranks import PerRank
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words, counted, run_on_ranks, same
+from . import NotYet, answer, brief, call_in_words, counted, run_on_ranks, same, witnessed
 
 # Part a: which collectives
 
@@ -162,68 +164,92 @@ class Gate(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a rank saw: both gates, and how the split MLP's result (and gradients, by name) compare with the dense one.
-
-    `mlp`: {what: (got, want)}.
-    """
+    """What a rank saw: both gates, and the split MLP's output (and gradients), by name."""
 
     f: Gate
     g: Gate
-    mlp: dict[str, tuple[np.ndarray | None, np.ndarray]]
+    mlp: dict[str, np.ndarray | None]
 
 
-SHAPE = 3, 4
-TAGS = np.arange(1.0, 13.0).reshape(SHAPE)
+class Given(NamedTuple):
+    """What the gates are given: `tags` is the same on every rank, and `shares[rank]` a rank's own."""
+
+    tags: np.ndarray
+    shares: np.ndarray
+
+
+SHAPE, LARGE = (3, 4), (300, 400)
 WIDTH, HEADS, HIDDEN, TOKENS = 24, 12, 48, 6
+MANY_TOKENS = 600  # enough to see from outside what is sent
 
 
-def _shares(world_size: int) -> np.ndarray:
-    """Each rank's share, whose digits tell which ranks are in a sum: [world_size, *SHAPE]."""
-    return np.multiply.outer(10.0 ** np.arange(world_size), TAGS)
+def _given(world_size: int, seed: int | None) -> Given:
+    """Without a seed, the digits of a sum tell which ranks' shares are in it; with one, all is large and at random."""
+    if seed is not None:
+        tags, *shares = np.random.default_rng(seed).standard_normal((1 + world_size, *LARGE))
+        return Given(tags, np.stack(shares))
+    tags = np.arange(1.0, 13.0).reshape(SHAPE)
+    return Given(tags, np.multiply.outer(10.0 ** np.arange(world_size), tags))
 
 
-def check_forward(f: Callable, g: Callable, world_size: int) -> None:
-    """Check what f and g return, each by itself and around a split MLP."""
-    shares = _shares(world_size)
-    for rank, seen in enumerate(run_on_ranks(_gates, world_size, f, g, False)):
-        who = f"with {world_size} ranks, on rank {rank}"
-        wanted, slips = {"f": TAGS, "g": shares.sum(axis=0)}, _forward_slips(shares, rank)
-        for name in ("f", "g"):
-            got, want = _output(f"{who} {name}", getattr(seen, name)), wanted[name]
-            if not same(got, want):
-                told = _hint(got, slips[name]) or f"{_numbers(got)}; it is to be {_numbers(want)}"
-                raise NotYet(f"{who} {name} returns {told}")
-        got, want = seen.mlp["output"]
-        if not same(got, want):
-            raise NotYet(f"{who} the split MLP gives {_numbers(got)}; the dense one gives {_numbers(want)}")
-
-
-def check_backward(f: Callable, g: Callable, world_size: int) -> list[Seen]:
-    """Check the gradients that f and g pass back, each by itself and in a split MLP against the dense one."""
-    shares = _shares(world_size)
-    everyone = run_on_ranks(_gates, world_size, f, g, True)
-    for rank, seen in enumerate(everyone):
-        who = f"with {world_size} ranks, on rank {rank}"
-        wanted, slips = {"f": shares.sum(axis=0), "g": TAGS}, _backward_slips(shares, rank)
-        for name in ("f", "g"):
-            _output(f"{who} {name}", getattr(seen, name))
-        for name in ("f", "g"):
-            right = "the output is right, but " if same(*seen.mlp["output"]) else ""
-            what = "the gradient of X" if name == "f" else "the gradient that g passes back"
-            got, want = _gradient(f"{who} {right}{what}", name, getattr(seen, name).gradient), wanted[name]
-            if not same(got, want):
-                told = _hint(got, slips[name]) or f"is {_numbers(got)}; it is to be {_numbers(want)}"
-                raise NotYet(f"{who} {right}{what} {told}")
-    for rank, seen in enumerate(everyone):
-        _check_equal(f"with {world_size} ranks, on rank {rank} of the split MLP", seen.mlp, world_size)
+def _see(f: Callable, g: Callable, world_size: int, backward: bool, seed: int | None) -> list[Seen]:
+    """What all ranks see of both gates, and of an MLP between them."""
+    tags, shares = _given(world_size, seed)
+    parts = [_cut(_dense_mlp(seed or 0)[0], rank, world_size) for rank in range(world_size)]
+    everyone = run_on_ranks(_gates, world_size, f, g, backward, tags, PerRank(shares), PerRank(parts), kind=Seen)
+    whole = _all_reduce_bytes(world_size, tags.size).sum()
+    witnessed(everyone, whole * (1 + backward) / 2)  # half of it, as in fp32
     return everyone
 
 
-def _forward_slips(shares: np.ndarray, rank: int) -> dict[str, dict[str, np.ndarray]]:
+def check_forward(f: Callable, g: Callable, world_size: int, seed: int | None = None) -> None:
+    """Check what f and g return, each by itself and around a split MLP. `seed`: with large inputs, at random."""
+    given, dense = _given(world_size, seed), _dense_mlp(seed or 0)[1]
+    for rank, seen in enumerate(_see(f, g, world_size, False, seed)):
+        who = f"with {world_size} ranks, on rank {rank}"
+        wanted, slips = {"f": given.tags, "g": given.shares.sum(axis=0)}, _forward_slips(given, rank)
+        for name in ("f", "g"):
+            got, want = _output(f"{who} {name}", getattr(seen, name), given), wanted[name]
+            if not same(got, want):
+                told = _hint(got, slips[name]) or f"{_numbers(got)}; it is to be {_numbers(want)}"
+                raise NotYet(f"{who} {name} returns {told}")
+        got, want = seen.mlp["output"], dense["output"]
+        if got is None or got.shape != want.shape or not same(got, want):
+            raise NotYet(f"{who} the split MLP gives {_numbers(got)}; the dense one gives {_numbers(want)}")
+
+
+def check_backward(f: Callable, g: Callable, world_size: int, seed: int | None = None) -> list[Seen]:
+    """Check the gradients that f and g pass back, each by itself and in a split MLP against the dense one."""
+    given, dense = _given(world_size, seed), _dense_mlp(seed or 0)[1]
+    everyone = _see(f, g, world_size, True, seed)
+    for rank, seen in enumerate(everyone):
+        who = f"with {world_size} ranks, on rank {rank}"
+        wanted, slips = {"f": given.shares.sum(axis=0), "g": given.tags}, _backward_slips(given, rank)
+        for name in ("f", "g"):
+            _output(f"{who} {name}", getattr(seen, name), given)
+        for name in ("f", "g"):
+            right = "the output is right, but " if _same(seen.mlp["output"], dense["output"]) else ""
+            what = "the gradient of X" if name == "f" else "the gradient that g passes back"
+            got, want = _gradient(f"{who} {right}{what}", name, getattr(seen, name).gradient), wanted[name]
+            if not _same(got, want):
+                told = _hint(got, slips[name]) or f"is {_numbers(got)}; it is to be {_numbers(want)}"
+                raise NotYet(f"{who} {right}{what} {told}")
+    for rank, seen in enumerate(everyone):
+        pairs = {what: (seen.mlp.get(what), _cut(dense, rank, world_size)[what]) for what in dense}
+        _check_equal(f"with {world_size} ranks, on rank {rank} of the split MLP", pairs, world_size)
+    return everyone
+
+
+def _same(got: np.ndarray | None, want: np.ndarray) -> bool:
+    return got is not None and got.shape == want.shape and same(got, want)
+
+
+def _forward_slips(given: Given, rank: int) -> dict[str, dict[str, np.ndarray]]:
     """What each gate gives for the usual slips, in words."""
+    tags, shares = given
     world_size = len(shares)
     return {
-        "f": {f"{world_size} times X. Every rank has all of X already: what is there to do?": TAGS * world_size},
+        "f": {f"{world_size} times X. Every rank has all of X already: what is there to do?": tags * world_size},
         "g": {
             "this rank's own Y, which lacks the other ranks' terms: they have to be added up": shares[rank],
             "the mean over the ranks; they are terms of a sum": shares.mean(axis=0),
@@ -231,8 +257,9 @@ def _forward_slips(shares: np.ndarray, rank: int) -> dict[str, dict[str, np.ndar
     }
 
 
-def _backward_slips(shares: np.ndarray, rank: int) -> dict[str, dict[str, np.ndarray]]:
+def _backward_slips(given: Given, rank: int) -> dict[str, dict[str, np.ndarray]]:
     """The same for what each gate passes back."""
+    tags, shares = given
     world_size, total = len(shares), shares.sum(axis=0)
     larger, smaller = f"is {world_size} times too large", f"is {world_size} times too small"
     return {
@@ -242,22 +269,22 @@ def _backward_slips(shares: np.ndarray, rank: int) -> dict[str, dict[str, np.nda
             f"{larger}: is it added up twice?": total * world_size,
         },
         "g": {
-            f"{larger}: every rank has the whole gradient of Y, so g must not reduce backward": TAGS * world_size,
-            f"{smaller}: a term of a sum has the gradient of the sum": TAGS / world_size,
+            f"{larger}: every rank has the whole gradient of Y, so g must not reduce backward": tags * world_size,
+            f"{smaller}: a term of a sum has the gradient of the sum": tags / world_size,
         },
     }
 
 
 def _hint(got: np.ndarray, slips: dict[str, np.ndarray]) -> str | None:
-    return next((words for words, value in slips.items() if same(got, value)), None)
+    return next((words for words, value in slips.items() if _same(got, value)), None)
 
 
-def _output(who: str, gate: Gate) -> np.ndarray:
+def _output(who: str, gate: Gate, given: Given) -> np.ndarray:
     """What a gate returned, if that can be compared at all."""
     if isinstance(gate.output, str):
         raise NotYet(f"{who} returns a value of type {gate.output}; return a tensor")
-    if gate.output.shape != SHAPE:
-        raise NotYet(f"{who} returns a tensor of shape {list(gate.output.shape)} for one of {list(SHAPE)}")
+    if gate.output.shape != (shape := given.tags.shape):
+        raise NotYet(f"{who} returns a tensor of shape {list(gate.output.shape)} for one of {list(shape)}")
     return gate.output
 
 
@@ -286,9 +313,11 @@ def _check_equal(who: str, pairs: dict[str, tuple], world_size: int, slips: Iter
         raise NotYet(f"{who} {what} is {_numbers(got)}; of the dense one it is {_numbers(want)}{hint}")
 
 
-def check_care(f: Callable, g: Callable, world_size: int) -> None:
+def check_care(f: Callable, g: Callable, world_size: int, seed: int | None = None) -> None:
     """Check that right gates leave what they are given as it is, and send one all-reduce each way between them."""
-    for rank, seen in enumerate(check_backward(f, g, world_size)):
+    everyone = check_backward(f, g, world_size, seed)
+    each = _all_reduce_bytes(world_size, _given(world_size, seed).tags.size)
+    for rank, seen in enumerate(everyone):
         for name, gate in (("f", seen.f), ("g", seen.g)):
             if not gate.kept:
                 raise NotYet(
@@ -302,9 +331,10 @@ def check_care(f: Callable, g: Callable, world_size: int) -> None:
                     "clone it first"
                 )
             wanted = (0.0, 1.0) if name == "f" else (1.0, 0.0)
-            whole = _all_reduce_bytes(world_size, TAGS.size)[rank]
             for way, got, times in zip(("forward", "backward"), gate.sent, wanted, strict=True):
-                _check_sent(f"with {world_size} ranks, {name} sends on rank {rank} {way}", got, whole, times)
+                _check_sent(f"with {world_size} ranks, {name} sends on rank {rank} {way}", got, each[rank], times)
+    sent = 2 * (each.sum() + _all_reduce_bytes(world_size, TOKENS * WIDTH).sum())  # the MLP's, too
+    witnessed(everyone, sent, sent, messages=16 * world_size**2)
 
 
 def _check_sent(who: str, got: float, whole: float, times: float) -> None:
@@ -333,12 +363,23 @@ def _written(function: Callable, *args: Any, **named: Any) -> Any:
         raise NotYet(f"{code.co_qualname} is not written yet") from None
 
 
-def _gates(rank: int, world_size: int, f: Callable, g: Callable, backward: bool) -> Seen:
-    """What this rank sees of both gates, each by itself, and of an MLP between them."""
-    share = _shares(world_size)[rank]
-    alone = [_gate(gate, world_size, *given, backward) for gate, given in ((f, (TAGS, share)), (g, (share, TAGS)))]
-    fit = all(not isinstance(gate.output, str) and gate.output.shape == SHAPE for gate in alone)
-    return Seen(*alone, _mlp(f, g, backward) if fit else {})
+def _gates(
+    rank: int,
+    world_size: int,
+    f: Callable,
+    g: Callable,
+    backward: bool,
+    tags: np.ndarray,
+    share: np.ndarray,
+    part: dict[str, np.ndarray],
+) -> Seen:
+    """What this rank sees of both gates, each by itself, and of an MLP between them, of which it has a `part`.
+
+    Runs beside the learner's code, and only observes.
+    """
+    alone = [_gate(gate, world_size, *given, backward) for gate, given in ((f, (tags, share)), (g, (share, tags)))]
+    fit = all(not isinstance(gate.output, str) and gate.output.shape == tags.shape for gate in alone)
+    return Seen(*alone, _mlp(f, g, part, backward) if fit else {})
 
 
 def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarray, backward: bool) -> Gate:
@@ -378,33 +419,52 @@ def _sent(sent: BytesSent, world_size: int) -> float:
     return sent.total + inside
 
 
-def _mlp(f: Callable, g: Callable, backward: bool) -> dict[str, tuple]:
-    """The output and the gradients of an MLP that is split between f and g, each beside the dense MLP's."""
-    torch.manual_seed(0)
-    block = transformer.Block(WIDTH, HEADS, HIDDEN).double()
-    dense, part = block.halves[1], tensor_parallel.split(block).halves[1]
-    part.enter, part.leave = f, g
-    whole, mine = (torch.linspace(-2, 2, TOKENS * WIDTH).double().view(TOKENS, WIDTH) for _ in range(2))
-    whole.requires_grad_()
-    mine.requires_grad_()
-    wanted, output = dense(whole), _written(part, mine)
-    pairs = {"output": (_plain(output), _plain(wanted))}
+OF_MLP = {"A": 0, "A's bias": 0, "B": 1}
+"""The weights of an MLP, and the axis along which each is cut."""
+
+
+def _input() -> torch.Tensor:
+    return torch.linspace(-2, 2, TOKENS * WIDTH).double().view(TOKENS, WIDTH)
+
+
+@lru_cache(maxsize=8)
+def _dense_mlp(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The dense MLP: its weights, by name, and its output and gradients."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        dense = transformer.Block(WIDTH, HEADS, HIDDEN).double().halves[1]
+    weights = {name: _plain(weight) for name, weight in zip(OF_MLP, dense.parameters(), strict=True)}
+    return weights, _backpropagated(dense, _input().requires_grad_(), backward=True)
+
+
+def _cut(arrays: dict[str, np.ndarray], rank: int, world_size: int) -> dict[str, np.ndarray]:
+    """A rank's part of the weights of an MLP, or of what is told of it: the rest is whole on every rank."""
+    axes = OF_MLP | {f"the gradient of {name}": axis for name, axis in OF_MLP.items()}
+    return {
+        name: np.split(array, world_size, axes[name])[rank] if name in axes else array for name, array in arrays.items()
+    }
+
+
+def _mlp(f: Callable, g: Callable, part: dict[str, np.ndarray], backward: bool) -> dict[str, np.ndarray | None]:
+    """The output, and the gradients, of an MLP that is split between f and g."""
+    mlp = transformer.MLP(WIDTH, len(part["A"])).double()
+    with torch.no_grad():
+        for own, weight in zip(mlp.parameters(), part.values(), strict=True):
+            own.copy_(torch.from_numpy(weight))
+    mlp.enter, mlp.leave = f, g
+    return _backpropagated(mlp, _input().requires_grad_(), backward)
+
+
+def _backpropagated(mlp: transformer.MLP, x: torch.Tensor, backward: bool) -> dict[str, np.ndarray | None]:
+    """The output of an MLP; and the gradients of a sum in which every token counts differently."""
+    output = _written(mlp, x)
+    told = {"output": _plain(output)}
     if backward and output.requires_grad:
         weights = torch.arange(1.0, TOKENS + 1).double()[:, None]
-        (wanted * weights).sum().backward()
         _written((output * weights).sum().backward)
-        pairs["the gradient of X"] = _plain(mine.grad), _plain(whole.grad)
-        tensors = zip(part.parameters(), dense.parameters(), strict=True)
-        for name, (got, want) in zip(("A", "A's bias", "B"), tensors, strict=True):
-            pairs[f"the gradient of {name}"] = _plain(got.grad), _plain(_cut_like(want.grad, got))
-    return pairs
-
-
-def _cut_like(dense: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """This rank's slice of a dense gradient, along the axis on which `part` is shorter."""
-    axis = next(axis for axis in range(dense.dim()) if dense.shape[axis] != part.shape[axis])
-    rank = torch.distributed.get_rank()
-    return dense.narrow(axis, rank * part.shape[axis], part.shape[axis])
+        told["the gradient of X"] = _plain(x.grad)
+        told |= {f"the gradient of {name}": _plain(w.grad) for name, w in zip(OF_MLP, mlp.parameters(), strict=True)}
+    return told
 
 
 def _plain(tensor: torch.Tensor | None) -> np.ndarray | None:
@@ -558,77 +618,115 @@ def _heads(numbers: list[int], head_size: int) -> str:
 
 
 class Attended(NamedTuple):
-    """What a rank saw of split attention: `pairs` {what: (got, want)}, and the bytes sent forward and backward.
+    """What a rank saw of split attention: the output, and the gradients, by name, and the bytes sent each way.
 
-    `slips`: what, words on what went wrong, and the value that they explain.
+    `detached`: whether gradients were wanted, and the output does not lead back to anything.
     """
 
-    pairs: dict[str, tuple[np.ndarray | None, np.ndarray]]
-    sent: tuple[float, float]
-    slips: list[tuple[str, str, np.ndarray]]
+    told: dict[str, np.ndarray | None]
+    sent: tuple[float, float] = (0.0, 0.0)
+    detached: bool = False
 
 
-def check_attention(function: Callable, world_size: int, backward: bool = False, head_size: int = 2) -> list[Attended]:
+def check_attention(
+    function: Callable,
+    world_size: int,
+    backward: bool = False,
+    head_size: int = 2,
+    seed: int | None = None,
+) -> list[Attended]:
     """Check that `function(x, part, head_size, f, g)` on real ranks gives what dense attention gives.
 
-    With `backward`, its gradients too: of X, and of every weight in the part.
+    With `backward`, its gradients too: of X, and of every weight in the part. `seed`: with many tokens, at random.
     """
-    everyone = run_on_ranks(_attention, world_size, function, head_size, backward)
+    num_heads, tokens = WIDTH // head_size, TOKENS if seed is None else MANY_TOKENS
+    x, dense, want = _truth(head_size, seed)
+    parts = [part_of(dense, num_heads, rank, world_size) for rank in range(world_size)]
+    parts = [{name: tensor.clone() for name, tensor in part.items()} for part in parts]  # no view of the whole
+    everyone = run_on_ranks(_attention, world_size, function, head_size, backward, x, PerRank(parts), kind=Attended)
     for rank, seen in enumerate(everyone):
-        _check_equal(f"with {world_size} ranks, on rank {rank}", seen.pairs, world_size, seen.slips)
+        who, mine = f"with {world_size} ranks, on rank {rank}", part_of(want, num_heads, rank, world_size)
+        slips = _output_slips(x, parts[rank], want["output"], dense["out_bias"], head_size, world_size)
+        _check_equal(who, {"the output": (seen.told.get("the output"), _plain(want["output"]))}, world_size, slips)
+        if not backward:
+            continue
+        if seen.detached:
+            raise NotYet("what attention returns does not lead back to X and the weights: is something detached?")
+        pairs = {"the gradient of X": _plain(want["x"])}
+        pairs |= {f"the gradient of {name!r}": _plain(mine[name]) for name in parts[rank]}
+        words = "it is only this rank's share: does X pass through f, for queries, keys and values?"
+        slips = [("the gradient of X", words, _share(x, parts[rank], head_size))]
+        _check_equal(who, {what: (seen.told.get(what), right) for what, right in pairs.items()}, world_size, slips)
+    witnessed(everyone, _all_reduce_bytes(world_size, tokens * WIDTH).sum() * (1 + backward) / 2)  # as in fp32
     return everyone
 
 
-def check_one_all_reduce(function: Callable, world_size: int) -> None:
+def check_one_all_reduce(function: Callable, world_size: int, seed: int | None = None) -> None:
     """Check that right attention sends one all-reduce forward and one backward."""
-    whole = _all_reduce_bytes(world_size, TOKENS * WIDTH)
-    for rank, seen in enumerate(check_attention(function, world_size, backward=True)):
+    everyone = check_attention(function, world_size, backward=True, seed=seed)
+    whole = _all_reduce_bytes(world_size, (TOKENS if seed is None else MANY_TOKENS) * WIDTH)
+    for rank, seen in enumerate(everyone):
         for way, got in zip(("forward", "backward"), seen.sent, strict=True):
             _check_sent(f"with {world_size} ranks, attention sends on rank {rank} {way}", got, whole[rank], 1.0)
+    witnessed(everyone, 2 * whole.sum(), 2 * whole.sum(), messages=8 * world_size**2)
 
 
-def _attention(rank: int, world_size: int, function: Callable, head_size: int, backward: bool) -> Attended:
-    num_heads = WIDTH // head_size
-    dense = _random_attention()
-    part = {
-        name: tensor.clone().requires_grad_() for name, tensor in part_of(dense, num_heads, rank, world_size).items()
-    }
-    x = torch.linspace(-2, 2, TOKENS * WIDTH).double().view(TOKENS, WIDTH).cos().requires_grad_()
-    weights = torch.arange(1.0, TOKENS + 1).double()[:, None]
-    wanted, want = _dense(x.detach(), dense, num_heads, weights)
+def _attention(
+    rank: int, world_size: int, function: Callable, head_size: int, backward: bool, x: torch.Tensor, part: Weights
+) -> Attended:
+    """Runs beside the learner's code, and only observes."""
+    x = x.clone().requires_grad_()
+    part = {name: tensor.clone().requires_grad_() for name, tensor in part.items()}
     with BytesSent() as forward:
         given = _written(function, x, dict(part), head_size, tensor_parallel.f, tensor_parallel.g)
     if not isinstance(given, torch.Tensor):
         raise NotYet(f"{function.__name__} returns a value of type {type(given).__name__}; return the tensor Y")
-    pairs = {"the output": (_plain(given), _plain(wanted))}
-    bias, own, right = (_plain(tensor) for tensor in (dense["out_bias"], _own(x, part, head_size), wanted))
+    told = {"the output": _plain(given)}
+    if not backward or given.shape != x.shape or not given.requires_grad:
+        return Attended(told, detached=not given.requires_grad)
+    with BytesSent() as back:
+        (given * _weights(x)).sum().backward()
+    told["the gradient of X"] = _plain(x.grad)
+    told |= {f"the gradient of {name!r}": _plain(part[name].grad) for name in part}
+    return Attended(told, (_sent(forward, world_size), _sent(back, world_size)))
+
+
+def _weights(x: torch.Tensor) -> torch.Tensor:
+    """How much each token counts in the sum that is differentiated."""
+    return torch.arange(1.0, len(x) + 1).double()[:, None]
+
+
+def _output_slips(
+    x: torch.Tensor, part: Weights, want: torch.Tensor, bias: torch.Tensor, head_size: int, world_size: int
+) -> list[tuple[str, str, np.ndarray]]:
+    """What goes wrong in attention, and the output that comes of it."""
+    bias, own, right = _plain(bias), _plain(_own(x, part, head_size)), _plain(want)
     exchanged = _plain(_own(world_size * x, part, head_size)) + bias
     twice = (
         f"the bias of the second matrix is in it {world_size} times. It is added before g, on every rank: add it after"
     )
-    slips = [
-        ("the output", twice, right + (world_size - 1) * bias),
-        ("the output", "the bias of the second matrix is missing", right - bias),
-        ("the output", "these are this rank's heads alone: where is g?", own),
-        ("the output", "these are this rank's heads alone: where is g?", own + bias),
-        ("the output", "X is added up over the ranks, and Y is not: are f and g exchanged?", exchanged),
-    ]
-    if not backward or given.shape != wanted.shape or not same(*pairs["the output"]):
-        return Attended(pairs, (0, 0), slips)
-    if not given.requires_grad:
-        raise NotYet("what attention returns does not lead back to X and the weights: is something detached?")
-    with BytesSent() as back:
-        (given * weights).sum().backward()
-    pairs["the gradient of X"] = _plain(x.grad), _plain(want.pop("x"))
-    mine = part_of(want, num_heads, rank, world_size)
-    pairs |= {f"the gradient of {name!r}": (_plain(part[name].grad), _plain(mine[name])) for name in part}
-    words = "it is only this rank's share: does X pass through f, for queries, keys and values?"
-    slips.append(("the gradient of X", words, _share(x, part, head_size, weights)))
-    return Attended(pairs, (_sent(forward, world_size), _sent(back, world_size)), slips)
+    slips = {
+        twice: [right + (world_size - 1) * bias],
+        "the bias of the second matrix is missing": [right - bias],
+        "these are this rank's heads alone: where is g?": [own, own + bias],
+        "X is added up over the ranks, and Y is not: are f and g exchanged?": [exchanged],
+    }
+    return [("the output", words, value) for words, values in slips.items() for value in values]
 
 
-def _random_attention() -> Weights:
-    generator = torch.Generator().manual_seed(0)
+@lru_cache(maxsize=8)
+def _truth(head_size: int, seed: int | None) -> tuple[torch.Tensor, Weights, Weights]:
+    """X, the weights of dense attention, and what comes of them: the output, and gradients by name, of X as "x"."""
+    if seed is None:
+        x = torch.linspace(-2, 2, TOKENS * WIDTH).double().view(TOKENS, WIDTH).cos()
+    else:
+        x = torch.randn(MANY_TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    dense = _random_attention(seed or 0)
+    return x, dense, _dense(x, dense, WIDTH // head_size)
+
+
+def _random_attention(seed: int) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
     shapes = {"qkv": (3 * WIDTH, WIDTH), "qkv_bias": (3 * WIDTH,), "out": (WIDTH, WIDTH), "out_bias": (WIDTH,)}
     return {
         name: torch.randn(shape, generator=generator, dtype=torch.float64) / WIDTH**0.5
@@ -636,8 +734,8 @@ def _random_attention() -> Weights:
     }
 
 
-def _dense(x: torch.Tensor, dense: Weights, num_heads: int, weights: torch.Tensor) -> tuple[torch.Tensor, Weights]:
-    """The library's dense attention with these weights: its output, and the gradients by name, that of X as "x"."""
+def _dense(x: torch.Tensor, dense: Weights, num_heads: int) -> Weights:
+    """The library's dense attention with these weights: its "output", and the gradients by name, that of X as "x"."""
     attention = transformer.Attention(WIDTH, num_heads).double()
     rows = zip(dense["qkv"].chunk(3), dense["qkv_bias"].chunk(3), strict=True)
     with torch.no_grad():
@@ -647,8 +745,9 @@ def _dense(x: torch.Tensor, dense: Weights, num_heads: int, weights: torch.Tenso
         attention.second.weight.copy_(dense["out"])
     x, bias = x.clone().requires_grad_(), dense["out_bias"].clone().requires_grad_()
     output = attention(x) + bias
-    (output * weights).sum().backward()
-    return output.detach(), {
+    (output * _weights(x)).sum().backward()
+    return {
+        "output": output.detach(),
         "x": x.grad,
         "qkv": torch.cat([linear.weight.grad for linear in attention.first]),
         "qkv_bias": torch.cat([linear.bias.grad for linear in attention.first]),
@@ -663,8 +762,8 @@ def _own(x: torch.Tensor, part: Weights, head_size: int) -> torch.Tensor:
     return attend(*projected.chunk(3, dim=1), head_size) @ part["out"].detach().T
 
 
-def _share(x: torch.Tensor, part: Weights, head_size: int, weights: torch.Tensor) -> np.ndarray:
+def _share(x: torch.Tensor, part: Weights, head_size: int) -> np.ndarray:
     """What a rank's heads contribute to the gradient of X."""
     x = x.detach().clone().requires_grad_()
-    (_own(x, part, head_size) * weights).sum().backward()
+    (_own(x, part, head_size) * _weights(x)).sum().backward()
     return _plain(x.grad)

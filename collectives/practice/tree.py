@@ -13,7 +13,7 @@ from ..algorithms import tree
 from ..contracts import Contract, ranks_in_words
 from ..draw import draw
 from ..schedule import REDUCE, Schedule, Transfer
-from . import NotYet, Outcome, call_in_words, check_kept, on_ranks, same, show, steps_of
+from . import NotYet, Outcome, call_in_words, check_kept, on_ranks, same, show, steps_of, witnessed, witnessed_sums
 
 # Schedules
 
@@ -107,7 +107,8 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             f"{stuck}\n  Does every receive have its sender, and every send its receiver? Here {there}."
         ) from None
     root, total = outcomes[0], buffers.sum(axis=0)
-    if same(root.buffer, total):
+    if root.buffer.shape == total.shape and same(root.buffer, total):
+        witnessed_sums(outcomes, buffers)
         return outcomes
     who = f"with {len(buffers)} ranks and {len(total)} elements, rank 0"
     if not isinstance(root.returned, str) and root.returned.shape == total.shape and same(root.returned, total):
@@ -146,6 +147,8 @@ def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
             )
     parents = {rank: next(iter(outcome.bytes_to)) for rank, outcome in enumerate(outcomes) if rank}
     messages = earliest(parents)
+    if len(messages) != len(parents):
+        raise NotYet(f"with {world_size} ranks, not every rank's sum finds its way to rank 0")
     steps = [[t for at, t in messages if at == step] for step in range(1 + max((at for at, _ in messages), default=-1))]
     enough = len(list(tree.reduce(world_size)))
     if len(steps) > enough:
@@ -155,6 +158,7 @@ def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
             f"with {world_size} ranks the sum is right, but rank 0 has it only after {len(steps)} messages, one after "
             f"the other; {enough} are enough (chunk:from→to, as early as can be: {' | '.join(map(str, schedule))})"
         )
+    witnessed(outcomes, (world_size - 1) * one_buffer, (world_size - 1) * one_buffer, messages=world_size)
 
 
 def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer]]:

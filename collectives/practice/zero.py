@@ -1,28 +1,32 @@
 """Checks of exercise 09: a rank's shard, its update in mixed precision, and the step of ZeRO-2 on real ranks.
 
-The truth in part c is a DDP that trains the same model on the same ranks, just before the learner's step does: every
-rank all-reduces all gradients and updates everything, by the same arithmetic. So the two agree to the bit.
+The truth in part c is a DDP that trains the same model on the same batches: every rank all-reduces all gradients and
+updates everything, by the same arithmetic. So the two agree to the bit. It is computed in the process of the check,
+for all ranks together; the ranks themselves, where the learner's code runs, only tell what they see.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..algorithms import ring
-from ..execute import execute, scratch
+from ..execute import scratch, view
 from ..held import BytesHeld
+from ..ranks import PerRank
+from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words, run_on_ranks
+from . import NotYet, answer, brief, call_in_words, counted, run_on_ranks, witnessed
 
 STEPS = 2
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
@@ -267,13 +271,14 @@ def _numbers(tensor: torch.Tensor) -> str:
 class Task(NamedTuple):
     """What is trained: `tiny.model(depth, width)`, with `micro` backward passes before each of `STEPS` steps.
 
-    `watched`: whether memory is watched, which takes as long as all the rest.
+    `watched`: whether memory is watched, which takes as long as all the rest. `seed`: of the model and of the batches.
     """
 
     width: int = tiny.WIDTH
     depth: int = 4
     micro: int = 1
     watched: bool = False
+    seed: int = 0
 
 
 class Trained(NamedTuple):
@@ -297,11 +302,18 @@ class Trained(NamedTuple):
 
 
 Outcome = tuple[Trained, Trained]  # DDP's and the learner's
+Batch = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
 
 
 def check_step(arrived: Callable, step: Callable, world_size: int, **task: int) -> list[Outcome]:
     """Check that on real ranks the learner's step computes what DDP's does, to the bit; return what each rank saw."""
-    outcomes = _on_ranks(arrived, step, world_size, Task(**task))
+    return _check_step(arrived, step, world_size, Task(**task))[0]
+
+
+def _check_step(arrived: Callable, step: Callable, world_size: int, task: Task) -> tuple[list[Outcome], list[Trained]]:
+    """The same; and what the ranks have told, as `ranks.run` returned it."""
+    everyone = _on_ranks(arrived, step, world_size, task)
+    outcomes = list(zip(_ddp(world_size, task._replace(watched=False)), everyone, strict=True))
     for number in range(STEPS):
         for check in (_check_sums, _check_parameters):
             for rank, (ddp, mine) in enumerate(outcomes):
@@ -311,7 +323,8 @@ def check_step(arrived: Callable, step: Callable, world_size: int, **task: int) 
             if got != want:
                 where = f"with {world_size} ranks, the loss of backward pass {number} on rank {rank}"
                 raise NotYet(f"{where} is {got:.6g}; DDP's is {want:.6g}")
-    return outcomes
+    witnessed(everyone, sum(sum(ddp.sent) for ddp, _ in outcomes) / task.micro)  # once a step, whatever the way
+    return outcomes, everyone
 
 
 def _check_sums(where: str, number: int, rank: int, world_size: int, ddp: Trained, mine: Trained) -> None:
@@ -381,7 +394,10 @@ def _pieces(shard: int, size: int, *flats: np.ndarray) -> list[np.ndarray]:
 
 
 def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
-    """Check that a right step keeps a rank's shard of the gradients alone, and never more than one unit's in full."""
+    """Check that a right step keeps a rank's shard of the gradients alone, and never more than one unit's in full.
+
+    What a rank holds it tells itself, beside the learner's code: nothing that is seen from outside could contradict it.
+    """
     outcomes = check_step(arrived, step, world_size, watched=True, **task)
     units = _unit_sizes(Task(**task))
     sizes = [memory.shard_size(sum(unit), world_size) * world_size for unit in units]
@@ -409,7 +425,8 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int
 
 def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
     """Check that with a right step every rank sends the very bytes that it sends for DDP."""
-    for rank, (ddp, mine) in enumerate(check_step(arrived, step, world_size, **task)):
+    outcomes, everyone = _check_step(arrived, step, world_size, Task(**task))
+    for rank, (ddp, mine) in enumerate(outcomes):
         for number, (want, got) in enumerate(zip(ddp.sent, mine.sent, strict=True)):
             if got == want:
                 continue
@@ -420,6 +437,9 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: in
                 f"with {world_size} ranks, rank {rank} sends {got / want:.3g} times what DDP sends, {got:,} bytes in "
                 f"step {number} instead of {want:,}{hint}"
             )
+    sent = sum(sum(ddp.sent) for ddp, _ in outcomes)
+    pieces = sum(map(len, _unit_sizes(Task(**task))))  # some may send every tensor by itself
+    witnessed(everyone, sent, sent, messages=2 * STEPS * pieces * world_size * (world_size - 1))
 
 
 def _unit_sizes(task: Task) -> list[list[int]]:
@@ -427,76 +447,129 @@ def _unit_sizes(task: Task) -> list[list[int]]:
     return [[tensor.numel() for tensor in block.parameters()] for block in tiny.model(task.depth, task.width)]
 
 
-def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Outcome]:
-    """Train by DDP and by the learner's step on real ranks."""
-    outcomes = run_on_ranks(_on_rank, world_size, arrived, step, task)
-    for rank, (_, mine) in enumerate(outcomes):
+def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Trained]:
+    """Train by the learner's step on real ranks."""
+    batches = PerRank([_batches(rank, world_size, task) for rank in range(world_size)])
+    everyone = run_on_ranks(_train, world_size, arrived, step, task, batches, kind=Trained)
+    for rank, mine in enumerate(everyone):
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
             raise NotYet(
                 f"rank {rank} calls the library's own {names}, whose bytes cannot be counted here; use "
                 "execute(ring.reduce_scatter(world_size), ...) and execute(ring.all_gather(world_size), ...)"
             )
-    return outcomes
+    return everyone
 
 
-def _on_rank(rank: int, world_size: int, arrived: Callable, step: Callable, task: Task) -> Outcome:
-    ddp = _train(rank, world_size, _all_reduced, _updated_whole, task._replace(watched=False), owned=slice(None))
-    return ddp, _train(rank, world_size, arrived, step, task)
+def _batches(rank: int, world_size: int, task: Task) -> list[Batch]:
+    """A rank's batches, one for each backward pass."""
+    numbers = range(task.seed, task.seed + STEPS * task.micro)
+    return [tiny.batch(number, rank, world_size, width=task.width, dtype=torch.bfloat16) for number in numbers]
 
 
-def _all_reduced(rank: int, world_size: int, unit: Unit, tensor: torch.Tensor) -> None:
-    """What DDP does when a gradient arrives: a complete unit is all-reduced, and all of it is kept."""
-    if unit.collect(tensor):
-        unit.own = unit.gradients.clone() if unit.reduced is None else unit.own + unit.gradients
-        execute(ring.all_reduce(world_size), unit.gradients)
-        unit.reduced = unit.gradients if unit.reduced is None else unit.reduced + unit.gradients
-        unit.gradients = None
+def _model(task: Task) -> torch.nn.Sequential:
+    return tiny.model(task.depth, task.width, dtype=torch.bfloat16, seed=task.seed)
 
 
-def _updated_whole(rank: int, world_size: int, units: list[Unit], update: Callable) -> None:
-    """DDP's step: every rank updates everything."""
-    for unit in units:
-        unit.parameters.copy_(update(unit.state, unit.reduced, world_size))
-        unit.reduced = None
+def _seen() -> Trained:
+    return Trained([], [], [], [], [], [], [], [])
 
 
-def _train(
-    rank: int, world_size: int, arrived: Callable, step: Callable, task: Task, owned: slice | None = None
-) -> Trained:
-    """Train for `STEPS` steps by these two functions. `owned`: what each rank updates, if not its shard."""
-    model = tiny.model(task.depth, task.width, dtype=torch.bfloat16)
+@lru_cache(maxsize=64)  # a class is graded by the same checks
+def _ddp(world_size: int, task: Task) -> list[Trained]:
+    """What each rank sees when DDP trains: every complete unit is all-reduced, and updated everywhere."""
+    models = [_model(task) for _ in range(world_size)]
+    everyone = [[Unit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
+    for units in everyone:
+        for unit in units:
+            unit.state, unit.own = _new_state(unit.parameters.clone()), None
+            for tensor in unit.tensors:
+                tensor.register_post_accumulate_grad_hook(partial(_written, unit.collect))
+    seen = [_seen() for _ in everyone]
+    batches = [iter(_batches(rank, world_size, task)) for rank in range(world_size)]
+    schedule = ring.all_reduce(world_size)
+    sizes = [len(unit.parameters) for unit in everyone[0]]
+    with _one_thread():
+        for _ in range(STEPS):
+            for _ in range(task.micro):
+                for rank, model in enumerate(models):
+                    seen[rank].losses.append(_backward(model, *next(batches[rank])))
+                for same in zip(*everyone, strict=True):  # one unit, on every rank
+                    for unit in same:
+                        unit.own = unit.gradients.clone() if unit.own is None else unit.own + unit.gradients
+                    _carry_out(schedule, [unit.gradients for unit in same])
+                    for unit in same:
+                        unit.reduced = unit.gradients if unit.reduced is None else unit.reduced + unit.gradients
+                        unit.gradients = None
+            for rank, (units, told) in enumerate(zip(everyone, seen, strict=True)):
+                told.sums.append({number: _plain(unit.reduced) for number, unit in enumerate(units)})
+                told.own.append({number: _plain(unit.own) for number, unit in enumerate(units)})
+                for unit in units:
+                    unit.parameters.copy_(adam(unit.state, unit.reduced, world_size))
+                    unit.reduced = unit.own = None
+                _note_parameters(told, units)
+                told.sent.append(task.micro * sum(int(counted(schedule, size, 2).bytes_sent[rank]) for size in sizes))
+    return seen
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """In here torch computes as it does on a rank, to the bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _carry_out(schedule: Schedule, buffers: list[torch.Tensor]) -> None:
+    """What `execute` would do on all ranks, in this process."""
+    bounds = schedule.bounds(len(buffers[0])).tolist()
+    for step in schedule:
+        arriving = [(t, view(buffers[t.src], bounds, t.chunk, t.count).clone()) for t in step]
+        for transfer, chunk in arriving:
+            place = view(buffers[transfer.dst], bounds, transfer.lands, transfer.count)
+            place.add_(chunk) if transfer.combine == REDUCE else place.copy_(chunk)
+
+
+def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: Task, batches: list[Batch]) -> Trained:
+    """Train for `STEPS` steps by these two functions. Runs beside the learner's code, and only observes."""
+    model = _model(task)
     units = [Unit(module, rank, world_size) for module in model]
     for unit in units:
-        unit.state = _new_state(unit.parameters[owned or unit.mine].clone())
+        unit.state = _new_state(unit.parameters[unit.mine].clone())
         for tensor in unit.tensors:
             tensor.register_post_accumulate_grad_hook(partial(_written, arrived, rank, world_size, unit))
-    seen, batch = Trained([], [], [], [], [], [], [], []), []
+    seen, left = _seen(), iter(batches)
     held = BytesHeld(
         lambda: {
             "gradients": _gradients(units),
-            "known": [*batch, *_known(units), scratch(0, like=units[0].parameters)],  # `execute` keeps its scratch area
+            # all batches are known, also those that have been used, and the scratch area that `execute` keeps
+            "known": [*chain(*batches), *_known(units), scratch(0, like=units[0].parameters)],
         }
     )
     with held if task.watched else contextlib.nullcontext():
-        for number in range(STEPS):
+        for _ in range(STEPS):
             seen.sums.append({})
-            seen.own.append({})
             sent = BytesSent()
-            for part in range(task.micro):
-                data = task.micro * number + part
-                batch[:] = tiny.batch(data, rank, world_size, width=task.width, dtype=torch.bfloat16)
+            for _ in range(task.micro):
                 with sent:
-                    seen.losses.append(_backward(model, *batch))
+                    seen.losses.append(_backward(model, *next(left)))
             # what is no parameter, no state and no batch by now can only be gradients, wherever they are kept
             seen.rest.append(held.now["gradients"] + held.now["other"])
             with sent:
                 _written(step, rank, world_size, units, partial(_update, units, seen, rank))
             seen.sent.append(sent.total)
             seen.collectives.extend(set(sent.collectives) - set(seen.collectives))
-            seen.parameters.append([np.concatenate([_plain(tensor) for tensor in unit.tensors]) for unit in units])
-            seen.flat.append([_plain(unit.parameters) for unit in units])
+            _note_parameters(seen, units)
     return seen._replace(peak=held.most.get("gradients", 0))
+
+
+def _note_parameters(seen: Trained, units: list[Unit]) -> None:
+    """Note down what the layers have, and what `unit.parameters` holds."""
+    seen.parameters.append([np.concatenate([_plain(tensor) for tensor in unit.tensors]) for unit in units])
+    seen.flat.append([_plain(unit.parameters) for unit in units])
 
 
 def _backward(model: torch.nn.Module, *batch: torch.Tensor) -> float:
@@ -531,8 +604,6 @@ def _update(
     if number in seen.sums[-1]:
         raise NotYet(f"rank {rank} calls update twice for unit {number} in one step")
     seen.sums[-1][number] = _plain(summed)
-    if hasattr(units[number], "own"):
-        seen.own[-1][number] = _plain(units[number].own)
     return adam(state, summed, world_size)
 
 

@@ -1,0 +1,272 @@
+"""What runs in a sandbox to prove that it contains: it tries what a hostile submission would, and tells what worked.
+
+`prove` starts it, with the baits that it is to reach for. A line of its answer is a fault of the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import multiprocessing.forkserver
+import os
+import platform
+import resource
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+MARK = "neighbour"  # the name of what a neighbour leaves in its scratch, and of its socket
+PACKET, ALG, VSOCK = 17, 38, 40  # families of sockets
+_CALLS = {  # numbers of system calls for which the C library has no function
+    "x86_64": dict(clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, io_uring_setup=425),
+    "aarch64": dict(clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, io_uring_setup=425),
+}
+_NEW_NS, _NEW_USER, _SEIZE = 0x20000, 0x10000000, 0x4206
+
+
+def serve(connection: socket.socket) -> None:
+    """Do what the one message asks for, and answer with the list of what it could do and should not have."""
+    asked = json.loads(connection.recv(65536))
+    faults = list(_ROLES[asked["role"]](asked))
+    connection.sendall(json.dumps(faults).encode() + b"\n")
+    connection.recv(1)  # until the outside hangs up, or ends it all
+
+
+def _neighbour(asked: dict[str, Any]) -> Iterator[str]:
+    """Leave something that another sandbox could find."""
+    for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
+        with open(f"{folder}/{MARK}", "w") as file:
+            file.write("a secret")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{MARK}")
+    listener.listen()
+    _kept.append(listener)
+    yield from ()
+
+
+_kept: list[Any] = []  # until the sandbox ends
+
+
+def _intruder(asked: dict[str, Any]) -> Iterator[str]:
+    """Look around, then try everything that costs nothing."""
+    yield from _status()
+    yield from _surroundings(asked)
+    yield from _limits(asked["limits"])
+    yield from _scratch(asked["limits"]["scratch"])
+    for words, attempt in (
+        *((f"can read {path}", _reading(path)) for path in asked["files"]),
+        *((f"can connect to {address!r}", _connecting(address)) for address in asked["addresses"]),
+        *((f"can find {MARK} of another sandbox in {folder}", _reading(f"{folder}/{MARK}"))
+          for folder in ("/tmp", "/dev/shm", os.environ["HOME"])),
+        ("can connect to a socket of another sandbox", _connecting(f"\0{MARK}")),
+        ("can read the memory of its init", _reading("/proc/1/mem")),
+        ("can read the environment of its init", _reading("/proc/1/environ")),
+        *((f"can change {path}", _changing(path)) for path in asked["read_only"]),
+        ("can become root", lambda: os.setuid(0)),
+        ("can give itself other groups", lambda: os.setgroups([0])),
+        *((f"can call {name}", attempt) for name, attempt in _forbidden_calls()),
+    ):  # fmt: skip
+        try:
+            attempt()
+        except (OSError, ValueError):
+            continue
+        yield words
+    with contextlib.suppress(PermissionError):
+        os.kill(1, signal.SIGKILL)  # if that works, nobody answers any more
+    _leave_daemon()
+
+
+def _reading(path: str) -> Callable[[], Any]:
+    def read() -> None:
+        with open(path, "rb") as file:
+            file.read(1)
+
+    return read
+
+
+def _connecting(address: Any) -> Callable[[], Any]:
+    def connect() -> None:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        with socket.socket(family) as sender:
+            sender.settimeout(0.2)
+            sender.connect(address if isinstance(address, str) else tuple(address))
+
+    return connect
+
+
+def _changing(path: str) -> Callable[[], Any]:
+    def change() -> None:
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise PermissionError
+        # else it is for no other reason than whose it is that it cannot be changed, if it cannot
+
+    return change
+
+
+def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Calls that the filter has to answer with ENOSYS: whatever else comes back, they have come to the kernel."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def calling(function: Any, *arguments: Any) -> Callable[[], Any]:
+        def call() -> None:
+            if function(*arguments) == -1 and ctypes.get_errno() == errno.ENOSYS:
+                raise OSError(errno.ENOSYS, "refused")
+
+        return call
+
+    numbers = _CALLS.get(platform.machine(), {})
+    if "clone" in numbers:
+        yield "clone with a user namespace", lambda: _clone(libc, numbers["clone"])
+    for name, arguments in {
+        "keyctl": (0, ctypes.c_int(-3), 1),
+        "perf_event_open": (None, 0, -1, -1, 0),
+        "bpf": (0, None, 0),
+        "userfaultfd": (0,),
+        "io_uring_setup": (1, ctypes.create_string_buffer(120)),
+    }.items():
+        if name in numbers:
+            yield name, calling(libc.syscall, ctypes.c_long(numbers[name]), *arguments)
+    for name, family, kind, protocol in (
+        ("packets", PACKET, socket.SOCK_RAW, 0),
+        ("ciphers", ALG, socket.SOCK_SEQPACKET, 0),
+        ("virtual machines", VSOCK, socket.SOCK_STREAM, 0),
+        ("audits", socket.AF_NETLINK, socket.SOCK_RAW, 9),
+    ):
+        yield f"socket for {name}", calling(libc.socket, family, kind, protocol)
+    yield "ptrace", calling(libc.ptrace, _SEIZE, multiprocessing.forkserver._forkserver._forkserver_pid, None, None)
+    yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)
+    yield "personality", calling(libc.personality, 0x0040000)
+    yield "memfd_create", calling(libc.memfd_create, b"hidden", 0)
+    yield "shmget", calling(libc.shmget, 0, 4096, 0o1600)
+    yield "setns", calling(libc.setns, os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC), 0)
+    yield "mount", calling(libc.mount, b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(0), None)
+    yield "umount", calling(libc.umount2, b"/proc", 2)
+    yield "unshare for a user namespace", calling(libc.unshare, _NEW_USER)
+    yield "unshare for a mount namespace", calling(libc.unshare, _NEW_NS)
+    yield "chroot", calling(libc.chroot, b"/tmp")
+
+
+def _clone(libc: ctypes.CDLL, number: int) -> None:
+    pid = libc.syscall(ctypes.c_long(number), ctypes.c_ulong(_NEW_USER | signal.SIGCHLD), None, None, None, None)
+    if pid == 0:
+        os._exit(0)
+    if pid < 0 and ctypes.get_errno() == errno.ENOSYS:
+        raise OSError(errno.ENOSYS, "refused")
+
+
+def _status() -> Iterator[str]:
+    """What the kernel says about this process."""
+    with open("/proc/self/status") as file:
+        known = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        if int(known[name], 16):
+            yield f"has capabilities ({name} {known[name]})"
+    if known["NoNewPrivs"] != "1":
+        yield "may gain privileges by a program's file"
+    if known["Seccomp"] != "2":
+        yield "runs without a filter of system calls"
+    if 0 in (os.getuid(), os.getgid(), os.geteuid(), os.getegid()):
+        yield "runs as root"
+    with open("/proc/sys/user/max_user_namespaces") as file:
+        if int(file.read()) != 0:
+            yield "may make user namespaces, but for the filter of system calls"
+
+
+def _surroundings(asked: dict[str, Any]) -> Iterator[str]:
+    for name in sorted(set(os.environ) - set(asked["environment"])):
+        yield f"sees the environment variable {name}"
+    devices = [name for _, name in socket.if_nameindex() if name != "lo"]
+    if devices:
+        yield f"sees the network devices {', '.join(devices)}"
+    family = {1, os.getpid(), multiprocessing.forkserver._forkserver._forkserver_pid}
+    if others := sorted({int(name) for name in os.listdir("/proc") if name.isdigit()} - family):
+        yield f"sees {len(others)} processes that are not its own"
+    sockets = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            mode = os.fstat(int(name)).st_mode
+        except OSError:
+            continue  # the descriptor by which the folder was read
+        sockets += stat.S_ISSOCK(mode)
+        if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and int(name) < 3):
+            yield f"has inherited an open file ({os.readlink(f'/proc/self/fd/{name}')})"
+    if sockets != 1:
+        yield f"has {sockets} sockets, not one"
+
+
+def _limits(limits: dict[str, int]) -> Iterator[str]:
+    for name, most in (
+        ("CPU", limits["cpu_seconds"] + 1),
+        ("NPROC", limits["processes"]),
+        ("NOFILE", limits["open_files"]),
+        ("FSIZE", limits["scratch"]),
+        ("STACK", limits["stack"]),
+        ("CORE", 0),
+        ("MSGQUEUE", 0),
+    ):
+        _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+        if hard == resource.RLIM_INFINITY or hard > most:
+            yield f"has RLIMIT_{name} at {hard}, not {most}"
+
+
+def _scratch(most: int) -> Iterator[str]:
+    """Fill the scratch, in all of its places and with files each smaller than the limit."""
+    written = []
+    for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
+        try:
+            with open(f"{folder}/filling", "wb", buffering=0) as file:
+                written.append(file.write(bytes(most * 2 // 3)))
+        except OSError:
+            pass
+    if sum(written) > most:
+        yield f"can write {sum(written)} bytes to its scratch, not {most}"
+    for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
+        if os.path.exists(f"{folder}/filling"):
+            os.unlink(f"{folder}/filling")
+
+
+def _leave_daemon() -> None:
+    """Leave a process that is nobody's child, in a session of its own, and ignores what would end it."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
+
+
+def _glutton(asked: dict[str, Any]) -> Iterator[str]:
+    """Take twice as much memory as there may be, in two processes; whoever asked sees whether it gets an answer."""
+    most = asked["limits"]["memory"]
+    os.fork()
+    for _ in range(4):
+        part = mmap.mmap(-1, most // 4)
+        _kept.append(part)
+        part[:: mmap.PAGESIZE] = b"x" * (most // 4 // mmap.PAGESIZE)
+        time.sleep(0.02)
+    time.sleep(1)  # in which it is to be ended
+    yield from ()
+
+
+def _breeder(asked: dict[str, Any]) -> Iterator[str]:
+    """Start twice as many processes as there may be; whoever asked sees whether it gets an answer."""
+    for _ in range(2 * asked["limits"]["processes"]):
+        try:
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        except OSError:
+            break
+    time.sleep(2)  # in which it is to be ended, for having tried
+    yield from ()
+
+
+_ROLES = dict(neighbour=_neighbour, intruder=_intruder, glutton=_glutton, breeder=_breeder)

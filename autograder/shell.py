@@ -1,0 +1,187 @@
+"""An IPython shell without a kernel: it runs a notebook's cells, and what they show comes back as outputs, bounded."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.text import LSString, SList
+
+MAX_TEXT = 100_000  # characters of one output, as much as a reader will ever look at
+MAX_OUTPUTS = 200  # of one cell
+MAX_MIME = 4_000_000  # characters of one picture
+
+os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+
+class Recorder:
+    """What a cell shows, in order, in a notebook's format."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict] = []
+        self.room = MAX_TEXT
+
+    def write(self, name: str, text: str) -> None:
+        """Add to what is printed on stdout or stderr; what is too much is cut off, and said to be."""
+        if self.room <= 0 or not text:
+            return
+        if len(text) > self.room:
+            text = text[: self.room] + "\n[cut off: too much output]\n"
+        self.room -= len(text)
+        last = self.outputs[-1] if self.outputs else {}
+        if last.get("output_type") == "stream" and last["name"] == name:
+            last["text"] += text
+        else:
+            self.add({"output_type": "stream", "name": name, "text": text})
+
+    def show(self, kind: str, data: dict, metadata: dict | None, count: int | None = None) -> None:
+        """Add a display or the value of a last expression."""
+        data = {mime: text for mime, text in data.items() if len(str(text)) <= MAX_MIME}
+        output = {"output_type": kind, "data": data, "metadata": metadata or {}}
+        self.add(output | ({"execution_count": count} if kind == "execute_result" else {}))
+
+    def add(self, output: dict) -> None:
+        if len(self.outputs) < MAX_OUTPUTS:
+            self.outputs.append(output)
+
+    def error(self, name: str, words: str, traceback: list[str]) -> None:
+        """Add an error, for which there is always room."""
+        lines = "\n".join(traceback)[-MAX_TEXT:].split("\n")
+        output = {"output_type": "error", "ename": name[:200], "evalue": words[:MAX_TEXT], "traceback": lines}
+        self.outputs = [*self.outputs[: MAX_OUTPUTS - 1], output]
+
+
+class _Stream(io.TextIOBase):
+    """A stdout or stderr that writes into the shell's recorder."""
+
+    encoding = "utf-8"
+
+    def __init__(self, shell: Shell, name: str):
+        self.shell, self.name = shell, name
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.shell.recorder.write(self.name, text)
+        return len(text)
+
+
+class _Publisher(DisplayPublisher):
+    def publish(self, data: dict, metadata: dict | None = None, **_: Any) -> None:
+        self.shell.recorder.show("display_data", data, metadata)
+
+
+class _Hook(DisplayHook):
+    """What happens with the value of a cell's last expression."""
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, data: dict, metadata: dict | None = None) -> None:
+        self.shell.recorder.show("execute_result", data, metadata, self.shell.execution_count)
+
+    def finish_displayhook(self) -> None:
+        pass
+
+
+class Shell(InteractiveShell):
+    """A shell whose cells leave their outputs in `recorder`."""
+
+    display_pub_class = _Publisher
+    displayhook_class = _Hook
+
+    def __init__(self, **options: Any):
+        self.recorder = Recorder()
+        super().__init__(**options)
+        self.history_manager.enabled = False
+        self.streams = _Stream(self, "stdout"), _Stream(self, "stderr")
+
+    def init_history(self) -> None:
+        from traitlets.config import Config
+
+        self.config.merge(Config({"HistoryManager": {"enabled": False, "hist_file": ":memory:"}}))
+        super().init_history()
+
+    def system(self, command: str) -> None:
+        """Run a shell's line, as for `!ls`; there is no terminal here."""
+        self.recorder.write("stdout", self._output(self.var_expand(command, depth=1)))
+
+    def getoutput(self, command: str, split: bool = True, depth: int = 0) -> Any:
+        """What a shell's line prints, as for `files = !ls`."""
+        text = self._output(self.var_expand(command, depth=depth + 1))
+        return SList(text.splitlines()) if split else LSString(text)
+
+    def _output(self, command: str) -> str:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(command, shell=True, errors="replace", **streams)
+        self.user_ns["_exit_code"] = done.returncode
+        return done.stdout
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """There is no window to be shown here; a figure is drawn in the notebook."""
+
+    def _showtraceback(self, kind: type, error: BaseException, traceback: list[str]) -> None:
+        lines = traceback if isinstance(traceback, list) else [str(traceback)]
+        self.recorder.error(kind.__name__, str(error), lines)
+
+    def run(self, source: str, name: str) -> list[dict]:
+        """Run a cell; its outputs. `name`: what tracebacks call it."""
+        self.recorder = Recorder()
+        with self.printing():
+            self.run_cell(source, store_history=False, cell_id=name)
+        return self.recorder.outputs
+
+    @contextlib.contextmanager
+    def printing(self) -> Any:
+        """What is printed in here goes into the recorder."""
+        with contextlib.redirect_stdout(self.streams[0]), contextlib.redirect_stderr(self.streams[1]):
+            yield
+
+
+def make_shell() -> Shell:
+    """A new shell whose notebook is the module `__main__`; figures of matplotlib are shown in it, where it is there."""
+    shell = Shell.instance()
+    sys.modules["__main__"] = shell.user_module
+    shell.user_module.__name__ = "__main__"
+    with contextlib.suppress(ImportError):
+        shell.enable_matplotlib("inline")
+    return shell
+
+
+def reseed() -> None:
+    """Give this fork random numbers of its own: numpy's would go on as those of its siblings do."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def lay_out(files: dict[str, bytes]) -> None:
+    """Write the files that belong to the exercise into the folder where this process works."""
+    for name, data in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
+
+
+def names_in(source: str) -> tuple[set[str], set[str]]:
+    """The names that a cell reads, and those that it binds, in it or in its functions."""
+    with contextlib.suppress(SyntaxError):
+        nodes = list(ast.walk(ast.parse(InteractiveShell.instance().transform_cell(source))))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        bound |= {node.name for node in nodes if isinstance(node, definitions)}
+        bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+        return read, bound
+    return set(), set()

@@ -1,0 +1,225 @@
+"""The memory and the processes of a sandbox, counted from outside, all of them together.
+
+By the kernel, in control groups, where whoever grades may make some: as root mostly, and as a user to whom one is
+delegated. Elsewhere by looking often: the sum over the processes of what each has in memory, and the scratch files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOOK_SECONDS = 0.05  # from one look to the next
+_PREFIX = "submission-"
+_numbers = itertools.count()
+
+
+class Groups:
+    """Control groups of one sandbox, under version 1 (one tree a controller) or version 2 (one tree)."""
+
+    def __init__(self, memory: Path, pids: Path):
+        self.memory, self.pids = memory, pids
+        self.folders = list(dict.fromkeys((memory, pids)))
+
+    @classmethod
+    def make(cls, pid: int, memory: int, processes: int) -> Groups | None:
+        """New groups with a process and all that it will start, in which there are at most `memory` bytes and
+        `processes` tasks; None if whoever asks may make none.
+        """
+        parents = _parents()
+        if parents is None:
+            return None
+        name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+        groups = cls(parents[0] / name, parents[1] / name)
+        try:
+            for folder in groups.folders:
+                folder.mkdir()
+            if groups.memory == groups.pids:
+                settings = {"memory.max": memory, "memory.swap.max": 0}
+            else:
+                settings = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
+            (first, most), (swap, none) = settings.items()
+            (groups.memory / first).write_text(str(most))
+            with contextlib.suppress(OSError):  # a kernel that does not count swap has no such file
+                (groups.memory / swap).write_text(str(none))
+            (groups.pids / "pids.max").write_text(str(processes))
+            for folder in groups.folders:
+                (folder / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            groups.remove()
+            return None
+        return groups
+
+    def exceeded(self) -> str | None:
+        """ "memory" or "processes", if the kernel had to refuse one."""
+        events = self.memory / ("memory.events" if self.memory == self.pids else "memory.oom_control")
+        if _count(events, "oom_kill"):
+            return "memory"
+        return "processes" if _count(self.pids / "pids.events", "max") else None
+
+    def remove(self) -> None:
+        """Remove the groups, once the last of their processes is gone."""
+        for folder in self.folders:
+            for _ in range(100):
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:  # the kernel takes a moment after the last process has been reaped
+                    time.sleep(0.005)
+                else:
+                    break
+
+
+def _count(file: Path, name: str) -> int:
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{name} (\d+)$", file.read_text(), re.MULTILINE)
+        return int(found[1]) if found else 0
+    return 0
+
+
+@functools.cache
+def _parents() -> tuple[Path, Path] | None:
+    """The groups under which this process may make others, for memory and for processes; None if there are none."""
+    own = _own_groups()
+    found = [_usable(own[name]) for name in ("memory", "pids") if name in own]
+    if len(found) == 2 and all(found):
+        return found[0], found[1]
+    folder = next((folder for folder in _upwards(own.get("")) if _delegated(folder)), None)
+    return (folder, folder) if folder else None
+
+
+def _own_groups() -> dict[str, tuple[Path, Path]]:
+    """By controller ("" for version 2): where its tree is mounted, and the group in it that this process is in."""
+    mounted = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        root, point = before.split()[3:5]
+        kind, _, options = after.split()
+        for controller in [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []:
+            mounted[controller] = root, Path(point)
+    own = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            if controller in mounted:
+                root, point = mounted[controller]
+                below = os.path.relpath(path, root) if path.startswith(root) else "."
+                own[controller] = point, point / below
+    return own
+
+
+def _usable(place: tuple[Path, Path]) -> Path | None:
+    """The own group if groups can be made below it, or the topmost; None if neither can be written to."""
+    point, own = place
+    return next((folder for folder in (own, point) if os.access(folder, os.W_OK)), None)
+
+
+def _upwards(place: tuple[Path, Path] | None) -> Iterator[Path]:
+    if place:
+        point, own = place
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(point))
+
+
+def _delegated(folder: Path) -> bool:
+    """Whether groups of version 2 made in `folder` count memory and processes, and may be filled from here."""
+    with contextlib.suppress(OSError):
+        passed_on = (folder / "cgroup.subtree_control").read_text().split()
+        return {"memory", "pids"} <= set(passed_on) and os.access(folder / "cgroup.procs", os.W_OK)
+    return False
+
+
+def sweep() -> None:
+    """Remove groups that a grader which was killed has left behind."""
+    for parent in set(_parents() or ()):
+        for folder in parent.glob(f"{_PREFIX}*"):
+            owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+            if not os.path.exists(f"/proc/{owner}"):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+class Watch(threading.Thread):
+    """Looks at a sandbox every `LOOK_SECONDS`, and ends it when it has more than it may. `reason`: what it had."""
+
+    def __init__(self, init: int, end: threading.Event, memory: int, processes: int, groups: Groups | None, kill):
+        super().__init__(name=f"watch of {init}", daemon=True)
+        self.init, self.end, self.memory, self.processes = init, end, memory, processes
+        self.groups, self.kill = groups, kill
+        self.reason: str | None = None
+
+    def run(self) -> None:
+        while not self.end.wait(LOOK_SECONDS):
+            self.look()
+            if self.reason:
+                self.kill()
+                return
+
+    def look(self) -> None:
+        """Note what the sandbox has too much of, if anything."""
+        self.reason = self.reason or (self.groups.exceeded() if self.groups else self._exceeded())
+
+    def _exceeded(self) -> str | None:
+        tree = list(_descendants(self.init))
+        if len(tree) > 1 and sum(tasks for _, tasks in tree) >= self.processes:
+            return "processes"
+        scratch = _scratch(self.init)
+        if scratch + sum(_at_most(pid) for pid, _ in tree) <= self.memory:
+            return None  # which costs 0.1 ms a process; what follows, some milliseconds
+        return "memory" if scratch + sum(_share(pid) for pid, _ in tree) > self.memory else None
+
+
+def _descendants(pid: int) -> Iterator[tuple[int, int]]:
+    """A process and all below it, each with its number of tasks."""
+    children = []
+    with contextlib.suppress(OSError):
+        tasks = os.listdir(f"/proc/{pid}/task")
+        for task in tasks:
+            with contextlib.suppress(OSError):
+                children += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        yield pid, len(tasks)
+    for child in children:
+        yield from _descendants(int(child))
+
+
+def _at_most(pid: int) -> int:
+    """Bytes in memory that a process may have by itself: the ones it shares with its parent are counted again."""
+    with contextlib.suppress(OSError):
+        kinds = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return 1024 * sum(map(int, kinds))
+    return 0
+
+
+def _share(pid: int) -> int:
+    """Bytes in memory that are a process's own, with its share of those that several have."""
+    with contextlib.suppress(OSError):
+        kinds = re.findall(
+            r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE
+        )
+        return 1024 * sum(map(int, kinds))
+    return 0
+
+
+def _scratch(init: int) -> int:
+    """Bytes in the scratch files of a sandbox, deleted ones that are still open among them."""
+    with contextlib.suppress(OSError):
+        files = os.statvfs(f"/proc/{init}/root/tmp")
+        return (files.f_blocks - files.f_bfree) * files.f_frsize
+    return 0
+
+
+def members(namespace: str) -> list[int]:
+    """Processes, as this process sees them, of a namespace of processes, such as "pid:[4026532281]"."""
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                found.append(int(name))
+    return found

@@ -1,0 +1,62 @@
+"""Renews the table of wrong and right answers, book/data/mutants.json, by the tests of the exercises.
+
+    tools/mutants.py            all exercises (minutes: every check that an answer reaches is run)
+    tools/mutants.py 03_ring    only some
+
+The tests compare what they see with this table, and the page "Grading is itself graded" shows it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fingerprint import ROOT
+
+import exercises
+
+TABLE = ROOT / "book" / "data" / "mutants.json"
+TESTS = "wrong_answer_is_refused or right_answer_is_accepted"
+
+
+def main() -> int:
+    """Run the tests, and write the table; return the exit status."""
+    arguments = argparse.ArgumentParser(description="Renew the table of wrong and right answers.")
+    arguments.add_argument("names", nargs="*", metavar="exercise", choices=[[], *exercises.names()])
+    names = arguments.parse_args().names or exercises.names()
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = f"({TESTS}) and ({' or '.join(names)})"
+        command = [sys.executable, "-m", "pytest", "-q", "-k", chosen, *sorted({str(tests_of(name)) for name in names})]
+        if subprocess.run(command, cwd=ROOT, env=os.environ | {"RECORD_MUTANTS": folder}).returncode:
+            print("the table is left as it was: mend what failed first", file=sys.stderr)
+            return 1
+        table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+        table |= {path.stem: rows_of(path) for path in Path(folder).glob("*.jsonl")}
+    table = {name: table[name] for name in exercises.names() if name in table}
+    TABLE.write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    print(f"{TABLE.relative_to(ROOT)}: {sum(len(each['wrong']) for each in table.values())} wrong answers")
+    return 0
+
+
+def tests_of(name: str) -> Path:
+    """Return the file with the tests of an exercise; 03 and 04 share one, with their names in the tests'."""
+    own = ROOT / "tests" / f"test_exercise_{name}.py"
+    return own if own.exists() else ROOT / "tests" / "test_exercises.py"
+
+
+def rows_of(path: Path) -> dict:
+    """Return what the tests have written down of one exercise."""
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = {"points": entries[-1]["points"], "wrong": {}, "right": {}}
+    for entry in entries:
+        if entry["name"] in rows[entry["kind"]]:
+            raise ValueError(f"{path.stem} has two answers with the name {entry['name']!r}: give them different ones")
+        rows[entry["kind"]][entry["name"]] = entry["row"]
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
