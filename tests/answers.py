@@ -1,10 +1,13 @@
 """What the exercises' tests share: answers are run through an exercise's checks, and right ones are made wrong."""
 
+import ast
 import functools
 import sys
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
+
+import observed
 
 from collectives import practice
 
@@ -18,25 +21,51 @@ def cells_of(exercise):
     return tuple(exercises.source(exercise).cells)
 
 
-def verdicts(exercise, answers, parts="abc"):
+@functools.cache
+def points_of(exercise):
+    """{grade_id: points} of the checks of an exercise, in their order; what a person reads is left out."""
+    marked = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and is_check(cell)]
+    return {cell.id: cell.metadata.nbgrader.points for cell in marked}
+
+
+def is_check(cell):
+    """Tell whether a cell is worth points."""
+    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+
+
+def graded(exercise, answers, parts="abcde", looks=True):
     """Run the exercise with its hidden tests on `answers` {grade_id: code}, or on its own where there is none.
 
-    Returns {grade_id: None or what the check says}, of the checks in these `parts`: letters or whole grade_ids.
+    Returns {grade_id: (points, what the check says or None)}, of the checks in these `parts`: letters or whole
+    grade_ids. Points count as nbgrader counts them: all of them, none if the check refuses, or the number that stands
+    in its last line. `looks`: whether cells that are not nbgrader's, in which learners look at what they have, run too.
     """
     said, names = {}, {"__name__": "__main__"}
     for cell in cells_of(exercise):
-        is_check = cell.metadata.get("nbgrader", {}).get("grade")
-        if cell.cell_type != "code" or (is_check and not {cell.id, cell.id[0]} & {*parts}):
+        settings = cell.metadata.get("nbgrader", {})
+        skipped = not {cell.id, cell.id[0]} & {*parts} if is_check(cell) else not (settings or looks)
+        if cell.cell_type != "code" or skipped:
             continue
-        code = textwrap.dedent(answers.get(cell.id, cell.source))
+        code = ast.parse(textwrap.dedent(answers.get(cell.id, cell.source)), cell.id)
+        last = code.body[-1] if code.body else None
+        number = code.body.pop().value if is_check(cell) and _is_name(last) else None
         try:
             exec(compile(code, cell.id, "exec"), names)
-            said[cell.id] = None
+            said[cell.id] = names[number.id] if number else settings.get("points"), None
         except practice.NotYet as error:
-            said[cell.id] = str(error)
-        if not is_check:
-            assert said.pop(cell.id) is None
+            said[cell.id] = 0, str(error)
+        if not is_check(cell):
+            assert said.pop(cell.id)[1] is None
     return said
+
+
+def _is_name(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Name)
+
+
+def verdicts(exercise, answers, parts="abc"):
+    """Like `graded`, but only {grade_id: None or what the check says}."""
+    return {check: words for check, (_, words) in graded(exercise, answers, parts).items()}
 
 
 def solution_of(exercise, cell_id):
@@ -49,7 +78,7 @@ class Mutant(NamedTuple):
     """A wrong answer: the solution's `cell` with `right` replaced by `wrong`.
 
     `cell`: a grade_id, or None for whatever solution holds `right`. `refuse`: the checks that must refuse it;
-    `says`: words that the first of them must say.
+    `says`: words that the first of them must say. `origin`: the row of claims.yml or the page that it comes from.
     """
 
     slip: str
@@ -58,15 +87,23 @@ class Mutant(NamedTuple):
     wrong: str
     refuse: set[str]
     says: str
+    origin: str = "usual slip"
 
 
-def broken(slip, right, wrong, refuse, says):
+def broken(slip, right, wrong, refuse, says, origin="usual slip"):
     """A mutant of whatever solution holds `right`."""
-    return Mutant(slip, None, right, wrong, refuse, says)
+    return Mutant(slip, None, right, wrong, refuse, says, origin)
+
+
+def written(slip, cell, code, refuse, says, origin="usual slip"):
+    """A wrong answer that is no mutant of the solution: the whole code of a cell."""
+    return Mutant(slip, cell, "", code, refuse, says, origin)
 
 
 def with_slip(exercise, mutant, times=-1):
     """The mutant's answer, {grade_id: code}. `times`: how many places are changed; -1 for all."""
+    if not mutant.right:
+        return {mutant.cell: mutant.wrong}
     cells = {cell.id: cell.source for cell in cells_of(exercise) if "BEGIN SOLUTION" in cell.source}
     cells = {name: code for name, code in cells.items() if mutant.cell in (None, name)}
     wrong = {name: code.replace(mutant.right, mutant.wrong, times) for name, code in cells.items()}
@@ -75,13 +112,73 @@ def with_slip(exercise, mutant, times=-1):
     return changed
 
 
-def assert_refused(exercise, mutant, answers, parts=None):
-    """Assert that just the checks that ought to refuse `answers`, and that the first says why.
+def assert_refused(exercise, mutant, answers, parts=None, briefly=False, looks=True):
+    """Assert that just the checks that ought to refuse `answers`, that the first says why, and that the table says so.
 
-    `parts`: what is run, letters or grade_ids; by default all checks of the parts in which one refuses.
+    Of the checks that `answers` reach those are run that are in a part in which one refuses; or `parts`, letters or
+    grade_ids; `briefly`: of those that refuse only the first, because they start ranks. The table is made with all.
     Returns what they all say, {grade_id: words or None}.
     """
-    said = verdicts(exercise, answers, parts or {check[0] for check in mutant.refuse})
-    assert {check for check, words in said.items() if words} == mutant.refuse, said
-    assert mutant.says in said[min(mutant.refuse)], said[min(mutant.refuse)]
+    first, letters = min(mutant.refuse), {check[0] for check in mutant.refuse}
+    run = reached(exercise, answers)
+    if not observed.recording():
+        run = parts or {check for check in run if check[0] in letters}
+        run = run - mutant.refuse | {first} if briefly else run
+    marked = graded(exercise, answers, run, looks)
+    said = {check: words for check, (_, words) in marked.items()}
+    refused = {check for check, words in said.items() if words}
+    carried = refused - mutant.refuse  # what is built on the wrong part
+    assert refused >= mutant.refuse & marked.keys(), said
+    assert not {check[0] for check in carried} & letters, said
+    assert not carried & reached(exercise, answers, through=False), said
+    assert mutant.says in said[first], said[first]
+    observed.wrong(exercise, mutant, marked, first, points_of(exercise))
     return said
+
+
+def assert_accepted(exercise, name, answers, looks=True):
+    """Assert that a right answer gets all points of the checks that it reaches, and that the table says so.
+
+    All checks run that call something of `answers`, directly or not.
+    """
+    marked = graded(exercise, answers, reached(exercise, answers), looks)
+    assert marked
+    assert {check: words for check, (_, words) in marked.items() if words} == {}
+    observed.right(exercise, name, marked, points_of(exercise))
+
+
+def reached(exercise, answers, through=True):
+    """The checks that use a function which `answers` write otherwise than the solution: no other changes its verdict.
+
+    `through`: also those that use it through another function of an answer.
+    """
+    code_cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code"]
+    solutions = {cell.id: cell.source for cell in code_cells if "BEGIN SOLUTION" in cell.source}
+    pairs = [(_definitions(solutions[cell]), _definitions(code)) for cell, code in answers.items()]
+    changed = {name for old, new in pairs for name in old | new if old.get(name) != new.get(name)}
+    uses = [item for code in {**solutions, **answers}.values() for item in _definitions(code).items()]
+    while through and (more := {name for name, code in uses if _names(code) & changed} - changed):
+        changed |= more
+    return {cell.id for cell in code_cells if is_check(cell) and _names(cell.source) & changed}
+
+
+@functools.cache
+def _definitions(code):
+    """{name: code} of what a cell defines. What is no function or class, and names nothing, belongs to all of it."""
+    tree = ast.parse(textwrap.dedent(code))
+    named, loose = {}, []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            named[statement.name] = ast.unparse(statement)
+        else:
+            loose.append(ast.unparse(statement))
+            targets = getattr(statement, "targets", [])
+            named |= {node.id: "" for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return {name: "\n".join([text, *loose]) for name, text in named.items()}
+
+
+@functools.cache
+def _names(code):
+    """The names that code reads."""
+    names = (node for node in ast.walk(ast.parse(textwrap.dedent(code))) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Load)}

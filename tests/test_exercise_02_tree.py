@@ -6,14 +6,14 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from answers import exercises, verdicts
+from answers import Mutant, assert_accepted, assert_refused, solution_of, verdicts, with_slip, written
 
 from collectives import contracts, practice
 from collectives.algorithms import flat
 from collectives.practice import tree as checks
 from collectives.schedule import Transfer
 
-NAME = "02_tree"
+EXERCISE = "02_tree"
 
 # Right answers, each another tree, or the same in another style.
 
@@ -92,25 +92,32 @@ UPPER_HALF_TO_LOWER = """
 """
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"broadcast-steps": FAR_END_FIRST, "reduce-steps": REDUCE_ALONE, "tree-reduce": BY_RECURSION},
-        {"broadcast-steps": WITH_EMPTY_STEPS, "reduce-steps": REDUCE_BY_BITS, "tree-reduce": UPPER_HALF_TO_LOWER},
-    ],
-)
-def test_any_right_tree_is_accepted(answers):
-    said = verdicts(NAME, answers)
-    assert set(said.values()) == {None}, said
+GENERATORS = """
+    def broadcast_steps(world_size):
+        have = 1
+        while have < world_size:
+            yield (Transfer(r, r + have, 0) for r in range(have) if r + have < world_size)
+            have *= 2
+"""
+RIGHT = {
+    "the far end first": {"broadcast-steps": FAR_END_FIRST, "reduce-steps": REDUCE_ALONE, "tree-reduce": BY_RECURSION},
+    "bit by bit": {
+        "broadcast-steps": WITH_EMPTY_STEPS,
+        "reduce-steps": REDUCE_BY_BITS,
+        "tree-reduce": UPPER_HALF_TO_LOWER,
+    },
+    "halves of the range": {"broadcast-steps": HALVES_OF_THE_RANGE},
+    "whoever is next": {"broadcast-steps": WHOEVER_IS_NEXT},
+    "as generators": {"broadcast-steps": GENERATORS, "reduce-steps": REDUCE_BY_BITS},
+}
 
 
-@pytest.mark.parametrize("answer", [HALVES_OF_THE_RANGE, WHOEVER_IS_NEXT])
-def test_any_doubling_is_accepted(answer):
-    said = verdicts(NAME, {"broadcast-steps": answer}, parts="a")
-    assert set(said.values()) == {None}, said
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
-# Wrong or slow answers: the checks that must refuse them, and what the first of these must say.
+# Wrong or slow answers, and answers that are none.
 
 A, B, C = (
     {"a1-powers-of-two", "a2-any-number", "a3-fewest-steps", "a4-fewest-steps-any"},
@@ -130,13 +137,13 @@ FLAT_AT_ONCE = """
 """
 CHAIN = """
     def broadcast_steps(world_size):
-        return [[(rank, rank + 1, 0, "copy")] for rank in range(world_size - 1)]
+        return [[Transfer(rank, rank + 1, 0, "copy")] for rank in range(world_size - 1)]
 """
 HALVED_DISTANCES = """
     def broadcast_steps(world_size):
         steps, distance = [], world_size // 2
         while distance:
-            steps.append([(r, r + distance, 0, "copy") for r in range(0, world_size - distance, 2 * distance)])
+            steps.append([Transfer(r, r + distance, 0, "copy") for r in range(0, world_size - distance, 2 * distance)])
             distance //= 2
         return steps
 """
@@ -144,20 +151,20 @@ NEAREST_FIRST = """
     def broadcast_steps(world_size):
         steps, distance = [], 1
         while distance < world_size:
-            steps.append([(r, r + distance, 0, "copy") for r in range(0, world_size - distance, 2 * distance)])
+            steps.append([Transfer(r, r + distance, 0, "copy") for r in range(0, world_size - distance, 2 * distance)])
             distance *= 2
         return steps
 """
 ROUND_AND_ROUND = """
     def broadcast_steps(world_size):
         count = (world_size - 1).bit_length()
-        return [[(r, (r + 2**k) % world_size, 0, "copy") for r in range(2**k)] for k in range(count)]
+        return [[Transfer(r, (r + 2**k) % world_size, 0, "copy") for r in range(2**k)] for k in range(count)]
 """
 PAST_THE_END = """
     def broadcast_steps(world_size):
-        return [[(r, r + 2**k, 0, "copy") for r in range(2**k)] for k in range((world_size - 1).bit_length())]
+        return [[Transfer(r, r + 2**k, 0, "copy") for r in range(2**k)] for k in range((world_size - 1).bit_length())]
 """
-ADDED = FAR_END_FIRST.replace('"copy"', '"reduce"')
+ADDED = WITH_EMPTY_STEPS.replace('"copy"', '"reduce"')
 NEVER_ENDS = """
     def broadcast_steps(world_size):
         while True:
@@ -165,95 +172,34 @@ NEVER_ENDS = """
 """
 
 
-GENERATORS = """
-    def broadcast_steps(world_size):
-        have = 1
-        while have < world_size:
-            yield (Transfer(r, r + have, 0) for r in range(have) if r + have < world_size)
-            have *= 2
+LIBRARYS = """
+    def broadcast_steps(P):
+        from collectives.algorithms import tree
+        yield from map(list, tree.broadcast(P))
 """
 
 
 @pytest.mark.parametrize(
-    "answer, refuse, says",
+    "answer, says",
     [
-        (FLAT, SLOW, "takes 3 steps; 4 ranks need 2. Before step 1, 2 ranks have the data; in it 2 of them could send"),
-        (CHAIN, SLOW, "takes 3 steps; 4 ranks need 2"),
-        (FLAT_AT_ONCE, SLOW, "rank 0 sends 3 messages at once (0:0→1  0:0→2  0:0→3); a rank sends one message a step"),
-        (HALVED_DISTANCES, ANY, "chunk 0 on rank 2 holds what rank 2 began with and lacks rank 0: no step ever writes"),
-        (NEAREST_FIRST, A, "in step 0 rank 2 sends chunk 0 before it has it (0:2→3)"),
-        (ROUND_AND_ROUND, {"a4-fewest-steps-any"}, "step 1: the root, rank 0, receives the data; it need not"),
-        (PAST_THE_END, ANY, "has dst 3, but the ranks are 0 to 2"),
-        (ADDED, A, "combine is 'copy', not 'reduce'"),
-        (NEVER_ENDS, A, "does it ever stop?"),
-        (GENERATORS, set(), ""),
-        (
-            """
-    def broadcast_steps(P):
-        from collectives.algorithms import tree
-        yield from map(list, tree.broadcast(P))
-""",
-            A,
-            "broadcast_steps(2): the library's own tree broadcast is for comparing, afterwards; write this",
-        ),
-        (
-            "def broadcast_steps(P): return [[Transfer(0, None, 0)]]",
-            A,
-            "step 0: its dst is None; src, dst and chunk are",
-        ),
-        (
-            "def broadcast_steps(P): return [[Transfer(0, 1, 0, 'copy', 0.0)]]",
-            A,
-            "its into is 0.0; into is a whole",
-        ),
-        ("def broadcast_steps(P): return [[(0, 1)]]", A, "Transfer(src, dst, chunk, combine): its chunk is missing"),
-        ("def broadcast_steps(world_size): pass", A, "returns None; is its `return` missing?"),
-        ("def broadcast_steps(world_size): raise NotImplementedError()", A, "broadcast_steps is not written yet"),
-        (
-            "def broadcast_steps(world_size): return Schedule.of(world_size, 1, [])",
-            A,
-            "returns a ready-made Schedule",
-        ),
+        ("return [[Transfer(0, None, 0)]]", "step 0: its dst is None; src, dst and chunk are"),
+        ("return [[Transfer(0, 1, 0, 'copy', 0.0)]]", "its into is 0.0; into is a whole"),
+        ("return [[(0, 1)]]", "Transfer(src, dst, chunk, combine): its chunk is missing"),
+        ("pass", "returns None; is its `return` missing?"),
+        ("raise NotImplementedError()", "broadcast_steps is not written yet"),
+        ("return Schedule.of(world_size, 1, [])", "returns a ready-made Schedule"),
     ],
 )
-def test_a_wrong_or_slow_broadcast_is_refused_in_words_that_name_the_slip(answer, refuse, says):
-    said = verdicts(NAME, {"broadcast-steps": answer}, parts="a")
-    assert {check for check, words in said.items() if words} == refuse
-    assert not refuse or says in said[min(refuse)]
-
-
-def solution(grade_id):
-    (code,) = [cell.source for cell in exercises.source(NAME).cells if cell.id == grade_id]
-    return code
+def test_a_broadcast_that_is_none_is_told_of_plainly(answer, says):
+    said = verdicts(EXERCISE, {"broadcast-steps": f"def broadcast_steps(world_size): {answer}"}, parts="a")
+    assert {check for check, words in said.items() if words} == A
+    assert says in said[min(A)]
 
 
 FLAT_REDUCE = """
     def reduce_steps(world_size, root):
         return [[(rank, root, 0, "reduce")] for rank in range(world_size) if rank != root]
 """
-
-
-@pytest.mark.parametrize(
-    "right, wrong, refuse, says",
-    [
-        ("(number + root)", "number", B, "the finished chunk 0 is on rank 0"),
-        ("in reversed(", "in (", B, "lacks rank"),
-        ('"reduce"', '"copy"', B, "instead of adding"),
-        ("there.dst), named(there.src)", "there.src), named(there.dst)", B, "lacks rank"),
-        (
-            None,
-            FLAT_REDUCE,
-            {"b2-fewest-steps"},
-            "Before step 0, 4 ranks hold a part of the sum; in it 2 of them could",
-        ),
-        (None, "def reduce_steps(world_size): return []", B, "ends in TypeError"),
-    ],
-)
-def test_a_wrong_or_slow_reduce_is_refused_in_words_that_name_the_slip(right, wrong, refuse, says):
-    answer = solution("reduce-steps").replace(right, wrong) if right else wrong
-    said = verdicts(NAME, {"reduce-steps": answer}, parts="b")
-    assert {check for check, words in said.items() if words} == refuse
-    assert says in said[min(refuse)]
 
 
 FLAT_FOR_REAL = """
@@ -290,47 +236,125 @@ IN_TWO_HALVES = """
 """
 
 
-@pytest.mark.parametrize(
-    "right, wrong, refuse, says",
-    [
-        ("buffer += incoming", "buffer.copy_(incoming)", C, "a sum without rank 0"),
-        ("buffer += incoming", "buffer += 2 * incoming", C, "a sum with rank 1 more than once"),
-        ("buffer += incoming", "buffer = buffer + incoming", C, "ends with what it began with"),
-        (
-            "    incoming = ",
-            "    buffer = buffer.clone()\n    incoming = ",
-            C,
-            "ends with what it began with",
-        ),
-        (None, FLAT_FOR_REAL, {"c3-tree"}, "only after 3 messages, one after the other; 2 are enough"),
-        (
-            None,
-            "def tree_reduce(rank, world_size, buffer): dist.reduce(buffer, 0)",
-            C,
-            "rank 0 calls the library's own dist.reduce;",
-        ),
-        (
-            None,
-            """
+LIBRARYS_REDUCE = """
+    def tree_reduce(rank, world_size, buffer):
+        dist.reduce(buffer, 0)
+"""
+BY_THE_LIBRARY = """
     def tree_reduce(rank, world_size, buffer):
         from collectives import execute
         from collectives.algorithms import tree
         execute(tree.reduce(world_size), buffer)
-""",
-            C,
-            "the library's own execute is for comparing, afterwards",
-        ),
-        (None, "def tree_reduce(rank, world_size, buffer): raise NotImplementedError()", C, "is not written yet"),
-    ],
-)
-def test_a_wrong_or_slow_program_is_refused_in_words_that_name_the_slip(right, wrong, refuse, says):
-    answer = solution("tree-reduce").replace(right, wrong) if right else wrong
-    said = verdicts(NAME, {"tree-reduce": answer}, parts="c")
-    assert {check for check, words in said.items() if words} == refuse
-    assert says in said[min(refuse)]
+"""
+SCHEDULE, REDUCE, PROGRAM = "broadcast-steps", "reduce-steps", "tree-reduce"
+ADD = "buffer += incoming"
+MUTANTS = [
+    written(
+        "the root sends to one after the other",
+        SCHEDULE,
+        FLAT,
+        SLOW,
+        "takes 3 steps; 4 ranks need 2. Before step 1, 2 ranks have the data; in it 2 of them could send",
+        origin="C19",
+    ),
+    written("a chain", SCHEDULE, CHAIN, SLOW, "takes 3 steps; 4 ranks need 2"),
+    written(
+        "the root sends to all at once",
+        SCHEDULE,
+        FLAT_AT_ONCE,
+        SLOW,
+        "rank 0 sends 3 messages at once (0:0→1  0:0→2  0:0→3); a rank sends one message a step",
+        origin="C19",
+    ),
+    written(
+        "distances halved, rounded down",
+        SCHEDULE,
+        HALVED_DISTANCES,
+        ANY,
+        "chunk 0 on rank 2 holds what rank 2 began with and lacks rank 0: no step ever writes",
+        origin="C07",
+    ),
+    written(
+        "the steps of a reduce, not turned round",
+        SCHEDULE,
+        NEAREST_FIRST,
+        A,
+        "in step 0 rank 2 sends chunk 0 before it has it (0:2→3)",
+        origin="page 02",
+    ),
+    written(
+        "round and round",
+        SCHEDULE,
+        ROUND_AND_ROUND,
+        {"a4-fewest-steps-any"},
+        "step 1: the root, rank 0, receives the data; it need not",
+    ),
+    written("past the last rank", SCHEDULE, PAST_THE_END, ANY, "has dst 3, but the ranks are 0 to 2", origin="C07"),
+    written("added on arrival", SCHEDULE, ADDED, A, "combine is 'copy', not 'reduce'"),
+    written("it never ends", SCHEDULE, NEVER_ENDS, A, "does it ever stop?"),
+    written(
+        "the library's tree",
+        SCHEDULE,
+        LIBRARYS,
+        A,
+        "broadcast_steps(2): the library's own tree broadcast is for comparing, afterwards; write this",
+    ),
+    Mutant("always to rank 0", REDUCE, "(number + root)", "number", B, "the finished chunk 0 is on rank 0"),
+    Mutant("not turned round", REDUCE, "in reversed(", "in (", B, "lacks rank"),
+    Mutant("copied on arrival", REDUCE, '"reduce"', '"copy"', B, "instead of adding"),
+    Mutant(
+        "arrows not turned", REDUCE, "there.dst), named(there.src)", "there.src), named(there.dst)", B, "lacks rank"
+    ),
+    written(
+        "all send to the root",
+        REDUCE,
+        FLAT_REDUCE,
+        {"b2-fewest-steps"},
+        "Before step 0, 4 ranks hold a part of the sum; in it 2 of them could",
+        origin="C19",
+    ),
+    written("no root", REDUCE, "def reduce_steps(world_size): return []", B, "ends in TypeError"),
+    Mutant("what arrives replaces", PROGRAM, ADD, "buffer.copy_(incoming)", C, "a sum without rank 0"),
+    Mutant("added twice", PROGRAM, ADD, "buffer += 2 * incoming", C, "a sum with rank 1 more than once"),
+    Mutant("not in place", PROGRAM, ADD, "buffer = buffer + incoming", C, "ends with what it began with"),
+    Mutant(
+        "into a copy",
+        PROGRAM,
+        "    incoming = ",
+        "    buffer = buffer.clone()\n    incoming = ",
+        C,
+        "ends with what it began with",
+    ),
+    written(
+        "all ranks send to the root",
+        PROGRAM,
+        FLAT_FOR_REAL,
+        {"c3-tree"},
+        "only after 3 messages, one after the other; 2 are enough",
+        origin="C19",
+    ),
+    written("the library's reduce", PROGRAM, LIBRARYS_REDUCE, C, "rank 0 calls the library's own dist.reduce;"),
+    written(
+        "the library's tree, executed",
+        PROGRAM,
+        BY_THE_LIBRARY,
+        C,
+        "the library's own execute is for comparing, afterwards",
+    ),
+]
 
 
-def written(code):
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
+def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), briefly=mutant.cell == PROGRAM)
+
+
+def test_a_program_that_is_missing_is_named():
+    said = verdicts(EXERCISE, {PROGRAM: "def tree_reduce(*_): raise NotImplementedError()"}, parts="c")
+    assert set(said.values()) == {"tree_reduce is not written yet"}
+
+
+def made(code):
     """The function `tree_reduce` of a learner's cell."""
     names = {"torch": torch, "dist": torch.distributed}
     exec(compile(textwrap.dedent(code), "answer", "exec"), names)
@@ -347,14 +371,14 @@ def written(code):
 )
 def test_a_program_that_is_right_and_no_quick_tree_is_told_so(code, says):
     with pytest.raises(practice.NotYet, match=re.escape(says)):
-        checks.check_tree_traffic(written(code), practice.tagged(4, 6))
+        checks.check_tree_traffic(made(code), practice.tagged(4, 6))
 
 
 def test_a_rank_that_waits_for_one_that_does_not_come_is_named(monkeypatch):
     """A reduce that is right for powers of two waits, on three ranks, for a rank 3 or for nobody's message."""
     monkeypatch.setattr(practice, "PATIENCE", 2.0)
-    code = solution("tree-reduce").replace("if rank + distance < world_size:", "if True:")
-    tree_reduce = written(code.replace("rank + distance)", "(rank + distance) % world_size)"))
+    code = solution_of(EXERCISE, "tree-reduce").replace("if rank + distance < world_size:", "if True:")
+    tree_reduce = made(code.replace("rank + distance)", "(rank + distance) % world_size)"))
     with pytest.raises(
         practice.NotYet, match=r"waits to(?s:.)*Does every receive have its sender.* the ranks are 0 to 2"
     ):
@@ -362,7 +386,7 @@ def test_a_rank_that_waits_for_one_that_does_not_come_is_named(monkeypatch):
 
 
 def test_a_sum_that_is_returned_but_not_left_in_place_is_told_of():
-    tree_reduce = written(solution("tree-reduce").replace("buffer += incoming", "return buffer + incoming"))
+    tree_reduce = made(solution_of(EXERCISE, "tree-reduce").replace("buffer += incoming", "return buffer + incoming"))
     with pytest.raises(practice.NotYet, match="returns the sum, but its buffer does not hold it: work in place"):
         checks.check_sum(tree_reduce, practice.tagged(2, 4))
 
@@ -371,10 +395,10 @@ def test_slow_and_wrong_schedules_are_drawn(monkeypatch):
     shown = []
     for shows in (checks, practice):  # what is slow, and what breaks its contract
         monkeypatch.setattr(shows, "show", shown.append)
-    verdicts(NAME, {"broadcast-steps": NEAREST_FIRST}, parts="a")
-    verdicts(NAME, {"broadcast-steps": FLAT}, parts="a")
+    verdicts(EXERCISE, {"broadcast-steps": NEAREST_FIRST}, parts="a")
+    verdicts(EXERCISE, {"broadcast-steps": FLAT}, parts="a")
     with pytest.raises(practice.NotYet):
-        checks.check_tree_traffic(written(CHAIN_FOR_REAL), practice.tagged(4, 6))
+        checks.check_tree_traffic(made(CHAIN_FOR_REAL), practice.tagged(4, 6))
     captions = [drawing.caption for drawing in shown]
     assert "broadcast_steps(4)" in captions
     assert "broadcast_steps(4): right, but 2 steps are enough" in captions

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from answers import assert_refused, broken, verdicts, with_slip
+from answers import assert_accepted, assert_refused, broken, with_slip
 
 from collectives import practice
 from collectives.practice import crossover
@@ -79,10 +79,75 @@ BY_RULE = {
 }
 
 
-@pytest.mark.parametrize("answers", [BY_STEPS, BY_PRICE, BY_RULE], ids=["by steps", "by price", "by rule"])
-def test_a_right_answer_is_accepted_however_it_is_written(answers):
-    said = verdicts(EXERCISE, answers, parts="abcd")
-    assert set(said.values()) == {None}, said
+A_TABLE = {
+    "seconds": """
+    def coefficients(P):
+        # (messages, payloads) of each algorithm
+        up, down = (P - 1).bit_length(), P.bit_length() - 1
+        folded = 0 if up == down else 2
+        return {
+            "ring": (2 * (P - 1), 2 - 2 / P),
+            "tree": (2 * up, 2 * up),
+            "halving-doubling": (2 * down + folded, 2 - 2 / 2**down + folded),
+        }
+
+    def priced(name, num_bytes, world_size, alpha, beta):
+        messages, payloads = coefficients(world_size)[name]
+        return alpha * messages + beta * num_bytes * payloads
+
+    def ring_seconds(*case): return priced("ring", *case)
+    def tree_seconds(*case): return priced("tree", *case)
+    def halving_doubling_seconds(*case): return priced("halving-doubling", *case)
+""",
+    "crossing": """
+    def crossing(world_size, alpha, beta):
+        (ring, once), (tree, often) = (coefficients(world_size)[name] for name in ("ring", "tree"))
+        return (ring - tree) / (often - once) * (alpha / beta)
+""",
+    "choose": """
+    def choose(*case):
+        return sorted(coefficients(case[1]), key=lambda name: priced(name, *case))[0]
+""",
+}
+BY_SEARCH = {
+    "crossing": """
+    def crossing(world_size, alpha, beta):
+        low, high = 1e-9 * alpha / beta, 1e9 * alpha / beta
+        for _ in range(200):
+            middle = math.sqrt(low * high)
+            case = middle, world_size, alpha, beta
+            low, high = (middle, high) if ring_seconds(*case) > tree_seconds(*case) else (low, middle)
+        return low
+""",
+    "choose": """
+    def choose(num_bytes, world_size, alpha, beta):
+        best = None
+        for name, seconds in [("tree", tree_seconds), ("ring", ring_seconds),
+                              ("halving-doubling", halving_doubling_seconds)]:
+            taken = seconds(num_bytes, world_size, alpha, beta)
+            if best is None or taken < best[1]:
+                best = name, taken
+        return best[0]
+""",
+    "fit": """
+    def fit(sizes, seconds):
+        sizes, seconds = np.asarray(sizes, float), np.asarray(seconds, float)
+        table = np.column_stack([seconds**0, sizes]) / seconds[:, None]
+        return tuple(np.linalg.solve(table.T @ table, table.sum(axis=0)))
+""",
+}
+RIGHT = {
+    "step by step": BY_STEPS,
+    "by the schedules' own prices": BY_PRICE,
+    "by a rule for the choice": BY_RULE,
+    "a table of coefficients": A_TABLE,
+    "by bisection and normal equations": BY_SEARCH,
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
 TREE = "2 * math.ceil(math.log2(world_size)) * (alpha + num_bytes * beta)"
@@ -94,11 +159,28 @@ UNFOLDED = """prices["halving-doubling"] = halving_doubling_seconds(
 MUTANTS = [
     broken("bandwidth for beta", "num_bytes / world_size * beta", "num_bytes / world_size / beta", {"a1-ring"}, "band"),
     broken(
-        "one phase", "return 2 * (world_size - 1) * (a", "return (world_size - 1) * (a", {"a1-ring"}, "there and back"
+        "one phase",
+        "return 2 * (world_size - 1) * (a",
+        "return (world_size - 1) * (a",
+        {"a1-ring"},
+        "there and back",
+        origin="C05",
     ),
-    broken("S in every step", "num_bytes / world_size * beta", "num_bytes * beta", {"a1-ring"}, "a chunk is S/P"),
     broken(
-        "P steps", "return 2 * (world_size - 1) * (a", "return 2 * world_size * (a", {"a1-ring"}, "P - 1 steps, not P"
+        "S in every step",
+        "num_bytes / world_size * beta",
+        "num_bytes * beta",
+        {"a1-ring"},
+        "a chunk is S/P",
+        origin="C05",
+    ),
+    broken(
+        "P steps",
+        "return 2 * (world_size - 1) * (a",
+        "return 2 * world_size * (a",
+        {"a1-ring"},
+        "P - 1 steps, not P",
+        origin="C08",
     ),
     broken(
         "one alpha",
@@ -106,13 +188,39 @@ MUTANTS = [
         "(world_size - 1) * (alpha / 2 / (world_size - 1) + n",
         {"a1-ring"},
         "once",
+        origin="C08",
     ),
-    broken("log2 without ceil", TREE, TREE.replace("math.ceil", ""), {"a2-tree"}, "round the logarithm up"),
-    broken("log2 rounded down", TREE, TREE.replace("math.ceil", "int"), {"a2-tree"}, "up, not down"),
+    broken(
+        "log2 without ceil", TREE, TREE.replace("math.ceil", ""), {"a2-tree"}, "round the logarithm up", origin="C07"
+    ),
+    broken("log2 rounded down", TREE, TREE.replace("math.ceil", "int"), {"a2-tree"}, "up, not down", origin="C07"),
     broken(
         "the natural logarithm", TREE, "2 * math.log(world_size) * (alpha + num_bytes * beta)", {"a2-tree"}, "base 2"
     ),
-    broken("2 S for the tree", TREE, TREE.replace("(alpha + n", "alpha + 2 * (n"), {"a2-tree"}, "at every level"),
+    broken(
+        "2 S for the tree",
+        TREE,
+        TREE.replace("(alpha + n", "alpha + 2 * (n"),
+        {"a2-tree"},
+        "at every level",
+        origin="C06",
+    ),
+    broken(
+        "the whole buffer in every step",
+        "2 * (inner - 1) / inner * num_bytes * beta",
+        "2 * levels * num_bytes * beta",
+        {"a3-halving-doubling", "a4-folded"},
+        "every step sends half of what the step before did",
+        origin="C06",
+    ),
+    broken(
+        "halving without doubling",
+        "2 * levels * alpha + 2 * (inner - 1)",
+        "levels * alpha + (inner - 1)",
+        {"a3-halving-doubling", "a4-folded"},
+        "this is half of it",
+        origin="C05",
+    ),
     broken("no folding", "if inner < world_size:", "if False:", FOLDED, "powers of two; the other ranks are folded"),
     broken("folded in only", "seconds += 2 * (alpha", "seconds += (alpha", FOLDED, "but not out again"),
     broken(
@@ -126,9 +234,14 @@ MUTANTS = [
     broken(
         "bandwidth in the crossing", CROSSING, "alpha * more_messages / fewer_payloads * beta", CROSSED, "divide by it"
     ),
-    broken("alpha over beta", CROSSING, "alpha / beta", CROSSED, "by how many messages"),
+    broken("alpha over beta", CROSSING, "alpha / beta", CROSSED, "by how many messages", origin="C09"),
     broken(
-        "one 2 forgotten", "= 2 * (world_size - 1) - 2 * levels", "= (world_size - 1) - levels", CROSSED, "one way only"
+        "one 2 forgotten",
+        "= 2 * (world_size - 1) - 2 * levels",
+        "= (world_size - 1) - levels",
+        CROSSED,
+        "one way only",
+        origin="C09",
     ),
     broken(
         "log2 without ceil in b",
@@ -136,16 +249,18 @@ MUTANTS = [
         "levels = math.log2(world_size)\n",
         {"b2-any-ranks"},
         "round the logarithm up",
+        origin="C07",
     ),
     broken("the wrong sign", CROSSING, f"-{CROSSING}", CROSSED, "wrong sign"),
     broken("half a per cent off", CROSSING, f"1.005 * {CROSSING}", CROSSED, "is cheaper"),
-    broken("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring"),
+    broken("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring", origin="C09"),
     broken(
         "ring or tree",
         '"halving-doubling": halving_doubling_seconds(num_bytes, world_size, alpha, beta),',
         "",
         CHOSEN,
         "'halving-doubling' takes",
+        origin="C09",
     ),
     broken("no folding in the choice", "return min(prices, key=prices.get)", UNFOLDED, CHOSEN, "does your price fold?"),
     broken(
@@ -168,6 +283,7 @@ MUTANTS = [
         "[seconds**0, sizes], axis=1)",
         FITTED - {"d1-exact"},
         "alpha drowns",
+        origin="page 05",
     ),
     broken("in the wrong order", "return alpha, beta", "return beta, alpha", FITTED, "wrong order"),
     broken("a bandwidth", "return alpha, beta", "return alpha, 1 / beta", FITTED, "its inverse"),
@@ -178,6 +294,7 @@ MUTANTS = [
         "return seconds[0], beta",
         FITTED,
         "the first measurement alone",
+        origin="page 05",
     ),
 ]
 

@@ -1,10 +1,8 @@
 """Exercise 06 accepts every pairing that fits, and says of one that does not who is left waiting."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
-from answers import exercises, verdicts
+from answers import assert_accepted, assert_refused, solution_of, verdicts, with_slip, written
 
 from collectives import practice
 from collectives.practice import pairing
@@ -79,42 +77,61 @@ ASCENDING = """
 """
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"peers": CIRCLE, "all-to-all-steps": SHIFT_BOTH_WAYS},
-        {"peers": XOR_OR_CIRCLE, "all-to-all-steps": ALL_AT_ONCE, "exchange": POSTED},
-        {"exchange": ASCENDING},
-    ],
-)
-def test_a_right_answer_is_accepted_however_it_is_written(answers):
-    said = verdicts(EXERCISE, answers)
-    assert set(said.values()) == {None}, said
+FOLDED_IN_TWO = """
+    def peers(rank, world_size):
+        def table(ranks):
+            if len(ranks) == 2:
+                return [{ranks[0]: ranks[1], ranks[1]: ranks[0]}]
+            turning, rounds = ranks[1:], []
+            for _ in turning:
+                row = [ranks[0], *turning]
+                pairs = list(zip(row, row[::-1]))
+                rounds.append(dict(pairs))
+                turning = turning[1:] + turning[:1]
+            return rounds
+        if world_size < 2:
+            return []
+        met = [each[rank] for each in table(list(range(world_size + world_size % 2)))]
+        return [peer if peer < world_size else None for peer in met]
+"""
+BY_PAIRS = """
+    def all_to_all_steps(world_size):
+        meetings = [peers(rank, world_size) for rank in range(world_size)]
+        for met in zip(*meetings):
+            step = ((rank, peer) for rank, peer in enumerate(met) if peer is not None)
+            yield [Transfer(rank, peer, peer, "copy", rank) for rank, peer in step]
+"""
+SHIFTED = """
+    def exchange(rank, world_size, chunks):
+        result = chunks.clone()
+        for shift in range(1, world_size):
+            to, source = (rank + shift) % world_size, (rank - shift) % world_size
+            works = dist.batch_isend_irecv([
+                dist.P2POp(dist.isend, chunks[to].clone(), to), dist.P2POp(dist.irecv, result[source], source)
+            ])
+            for work in works:
+                work.wait()
+        return result
+"""
+RIGHT = {
+    "the circle, and shifts both ways": {"peers": CIRCLE, "all-to-all-steps": SHIFT_BOTH_WAYS},
+    "XOR where it fits, and all at once": {
+        "peers": XOR_OR_CIRCLE,
+        "all-to-all-steps": ALL_AT_ONCE,
+        "exchange": POSTED,
+    },
+    "whoever is lower sends first": {"exchange": ASCENDING},
+    "rows folded in two": {"peers": FOLDED_IN_TWO, "all-to-all-steps": BY_PAIRS},
+    "by shifts, in batches": {"exchange": SHIFTED},
+}
 
 
-@pytest.mark.parametrize(
-    "answer, refuse, words",
-    [
-        (BY_SUM, {"a4-target"}, "with 2 ranks takes 2 rounds, and 1 is enough: in round 0 there are 2 without"),
-        (XOR_CUT_OFF, {"a3-rounds", "a4-target"}, "with 5 ranks takes 7 rounds, and 5 are enough"),
-    ],
-    ids=["by sum", "XOR cut off"],
-)
-def test_a_pairing_that_fits_but_takes_too_many_rounds_misses_only_those_points(answer, refuse, words):
-    said = verdicts(EXERCISE, {"peers": answer}, parts="a")
-    assert {check for check, told in said.items() if told} == refuse
-    assert words in said[min(refuse)]
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
 # Wrong answers: which checks must refuse them, and what the first must say.
-
-
-class Mutant(NamedTuple):
-    slip: str
-    cell: str
-    answer: str
-    refuse: set[str]
-    says: str
 
 
 ALL_OF_A = {"a1-pairs-small", "a2-pairs-all", "a3-rounds", "a4-target"}
@@ -142,61 +159,86 @@ def one_by_one(body):
 
 
 MUTANTS = [
-    Mutant(
+    written(
         "peer = k",
         "peers",
         pairing_of("k if k != rank else None"),
         ALL_OF_A,
         "peers with 2 ranks, round 0: rank 0 waits for rank 1, whose partner is nobody",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "peer = k, from 0 on",
         "peers",
         pairing_of("k if k != rank else None", "range(world_size)"),
         ALL_OF_A,
         "round 0: rank 1 waits for rank 0, whose partner is nobody",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "a shift as pairing",
         "peers",
         pairing_of("(rank + k) % world_size"),
         ALL_OF_A,
         "with 3 ranks, round 0: rank 0 waits for rank 1, whose partner is rank 2. Each waits for the next: "
         "rank 0 → rank 1 → rank 2 → rank 0",
+        origin="page 06",
     ),
-    Mutant(
-        "XOR for any P", "peers", pairing_of("rank ^ k"), ALL_OF_A, "the partner is rank 3, but the ranks are 0 to 2"
+    written(
+        "XOR for any P",
+        "peers",
+        pairing_of("rank ^ k"),
+        ALL_OF_A,
+        "the partner is rank 3, but the ranks are 0 to 2",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "XOR, with too few masks",
         "peers",
         pairing_of("rank ^ k if rank ^ k < world_size else None"),
         ALL_OF_A,
         "with 3 ranks: ranks 1 and 2 never meet; each pair meets exactly once",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "idle ranks are their own partners",
         "peers",
         pairing_of("(k - rank) % world_size", "range(world_size)"),
         ALL_OF_A,
         "rank 0 is its own partner; a rank that sits a round out has None",
     ),
-    Mutant(
+    written(
         "idle rounds left out",
         "peers",
         pairing_of("(k - rank) % world_size", "range(world_size) if 2 * rank % world_size != k"),
         ALL_OF_A,
         "whose partner is",
     ),
-    Mutant(
+    written(
         "everyone meets twice",
         "peers",
         pairing_of("(k - rank) % world_size if 2 * rank % world_size != k else None", "2 * list(range(world_size))"),
         ALL_OF_A,
         "ranks 0 and 1 meet in rounds 1 and 3",
     ),
-    Mutant("nobody meets", "peers", pairing_of("None"), ALL_OF_A, "ranks 0 and 1 never meet"),
-    Mutant(
+    written(
+        "peers that add up to k: one round too many",
+        "peers",
+        BY_SUM,
+        {"a4-target"},
+        "with 2 ranks takes 2 rounds, and 1 is enough: in round 0 there are 2 without",
+        origin="C17",
+    ),
+    written(
+        "XOR cut off: too many rounds",
+        "peers",
+        XOR_CUT_OFF,
+        {"a3-rounds", "a4-target"},
+        "with 5 ranks takes 7 rounds, and 5 are enough",
+        origin="C17",
+    ),
+    written("nobody meets", "peers", pairing_of("None"), ALL_OF_A, "ranks 0 and 1 never meet"),
+    written(
         "in-place overwrite",
         "all-to-all-steps",
         """
@@ -209,22 +251,23 @@ MUTANTS = [
 """,
         ALL_OF_B,
         "Step 0 overwrites chunk 0 on rank 1, which step 1 has yet to send",
+        origin="C18",
     ),
-    Mutant(
+    written(
         "no into",
         "all-to-all-steps",
         "def all_to_all_steps(n): return [[(r, r ^ 1, r ^ 1) for r in range(n - n % 2)]]",
         ALL_OF_B,
         "say `into` which one it goes",
     ),
-    Mutant(
+    written(
         "chunks added",
         "all-to-all-steps",
         "def all_to_all_steps(n): return [[(r, d, d, 'reduce', r) for r in range(n) for d in range(n) if r != d]]",
         ALL_OF_B,
         "copy them, do not add them",
     ),
-    Mutant(
+    written(
         "one pair at a time",
         "all-to-all-steps",
         """
@@ -235,7 +278,7 @@ MUTANTS = [
         {"b3-direct"},
         "takes 5 messages in a row, and 3 are enough",
     ),
-    Mutant(
+    written(
         "along the cube, for powers of two",
         "all-to-all-steps",
         """
@@ -245,15 +288,17 @@ MUTANTS = [
 """,
         ALL_OF_B,
         "has into 3, but the chunks are 0 to 2",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "all send first",
         "exchange",
         one_by_one("dist.send(chunks[peer], peer); dist.recv(result[peer], peer)"),
         ALL_OF_C,
         "each waits for the next: rank 0 → rank 1 → rank 0",
+        origin="C16",
     ),
-    Mutant(
+    written(
         "peers that do not fit",
         "exchange",
         one_by_one("""
@@ -265,25 +310,27 @@ MUTANTS = [
 """).replace("range(world_size)", "range(world_size) if world_size > 2 else [1 - rank]"),
         ALL_OF_C,
         "rank 0 waits to send to rank 1",
+        origin="C17",
     ),
-    Mutant(
+    written(
         "nothing sent", "exchange", one_by_one("pass"), ALL_OF_C, "row 1 is still what rank 0 had for rank 1: nothing"
     ),
-    Mutant(
+    written(
         "own row forgotten",
         "exchange",
         POSTED.replace("result[rank] = chunks[rank]", "result.zero_()"),
         ALL_OF_C,
         "row 0 is all zeros: nothing was put there; a rank's own chunk stays with it",
+        origin="C18",
     ),
-    Mutant(
+    written(
         "rows reversed",
         "exchange",
         POSTED.replace("(chunks[peer], peer)", "(chunks[peer].flip(0), peer)"),
         ALL_OF_C,
         "row 1 is what rank 1 had for rank 0, but in another order",
     ),
-    Mutant(
+    written(
         "the library's algorithm, executed",
         "exchange",
         """
@@ -294,7 +341,7 @@ MUTANTS = [
         ALL_OF_C,
         "exchange: the library's own execute is for comparing, afterwards; write this part yourself",
     ),
-    Mutant(
+    written(
         "the library's algorithm, copied",
         "all-to-all-steps",
         """
@@ -305,7 +352,7 @@ MUTANTS = [
         ALL_OF_B,
         "is for comparing, afterwards; write this part yourself",
     ),
-    Mutant(
+    written(
         "the whole tensor to everyone",
         "exchange",
         one_by_one("""
@@ -317,8 +364,9 @@ MUTANTS = [
 """),
         ALL_OF_C,
         "its chunks for the others have 24",
+        origin="C18",
     ),
-    Mutant(
+    written(
         "the library's own",
         "exchange",
         """
@@ -336,9 +384,7 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypatch):
     monkeypatch.setattr(practice, "PATIENCE", 2.0)
-    said = verdicts(EXERCISE, {mutant.cell: mutant.answer}, parts={min(mutant.refuse)[0]})
-    assert {check for check, words in said.items() if words} == mutant.refuse
-    assert mutant.says in said[min(mutant.refuse)]
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), briefly=mutant.cell == "exchange")
 
 
 @pytest.mark.parametrize(
@@ -369,14 +415,13 @@ def test_an_overwritten_chunk_is_drawn(monkeypatch):
     shown = []
     monkeypatch.setattr(practice, "show", shown.append)
     (mutant,) = [mutant for mutant in MUTANTS if mutant.slip == "in-place overwrite"]
-    verdicts(EXERCISE, {mutant.cell: mutant.answer}, parts="b")
+    verdicts(EXERCISE, with_slip(EXERCISE, mutant), parts="b")
     assert "This is the step that goes wrong" in shown[0]._repr_html_()
 
 
 def test_the_solution_meets_the_bound_on_rounds():
     names = {}
-    (cell,) = [cell for cell in exercises.source(EXERCISE).cells if cell.id == "peers"]
-    exec(cell.source, names)
+    exec(solution_of(EXERCISE, "peers"), names)
     for world_size in range(1, 20):
         table = pairing.check_every_pair(names["peers"], world_size)
         meetings = world_size * (world_size - 1) // 2

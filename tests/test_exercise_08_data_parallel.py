@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from answers import assert_refused, broken, verdicts, with_slip
+from answers import assert_accepted, assert_refused, broken, verdicts, with_slip, written
 
 from collectives import practice
 from collectives.practice import buckets
@@ -108,10 +108,86 @@ FROM_THE_END = {  # the last bucket is as full as it can be, instead of the firs
 }
 
 
-@pytest.mark.parametrize("answers", [BY_RECURSION, FROM_THE_END], ids=["by recursion", "from the end"])
-def test_a_right_answer_is_accepted_however_it_is_written(answers):
-    said = verdicts(EXERCISE, answers, parts="abcd")
-    assert set(said.values()) == {None}, said
+BY_BOUNDS = {
+    "fill": """
+    def fill(sizes, bound):
+        filled, end = [], len(sizes)
+        while end:
+            begin = end - 1
+            while begin and sum(sizes[begin - 1 : end]) <= bound:
+                begin -= 1
+            filled.append(range(begin, end)[::-1])
+            end = begin
+        return filled
+    """,
+    "times": """
+    def ready_times(buckets, backward):
+        made, clock = {}, 0
+        for number in range(len(backward) - 1, -1, -1):
+            clock += backward[number]
+            made[number] = clock
+        return [max(made[number] for number in bucket) for bucket in buckets]
+
+    def step_end(buckets, backward, sizes, alpha, beta):
+        if not buckets:
+            return 0
+        *before, last = buckets
+        free = step_end(before, backward, sizes, alpha, beta)
+        begun = max(free, ready_times([last], backward)[0])
+        return begun + alpha + sum(beta * sizes[number] for number in last)
+    """,
+}
+WITH_A_MEMORY = {
+    "choose": """
+    from functools import cache
+
+    def choose(sizes, backward, alpha, beta):
+        @cache
+        def through(k):
+            # (seconds, where the last bucket begins) when the gradients from k on are all-reduced
+            if k == len(sizes):
+                return 0, None
+            made = sum(backward[k:])
+            ends = range(k + 1, len(sizes) + 1)
+            return min((max(through(j)[0], made) + alpha + beta * sum(sizes[k:j]), j) for j in ends)
+
+        k, cuts = 0, []
+        while k < len(sizes):
+            k, before = through(k)[1], k
+            cuts.append(list(range(before, k))[::-1])
+        return cuts[::-1]
+    """,
+}
+COUNTS_DOWN = {
+    "overlapped": """
+    def arrived(step, number):
+        step.arrived.add(number)
+        for bucket, numbers in enumerate(step.buckets):
+            if bucket < len(step.works):
+                continue
+            if any(each not in step.arrived for each in numbers):
+                return
+            flat = step.pack(bucket) * (1 / step.world_size)
+            step.works += [(bucket, flat, dist.all_reduce(flat, async_op=True))]
+
+    def finish(step):
+        for bucket, flat, work in step.works[::-1]:
+            work.wait()
+            step.unpack(bucket, flat)
+    """,
+}
+RIGHT = {
+    "by recursion": BY_RECURSION,
+    "from the end": FROM_THE_END,
+    "by bounds": BY_BOUNDS,
+    "by recursion, with a memory": WITH_A_MEMORY,
+    "looks through all buckets": COUNTS_DOWN,
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
 BY_CAPS = """
@@ -126,12 +202,6 @@ BY_CAPS = """
 """
 
 
-def test_the_best_of_many_caps_is_good_but_not_the_best(monkeypatch):
-    monkeypatch.setattr(buckets, "show", lambda _: None)
-    said = verdicts(EXERCISE, {"choose": BY_CAPS}, parts="c")
-    assert {check for check, words in said.items() if words} == {"c3-best"}
-
-
 LAUNCH = """flat = step.pack(len(step.works))
         step.works.append((flat, dist.all_reduce(flat, async_op=True)))
 """
@@ -141,7 +211,14 @@ DONE = "done = max(done, ready) + alpha + beta * num_bytes"
 READY = "return [sum(backward[min(bucket) :]) for bucket in buckets]"
 CHOICE = "return best[count][1]"
 MUTANTS = [
-    broken("forward order", "in reversed(range(len(sizes))):", "in range(len(sizes)):", ORDER, "begins with parameter"),
+    broken(
+        "forward order",
+        "in reversed(range(len(sizes))):",
+        "in range(len(sizes)):",
+        ORDER,
+        "begins with parameter",
+        origin="C14",
+    ),
     broken(
         "sorted by size",
         "in reversed(range(len(sizes))):",
@@ -151,7 +228,14 @@ MUTANTS = [
     ),
     broken("the last one is lost", "    return filled\n", "    return filled[:-1]\n", ORDER, "is in no bucket"),
     broken("a bucket begins empty", "filled, held = [[]], 0", "filled, held = [[]], bound", ORDER, "bucket 0 is empty"),
-    broken("torch's rule", "if held + sizes[number] > bound", "if held >= bound", FILLED, "outgrown the bound already"),
+    broken(
+        "torch's rule",
+        "if held + sizes[number] > bound",
+        "if held >= bound",
+        FILLED,
+        "outgrown the bound already",
+        origin="C14",
+    ),
     broken(
         "never full",
         "if held + sizes[number] > bound",
@@ -165,6 +249,7 @@ MUTANTS = [
         "if filled[-1]",
         {"a3-fewest"},
         "gives 4 buckets, where 2 are enough",
+        origin="D15",
     ),
     broken("up to itself", READY, READY.replace("[min(bucket) :]", "[: min(bucket) + 1]"), TIMES, "counts from param"),
     broken("forward in time", READY, READY.replace("[min(bucket) :]", "[: max(bucket) + 1]"), TIMES, "come first"),
@@ -174,28 +259,59 @@ MUTANTS = [
     broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "is begun"),
     broken("one number for all", READY, "return sum(backward)", TIMES, "numbers, one for each bucket"),
     broken("no overlap", DONE, DONE.replace("ready)", "sum(backward))"), {"b2-end"}, "as soon as it is full"),
-    broken("side by side", DONE, "done = max(done, ready + alpha + beta * num_bytes)", {"b2-end"}, "side by side"),
+    broken(
+        "side by side",
+        DONE,
+        "done = max(done, ready + alpha + beta * num_bytes)",
+        {"b2-end"},
+        "side by side",
+        origin="C14",
+    ),
     broken("always busy", DONE, "done = (done or ready) + alpha + beta * num_bytes", {"b2-end"}, "network busy"),
-    broken("no alpha", DONE, DONE.replace("alpha + ", ""), {"b2-end"}, "leaves out alpha"),
-    broken("one alpha", DONE, DONE.replace("alpha", "alpha * (done == 0)"), {"b2-end"}, "every launch pays it"),
+    broken("no alpha", DONE, DONE.replace("alpha + ", ""), {"b2-end"}, "leaves out alpha", origin="D15"),
+    broken(
+        "one alpha",
+        DONE,
+        DONE.replace("alpha", "alpha * (done == 0)"),
+        {"b2-end"},
+        "every launch pays it",
+        origin="D15",
+    ),
     broken("a bandwidth", DONE, DONE.replace("beta * num_bytes", "num_bytes / beta"), {"b2-end"}, "not a bandwidth"),
     broken("the tail alone", "    return done\n", "    return done - sum(backward)\n", {"b2-end"}, "from its begin"),
-    broken("one bucket", CHOICE, "return [list(range(count - 1, -1, -1))]", CHOSEN, "nothing overlaps"),
-    broken("a bucket each", CHOICE, "return [[n] for n in reversed(range(count))]", CHOSEN, "for every gradient pays"),
+    written(
+        "the best of many equal caps",
+        "choose",
+        BY_CAPS,
+        {"c3-best"},
+        "",
+        origin="D15",
+    ),
+    broken("one bucket", CHOICE, "return [list(range(count - 1, -1, -1))]", CHOSEN, "nothing overlaps", origin="D15"),
+    broken(
+        "a bucket each",
+        CHOICE,
+        "return [[n] for n in reversed(range(count))]",
+        CHOSEN,
+        "for every gradient pays",
+        origin="D15",
+    ),
     broken(
         "four alike",
         CHOICE,
         "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "buckets.np"),
         CHOSEN,
         "which nothing hides, holds",
+        origin="D15",
     ),
-    broken("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks"),
+    broken("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks", origin="C22"),
     broken(
         "divided only",
         "flat = step.pack(len(step.works))",
         "flat = step.pack(len(step.works)) / step.world_size",
         RANKS,
         "ranks twice",
+        origin="C22",
     ),
     broken("not written back", "step.unpack(bucket, flat / step.world_size)", "pass", RANKS, "write the mean back"),
     broken(
@@ -221,6 +337,7 @@ MUTANTS = [
         "            step.works.append((flat, dist.all_reduce(flat, async_op=True)))\n",
         {"d3-any-order"},
         "rank 0 launches its buckets in the order [0, 1], rank 1 in the order [1, 0]",
+        origin="page 08",
     ),
     broken(
         "one bucket only",
@@ -251,7 +368,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypat
     answers = with_slip(EXERCISE, mutant, times=1)
     if mutant.slip in NOT_IN_TIME:
         answers["overlapped"] = answers["overlapped"].replace("        work.wait()\n", "")
-    assert_refused(EXERCISE, mutant, answers)
+    assert_refused(EXERCISE, mutant, answers, briefly="overlapped" in answers)
     if mutant.refuse == CHOSEN:
         assert "with your buckets" in shown[0]._repr_html_()
 

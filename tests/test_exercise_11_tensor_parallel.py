@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from answers import Mutant, assert_refused, solution_of, verdicts, with_slip
+from answers import Mutant, assert_accepted, assert_refused, solution_of, verdicts, with_slip
 
 from collectives import practice
 from collectives.practice import split
@@ -156,23 +156,20 @@ BY_ROW_NUMBERS = """
 """
 
 
-@pytest.mark.parametrize(
-    "cell, answer",
-    [
-        ("collectives", BY_RULES),
-        ("collectives", TABLE),
-        ("gates", WITH_SETUP_CONTEXT),
-        ("gates", BY_OUR_RING),
-        ("gates", WITHOUT_A_FUNCTION),
-        ("attention", BY_VIEWS),
-        ("attention", BY_ROW_NUMBERS),
-    ],
-    ids=["rules", "table", "setup_context", "our ring", "without a Function", "views", "row numbers"],
-)
-def test_a_right_answer_passes_however_it_is_written(cell, answer):
-    said = verdicts(EXERCISE, {cell: answer}, parts={"collectives": "a", "gates": "b", "attention": "c"}[cell])
-    assert said
-    assert set(said.values()) == {None}
+RIGHT = {
+    "by rules": {"collectives": BY_RULES},
+    "a table": {"collectives": TABLE},
+    "with setup_context": {"gates": WITH_SETUP_CONTEXT},
+    "by the course's ring": {"gates": BY_OUR_RING},
+    "by hooks, without a Function": {"gates": WITHOUT_A_FUNCTION},
+    "by views": {"attention": BY_VIEWS},
+    "by row numbers": {"attention": BY_ROW_NUMBERS},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
 def test_the_solution_passes():
@@ -197,6 +194,7 @@ MUTANTS = [
         {A1, A2, A3},
         "collectives('inner', 'inner', None) returns ['all_gather']. X lies by the inner axis, W by the inner axis: "
         "each rank's product has only the terms of its own slice of the inner axis. Where are the terms of all ranks",
+        origin="M05",
     ),
     Mutant(
         "everything added",
@@ -206,6 +204,7 @@ MUTANTS = [
         {A1, A2, A3},
         "collectives(None, 'columns', None) returns ['all_reduce']. X lies whole on every rank, W by its columns: "
         "every number that a rank computes is finished, so which terms are there to be added?",
+        origin="M05",
     ),
     Mutant(
         "a slice that is sent",
@@ -222,6 +221,7 @@ MUTANTS = [
         'else "all_gather"]',
         {A3},
         "collectives(None, 'inner', 'rows')",
+        origin="M06",
     ),
     Mutant(
         "an all-reduce wherever terms are added",
@@ -231,6 +231,7 @@ MUTANTS = [
         {A3},
         "collectives('inner', 'inner', 'rows') returns ['all_to_all', 'all_gather'], by which a rank sends 0.9375 "
         "matrices: that does it, but it is enough to move Y, and 0.75 matrices",
+        origin="M07",
     ),
     Mutant(
         "nothing moved before the product",
@@ -239,6 +240,7 @@ MUTANTS = [
         '    if (x, w) == ("rows", "columns"):\n        return []\n    plans = ',
         {A2, A3},
         "X lies by its rows, W by its columns: slice r of the one does not meet slice r of the other, so something has",
+        origin="M05",
     ),
     Mutant(
         "all gathered without need",
@@ -247,6 +249,7 @@ MUTANTS = [
         '    return (["all_gather"] if x else []) + (["all_gather"] if w else []) or min(',
         {A3},
         "but nothing need be sent",
+        origin="M06",
     ),
     Mutant(
         "a name",
@@ -266,6 +269,7 @@ MUTANTS = [
         "        return gradient\n",
         {B2, B3},
         "with 2 ranks, on rank 0 the output is right, but the gradient of X is only this rank's share: what does f do",
+        origin="page 11",
     ),
     Mutant(
         "g reduces backward",
@@ -275,6 +279,7 @@ MUTANTS = [
         {B2, B3},
         "with 2 ranks, on rank 0 the output is right, but the gradient that g passes back is 2 times too large: every "
         "rank has the whole gradient of Y, so g must not reduce backward",
+        origin="M01",
     ),
     Mutant(
         "f reduces forward",
@@ -283,6 +288,7 @@ MUTANTS = [
         G_FORWARD.replace("y.", "x."),
         {B1, B2, B3},
         "with 2 ranks, on rank 0 f returns 2 times X. Every rank has all of X already",
+        origin="M01",
     ),
     Mutant(
         "g does nothing forward",
@@ -291,6 +297,7 @@ MUTANTS = [
         "        return y.view_as(y)\n",
         {B1, B2, B3},
         "on rank 0 g returns this rank's own Y, which lacks the other ranks' terms",
+        origin="M01",
     ),
     Mutant(
         "the mean",
@@ -335,6 +342,7 @@ MUTANTS = [
         "        dist.all_gather(every, gradient)\n        return sum(every)\n",
         {B3},
         "with 3 ranks, f sends on rank 0 backward 1.5 times what an all-reduce sends; one all-reduce is enough",
+        origin="M07",
     ),
     Mutant(
         "an all-reduce for nothing",
@@ -367,6 +375,7 @@ MUTANTS = [
         {C1},
         "its 'qkv' has queries of heads 0, 1, 2 and 3, keys of heads 0 and 1; it is to have queries of heads 0 and 1, "
         "keys of heads 0 and 1, values of heads 0 and 1. It was cut as one piece: take queries, keys and values apart",
+        origin="M03",
     ),
     Mutant(
         "the wrong axis of qkv",
@@ -383,6 +392,7 @@ MUTANTS = [
         'dense["out"].chunk(world_size)[rank]',
         {C1},
         "its 'out' has the shape [4, 8]; it is to be [8, 4]. A column of it meets one number of what a head has",
+        origin="M01",
     ),
     Mutant(
         "every P-th row",
@@ -391,6 +401,7 @@ MUTANTS = [
         "tensor[rank::world_size] for",
         {C1},
         "queries of heads 0 in part, 1 in part, 2 in part and 3 in part",
+        origin="M03",
     ),
     Mutant(
         "from head to head",
@@ -443,6 +454,7 @@ MUTANTS = [
         'g(functional.linear(attended, part["out"], part["out_bias"]))',
         {C3, C4, C5},
         "the bias of the second matrix is in it 2 times. It is added before g, on every rank: add it after",
+        origin="page 11",
     ),
     Mutant(
         "a share of the bias on every rank",
@@ -469,6 +481,7 @@ MUTANTS = [
         "x",
         {C4, C5},
         "it is only this rank's share: does X pass through f, for queries, keys and values?",
+        origin="page 11",
     ),
     Mutant(
         "f three times",
@@ -478,6 +491,7 @@ MUTANTS = [
         'zip(part["qkv"].chunk(3), part["qkv_bias"].chunk(3))], dim=1)\n',
         {C5},
         "attention sends on rank 0 backward 3 times what an all-reduce sends; one all-reduce is enough",
+        origin="M02",
     ),
     Mutant(
         "f and g exchanged",
@@ -486,6 +500,7 @@ MUTANTS = [
         "    f, g = g, f\n    projected",
         {C3, C4, C5},
         "X is added up over the ranks, and Y is not: are f and g exchanged?",
+        origin="M01",
     ),
     Mutant("detached", "attention", "f(x)", "f(x).detach()", {C4, C5}, "the gradient of X is missing"),
     Mutant("no tensor", "attention", f"return {Y_IS}", "return None", {C3, C4, C5}, "of type NoneType; return the"),
@@ -495,7 +510,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), briefly=True)
 
 
 def test_what_is_missing_is_named():

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from answers import Mutant, assert_refused, cells_of, solution_of, verdicts, with_slip
+from answers import Mutant, assert_accepted, assert_refused, cells_of, solution_of, verdicts, with_slip
 from nbformat.v4 import new_output
 from nbgrader.utils import determine_grade
 
@@ -149,18 +149,17 @@ CLONED = {
 """,
 }
 RIGHT = {
-    "line by line": (LINE_BY_LINE, "a"),
-    "two points": (TWO_POINTS, "b"),
-    "by counting": (BY_COUNTING, "cd"),
-    "polyfit": (NP_POLYFIT, "b"),
-    "copied": (CLONED, "d"),
+    "line by line": LINE_BY_LINE,
+    "by two points": TWO_POINTS,
+    "by counting": BY_COUNTING,
+    "by numpy's polyfit": NP_POLYFIT,
+    "copied to the device": CLONED,
 }
 
 
-@pytest.mark.parametrize("answers, parts", RIGHT.values(), ids=RIGHT)
-def test_a_right_answer_is_accepted_however_it_is_written(answers, parts):
-    said = verdicts(EXERCISE, answers, parts)
-    assert set(said.values()) == {None}, said
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name])
 
 
 def test_the_solution_is_accepted():
@@ -262,6 +261,7 @@ MUTANTS = [
         "{0: 'Ring', 1: 'Tree'}.get(int(printed), 'Simple')",
         PICKED,
         "NCCL picked",
+        origin="C21",
     ),
     Mutant(
         "as printed",
@@ -297,6 +297,7 @@ MUTANTS = [
         "return name(line[2], PROTOCOLS), name(line[1], ALGORITHMS)",
         PICKED,
         "the algorithm comes first",
+        origin="C21",
     ),
     Mutant("microseconds", "bandwidths", " * 1e-6", "", ROWS, "the table has microseconds"),
     Mutant("in-place", "bandwidths", "row[5]", "row[9]", ROWS, "that is in-place, further right"),
@@ -321,6 +322,7 @@ MUTANTS = [
         "2",
         BUS,
         "every collective has the all-reduce's factor",
+        origin="page 07",
     ),
     Mutant(
         "algbw again",
@@ -329,6 +331,7 @@ MUTANTS = [
         "1 * algbw",
         BUS,
         "this is algbw: a rank has",
+        origin="page 07",
     ),
     Mutant(
         "once round",
@@ -337,6 +340,7 @@ MUTANTS = [
         "1",
         BUS,
         "returns 73,400,320,000, but the schedule says 146,800,640,000",
+        origin="C05",
     ),
     Mutant(
         "not relative",
@@ -345,6 +349,7 @@ MUTANTS = [
         "\n",
         FIT | SLOW,
         "Small rows show alpha; a least squares fit that is not relative hears only the large ones",
+        origin="page 05",
     ),
     Mutant(
         "a bandwidth",
@@ -391,6 +396,7 @@ MUTANTS = [
         "local_rank",
         TOLD,
         "that is its number in its node; RANK counts on from node to node",
+        origin="C23",
     ),
     Mutant("dealt out", "places", RANK, "local_rank * num_nodes + node", TOLD, "ranks fill one node after the other"),
     Mutant(
@@ -404,8 +410,8 @@ MUTANTS = [
     Mutant(
         "numbers", "places", "{name: str(number) for", "{name: number for", TOLD, "an environment variable is text: '0'"
     ),
-    Mutant("everyone on GPU 0", "places", LOCAL, "0", PLACED, "all ranks of the node would share GPU 0"),
-    Mutant("by the rank", "places", LOCAL, LOCAL.replace("LOCAL_", ""), PLACED, "ends in ValueError"),
+    Mutant("everyone on GPU 0", "places", LOCAL, "0", PLACED, "all ranks of the node would share GPU 0", origin="C23"),
+    Mutant("by the rank", "places", LOCAL, LOCAL.replace("LOCAL_", ""), PLACED, "ends in ValueError", origin="C23"),
     Mutant("one seen", "places", " if visible > 1 else 0", "", PLACED, "ends in ValueError"),
     Mutant(
         "NCCL without a GPU", "places", '"gloo", "cpu"', '"nccl", "cpu"', PLACED, "NCCL has no use for a rank without"
@@ -419,7 +425,7 @@ MUTANTS = [
         PLACED,
         "there is no GPU for this rank: raise a ValueError",
     ),
-    Mutant("the sum", "one-function", " / dist.get_world_size()", "", GLOO, "that is the sum"),
+    Mutant("the sum", "one-function", " / dist.get_world_size()", "", GLOO, "that is the sum", origin="C22"),
     Mutant(
         "in place",
         "one-function",
@@ -435,6 +441,7 @@ MUTANTS = [
         "",
         GLOO,
         "all-reduces a tensor on the cpu, wherever `device` is",
+        origin="C23",
     ),
     Mutant(
         "nothing sent",
@@ -497,7 +504,7 @@ def two_gpus(monkeypatch):
 
     def over_gloo(function, world_size, *arguments, timeout, backend):
         assert (arguments[1], backend, timeout) == ("cuda", "nccl", 120)
-        return run(function, world_size, arguments[0], "cpu", timeout=timeout, backend="gloo")
+        return run(function, world_size, arguments[0], "cpu", *arguments[2:], timeout=timeout, backend="gloo")
 
     monkeypatch.setattr(gpus, "num_gpus", lambda: 2)
     monkeypatch.setattr(ranks, "run", over_gloo)

@@ -1,13 +1,12 @@
 """Exercise 16 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
-import ast
-import textwrap
 from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
+import observed
 import pytest
-from answers import Mutant, assert_refused, exercises, solution_of, with_slip
+from answers import Mutant, assert_accepted, assert_refused, cells_of, graded, points_of, solution_of, with_slip
 
 from collectives.practice import NotYet, plan
 from collectives.training import costs, planner
@@ -15,42 +14,15 @@ from collectives.training import costs, planner
 EXERCISE = "16_plan"
 SEEN, HIDDEN = 22, 3219  # the seeds of the models and machines of part d
 random_cases = plan.random_cases
-SOURCE = exercises.source(EXERCISE)
-
-
-@pytest.fixture(autouse=True)
-def read_once(monkeypatch):
-    """The notebook's source is read once, not for every answer."""
-    monkeypatch.setattr(exercises, "source", lambda name: SOURCE)
 
 
 @pytest.fixture
 def fewer(monkeypatch):
     """Part d with one case to see, and one hidden one of each kind: every right answer searches them all."""
-    monkeypatch.setattr(plan, "random_cases", lambda seed, of_each=1: random_cases(seed)[: 1 if seed == SEEN else None])
-
-
-def graded(answers, parts):
-    """Run the exercise with its hidden tests on `answers` {grade_id: code}, or on its own where there is none.
-
-    Returns {grade_id: (points, what the check says)}, of the checks in these `parts`; points count as nbgrader counts
-    them: all of them, none if the check refuses, or the number that stands in its last line.
-    """
-    said, names = {}, {"__name__": "__main__"}
-    for cell in SOURCE.cells:
-        settings = cell.metadata.get("nbgrader")
-        if cell.cell_type != "code" or settings is None or (settings["grade"] and cell.id[0] not in parts):
-            continue
-        *lines, last = ast.parse(textwrap.dedent(answers.get(cell.id, cell.source))).body
-        is_number = settings["grade"] and isinstance(last, ast.Expr) and isinstance(last.value, ast.Name)
-        try:
-            exec(compile(ast.Module(lines if is_number else [*lines, last], []), cell.id, "exec"), names)
-            said[cell.id] = eval(last.value.id, names) if is_number else settings.get("points"), ""
-        except NotYet as error:
-            said[cell.id] = 0, str(error)
-        if not settings["grade"]:
-            assert not said.pop(cell.id)[1]
-    return said
+    if not observed.recording():
+        monkeypatch.setattr(
+            plan, "random_cases", lambda seed, of_each=1: random_cases(seed)[: 1 if seed == SEEN else None]
+        )
 
 
 # Right answers, each in another style than the solution's.
@@ -230,15 +202,14 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("answers", RIGHT.values(), ids=RIGHT)
-def test_a_right_answer_is_accepted_however_it_is_written(answers, fewer):
-    said = graded(answers, "abcd")
-    assert not [words for _, words in said.values() if words]
-    assert sum(points for points, _ in said.values()) == 26
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name, fewer):
+    assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
 
 
 def test_the_solution_gets_all_points_of_all_cases(capsys):
-    assert graded({}, "d") == {"d1-choice": (9, "")}
+    assert graded(EXERCISE, {}, "d", looks=False) == {"d1-choice": (9, None)}
+    assert sum(points_of(EXERCISE).values()) == 26
     assert capsys.readouterr().out.count("as good as the best") == 15
 
 
@@ -289,6 +260,7 @@ MUTANTS = [
         "(2, 1), (12, 1)",
         {B1},
         "stage 1 does not shard the gradients",
+        origin="D11",
     ),
     Mutant(
         "ZeRO-2 shards nothing more",
@@ -298,9 +270,19 @@ MUTANTS = [
         {B1},
         "from stage 2 on the gradients are sharded",
     ),
-    Mutant("ZeRO-2 shards parameters", HELD, "((2, 3),", "((2, 2),", {B1}, "stage 2 does not shard the parameters"),
+    Mutant(
+        "ZeRO-2 shards parameters",
+        HELD,
+        "((2, 3),",
+        "((2, 2),",
+        {B1},
+        "stage 2 does not shard the parameters",
+        origin="D11",
+    ),
     Mutant("nothing is sharded", HELD, ">= sharded_from else", ">= 4 else", {B1}, "no stage shards anything"),
-    Mutant("no fp32 copy", HELD, "(12, 1)", "(8, 1)", {B1}, "copy of the parameters in float32 is missing"),
+    Mutant(
+        "no fp32 copy", HELD, "(12, 1)", "(8, 1)", {B1}, "copy of the parameters in float32 is missing", origin="D06"
+    ),
     Mutant(
         "no embedding",
         HELD,
@@ -328,6 +310,7 @@ MUTANTS = [
         "one",
         {B2},
         "the first has more micro-batches under way",
+        origin="M10",
     ),
     Mutant(
         "as GPipe",
@@ -336,6 +319,7 @@ MUTANTS = [
         'layout["num_micro_batches"]',
         {B2},
         "not all of them",
+        origin="M10",
     ),
     Mutant(
         "more than there are",
@@ -344,6 +328,7 @@ MUTANTS = [
         'layout["pp"]',
         {B2},
         "there may be fewer micro-batches",
+        origin="M10",
     ),
     Mutant("no logits", HELD, "max(first, one + logits)", "first", {B2}, "the logits are missing"),
     Mutant(
@@ -362,7 +347,7 @@ MUTANTS = [
         {B2, B3},
         "tensor parallelism divides",
     ),
-    Mutant("no buffers for ZeRO-3", HELD, "2: 1, 3: 3}", "2: 1, 3: 1}", {B3}, "they are missing"),
+    Mutant("no buffers for ZeRO-3", HELD, "2: 1, 3: 3}", "2: 1, 3: 1}", {B3}, "they are missing", origin="D05"),
     Mutant("one layer gathered", HELD, "2: 1, 3: 3}", "2: 1, 3: 2}", {B3}, "the next one is on its way"),
     Mutant(
         "made again from nothing",
@@ -413,6 +398,7 @@ MUTANTS = [
         "plan.once_around(machine, 1",
         {C2, C3},
         "this is half of it",
+        origin="M02",
     ),
     Mutant(
         "not repeated",
@@ -429,9 +415,16 @@ MUTANTS = [
         'layout["tp"], num_bytes / layout["tp"])\n',
         {C2, C3},
         "tp does not divide it",
+        origin="M04",
     ),
     Mutant(
-        "far from one another", EXPOSED, "machine, 1, ", 'machine, layout["dp"], ', {C2, C3}, "are neighbours: 1 apart"
+        "far from one another",
+        EXPOSED,
+        "machine, 1, ",
+        'machine, layout["dp"], ',
+        {C2, C3},
+        "are neighbours: 1 apart",
+        origin="M14",
     ),
     Mutant(
         "over total",
@@ -440,6 +433,7 @@ MUTANTS = [
         'busy / (layout["num_micro_batches"] + layout["pp"] - 1)',
         {C3},
         "a bubble over total time",
+        origin="M09",
     ),
     Mutant(
         "p, not p - 1",
@@ -448,6 +442,7 @@ MUTANTS = [
         'layout["pp"] * busy',
         {C3},
         "after p - 1 others, not after p",
+        origin="M09",
     ),
     Mutant(
         "waits for computing only",
@@ -464,9 +459,18 @@ MUTANTS = [
         "there * once + (m if stage >= 2 else 1) * back * once",
         {C4},
         "this hides nothing",
+        origin="D14",
     ),
     Mutant("the last layer too", EXPOSED, "* once / layers", "* 0", {C4}, "nothing left to hide behind"),
-    Mutant("once at stage 0", EXPOSED, "0: (0, 2)", "0: (0, 1)", {C4}, "an all-reduce, which goes round twice"),
+    Mutant(
+        "once at stage 0",
+        EXPOSED,
+        "0: (0, 2)",
+        "0: (0, 1)",
+        {C4},
+        "an all-reduce, which goes round twice",
+        origin="C05",
+    ),
     Mutant(
         "ZeRO-1 all-reduces",
         EXPOSED,
@@ -474,8 +478,17 @@ MUTANTS = [
         "{0: (0, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2)}",
         {C4},
         "stages 1 and 2 do not all-reduce",
+        origin="D02",
     ),
-    Mutant("gathered once at 3", EXPOSED, "3: (1, 2)}", "3: (1, 1)}", {C4}, "gathered in the backward pass, too"),
+    Mutant(
+        "gathered once at 3",
+        EXPOSED,
+        "3: (1, 2)}",
+        "3: (1, 1)}",
+        {C4},
+        "gathered in the backward pass, too",
+        origin="D03",
+    ),
     Mutant(
         "stage 3 once a step",
         EXPOSED,
@@ -483,6 +496,7 @@ MUTANTS = [
         "shows_there + (m if stage == 2 else 1)",
         {C4},
         "stage 3 gathers and scatters in every micro-batch",
+        origin="D04",
     ),
     Mutant(
         "stage 2 once a step", EXPOSED, "m if stage >= 2", "m if stage == 3", {C4}, "because it keeps no whole ones"
@@ -494,6 +508,7 @@ MUTANTS = [
         'machine, 1, layout["dp"]',
         {C4},
         "they are tp apart",
+        origin="M14",
     ),
     Mutant(
         "with the embedding",
@@ -507,8 +522,8 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
-def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
+def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, fewer):
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), looks=False)
 
 
 # Choices that are not the best.
@@ -631,7 +646,9 @@ def test_what_is_wrong_with_a_choice_is_said(changed, words):
 )
 def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
     lines = "from collectives.training.planner import search as searched", "def choose(model, machine, batch):"
-    points, said = graded({"choose": "\n".join([*lines, f"    return {given}"])}, "d")["d1-choice"]
+    points, said = graded(EXERCISE, {"choose": "\n".join([*lines, f"    return {given}"])}, "d", looks=False)[
+        "d1-choice"
+    ]
     assert points == 0
     assert words in said
 
@@ -738,7 +755,7 @@ def priced(layout):
 
 def test_the_rubric_says_what_the_layouts_cost():
     """The numbers that graders are given for part e."""
-    (text,) = (cell.source for cell in SOURCE.cells if cell.id == "e-defend")
+    (text,) = (cell.source for cell in cells_of(EXERCISE) if cell.id == "e-defend")
     assert dict_of(plan.best(LARGE).layout) == BEST
     best, ways, room = map(priced, (BEST, NOTEBOOK["ways"], NOTEBOOK["room"]))
     for number in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from answers import assert_refused, broken, exercises, verdicts, with_slip
+from answers import assert_accepted, assert_refused, broken, exercises, solution_of, verdicts, with_slip, written
 
 from collectives import practice
 
@@ -142,27 +142,114 @@ BY_COUNTING = {
 }
 
 
-@pytest.mark.parametrize(
-    "exercise, answers",
-    [
-        ("03_ring", {"reduce-scatter-steps": BY_RECEIVER, "ring-reduce-scatter": EVEN_THEN_ODD}),
-        ("03_ring", {"reduce-scatter-steps": BY_RECURSION, "ring-reduce-scatter": IN_A_BATCH}),
-        (
-            "03_ring",
-            {
-                "reduce-scatter-steps": AS_GENERATOR,
-                "element-transfers": WITH_NUMPY,
-                "ring-reduce-scatter": WITHOUT_EMPTY_MESSAGES,
-            },
-        ),
-        ("04_all_reduce", WHOLE_NUMBERS),
-        ("04_all_reduce", FRACTIONS),
-        ("04_all_reduce", BY_COUNTING),
-    ],
-)
-def test_a_right_answer_is_accepted_however_it_is_written(exercise, answers):
-    said = verdicts(exercise, answers)
-    assert set(said.values()) == {None}, said
+BY_CHUNK = """
+    def reduce_scatter_steps(world_size):
+        steps = [[] for _ in range(1, world_size)]
+        for chunk in range(world_size):
+            for hop, step in enumerate(steps, start=1):  # a chunk's last hop brings it to the rank of its number
+                step.append((*((chunk + hop + end) % world_size for end in (0, 1)), chunk, "reduce"))
+        return steps
+"""
+HELD_IN_LISTS = """
+    def element_transfers(steps, num_elements, num_chunks):
+        begins = chunk_bounds(num_elements, num_chunks)
+        moved = 0
+        for step in steps:
+            for src, dst, chunk, *_ in step:
+                moved += begins[chunk + 1] - begins[chunk]
+        return moved
+"""
+RECEIVES_FIRST = """
+    def ring_reduce_scatter(rank, world_size, buffer):
+        bounds = [int(bound) for bound in chunk_bounds(len(buffer), world_size)]
+        part = [buffer[a:b] for a, b in zip(bounds, bounds[1:])]
+        own = rank
+        for hop in range(world_size - 1, 0, -1):
+            to_send, to_add = part[(rank + hop) % world_size], part[(rank + hop - 1) % world_size]
+            incoming = torch.zeros_like(to_add)
+            receiving = dist.irecv(incoming, (rank - 1) % world_size)
+            dist.send(to_send, (rank + 1) % world_size)
+            receiving.wait()
+            torch.add(to_add, incoming, out=to_add)
+        return part[own]
+"""
+BY_SCHEDULES = {
+    "bytes-of-a-rank": """
+    def sent(schedule, num_elements, itemsize):
+        return practice.counted(schedule, num_elements, itemsize).bytes_sent.max()
+
+    def reduce_scatter_bytes(num_elements, itemsize, world_size):
+        return sent(ring.reduce_scatter(world_size), num_elements, itemsize)
+
+    def all_gather_bytes(num_elements, itemsize, world_size):
+        return sent(ring.all_gather(world_size), num_elements, itemsize)
+
+    def all_reduce_bytes(num_elements, itemsize, world_size):
+        return sent(ring.all_reduce(world_size), num_elements, itemsize)
+""",
+}
+STEP_BY_STEP = {
+    "bytes-of-a-rank": """
+    def once_round(num_elements, itemsize, world_size):
+        sent = 0
+        for step in range(1, world_size):
+            sent += num_elements * itemsize / world_size
+        return sent
+
+    def reduce_scatter_bytes(*sizes): return once_round(*sizes)
+    def all_gather_bytes(*sizes): return once_round(*sizes)
+    def all_reduce_bytes(*sizes): return sum(once_round(*sizes) for phase in ("reduce-scatter", "all-gather"))
+""",
+    "root-and-all": """
+    def root_link_bytes(num_elements, itemsize, world_size):
+        whole = num_elements * itemsize
+        return (world_size * whole - whole) + (world_size * whole - whole)
+
+    def total_bytes(num_elements, itemsize, world_size):
+        return float(sum(all_reduce_bytes(num_elements, itemsize, world_size) for rank in range(world_size)))
+
+    def all_reduce_steps(world_size):
+        return len(range(1, world_size)) + len(range(1, world_size))
+""",
+    "sharding": """
+    def data_parallel_elements(num_params, world_size):
+        return all_reduce_bytes(num_params, 1, world_size)
+
+    def fsdp_elements(num_params, world_size):
+        return all_gather_bytes(2 * num_params, 1, world_size) + reduce_scatter_bytes(num_params, 1, world_size)
+
+    def fsdp_over_data_parallel(*model):
+        return fsdp_elements(*model) / data_parallel_elements(*model)
+""",
+}
+RIGHT = {
+    "03_ring": {
+        "by receiver, even ranks send first": {
+            "reduce-scatter-steps": BY_RECEIVER,
+            "ring-reduce-scatter": EVEN_THEN_ODD,
+        },
+        "by recursion, in a batch": {"reduce-scatter-steps": BY_RECURSION, "ring-reduce-scatter": IN_A_BATCH},
+        "as generators, without empty messages": {
+            "reduce-scatter-steps": AS_GENERATOR,
+            "element-transfers": WITH_NUMPY,
+            "ring-reduce-scatter": WITHOUT_EMPTY_MESSAGES,
+        },
+        "chunk by chunk": {"reduce-scatter-steps": BY_CHUNK, "element-transfers": HELD_IN_LISTS},
+        "receives first, in the background": {"ring-reduce-scatter": RECEIVES_FIRST},
+    },
+    "04_all_reduce": {
+        "in whole numbers": WHOLE_NUMBERS,
+        "as fractions": FRACTIONS,
+        "by counting ranks": BY_COUNTING,
+        "by the schedules' own counts": BY_SCHEDULES,
+        "step by step": STEP_BY_STEP,
+    },
+}
+
+
+@pytest.mark.parametrize("exercise, name", [(exercise, name) for exercise in RIGHT for name in RIGHT[exercise]])
+def test_a_right_answer_is_accepted_however_it_is_written(exercise, name):
+    assert_accepted(exercise, name, RIGHT[exercise][name])
 
 
 # Wrong answers: the solution with one thing changed, the checks that must refuse it, and what the first one must say.
@@ -180,6 +267,7 @@ IN_THE_RING = [
         "(rank - step)",
         SUMS | RANKS,
         "lacks rank",
+        origin="C11",
     ),
     broken(
         "to the left, with the chunks of a ring to the right",
@@ -208,6 +296,7 @@ IN_THE_RING = [
         "range(world_size):  # c",
         {"a2-sums-all", "a3-ring"},
         "sends rank 0 to itself",
+        origin="C13",
     ),
     broken(
         "a schedule from the library",
@@ -222,6 +311,7 @@ IN_THE_RING = [
         "1 for",
         {"b1-even", "b2-uneven"},
         "counts transfers",
+        origin="C04",
     ),
     broken(
         "all chunks as long as the first",
@@ -236,6 +326,7 @@ IN_THE_RING = [
         "for step in steps for transfer in step[:1]))",
         {"b1-even", "b2-uneven"},
         "counts one rank, not all of them",
+        origin="C04",
     ),
     broken(
         "what arrives replaces",
@@ -243,6 +334,7 @@ IN_THE_RING = [
         "target.copy_(incoming)",
         RANKS,
         "without rank",
+        origin="page 04",
     ),
     broken(
         "added twice",
@@ -257,6 +349,7 @@ IN_THE_RING = [
         "return chunks[(rank + 1) % world_size]",
         RANKS,
         "without rank",
+        origin="page 03",
     ),
     broken(
         "chunks of equal length only",
@@ -278,6 +371,7 @@ IN_THE_RING = [
         "buffer = buffer.clone(); bounds = chunk_bounds(len(buffer)",
         {"c3-traffic"},
         "work in place",
+        origin="C13",
     ),
     broken(
         "every chunk sent twice",
@@ -316,6 +410,7 @@ IN_BYTES = [
         FORMULA.replace("/ world_size *", "*"),
         ONE_RANK,
         "this counts all ranks together",
+        origin="C19",
     ),
     broken(
         "a fraction rounded down",
@@ -330,6 +425,7 @@ IN_BYTES = [
         "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
         {"b1-root", "b2-total"},
         "here everything passes the root",
+        origin="C19",
     ),
     broken(
         "steps of one phase",
@@ -337,13 +433,88 @@ IN_BYTES = [
         "world_size - 1\n",
         {"b3-steps"},
         "one phase",
+        origin="C08",
     ),
     broken(
-        "one all-gather forgotten",
+        "no (P-1)/P",
+        FORMULA,
+        "num_elements * itemsize",
+        ONE_RANK,
+        "leaves out the factor (P-1)/P",
+    ),
+    broken(
+        "one half of the all-reduce",
+        "return reduce_scatter_bytes(num_elements, itemsize, world_size) + all_gather_bytes(",
+        "return all_gather_bytes(",
+        {"a3-all-reduce"},
+        "this is one half of it",
+        origin="C03",
+    ),
+    broken(
+        "two phases for each half",
+        f"return {FORMULA}",
+        f"return 2 * {FORMULA}",
+        ONE_RANK,
+        "this is twice as much",
+        origin="C03",
+    ),
+    broken(
+        "a single step",
+        FORMULA,
+        "num_elements * itemsize / world_size",
+        ONE_RANK,
+        "this is a single step; how many are there?",
+    ),
+    written(
+        "the root's link one way",
+        "root-and-all",
+        solution_of(BYTES, "root-and-all").replace(
+            "return 2 * (world_size - 1) * num", "return (world_size - 1) * num", 1
+        ),
+        {"b1-root"},
+        "this is one direction; the root also sends the sum back",
+        origin="C19",
+    ),
+    written(
+        "the root sends to itself",
+        "root-and-all",
+        solution_of(BYTES, "root-and-all").replace(
+            "return 2 * (world_size - 1) * num", "return 2 * world_size * num", 1
+        ),
+        {"b1-root"},
+        "the root does not send to itself",
+        origin="C19",
+    ),
+    broken(
+        "a step too many in each phase",
+        "    return 2 * (world_size - 1)\n",
+        "    return 2 * world_size\n",
+        {"b3-steps"},
+        "one step too many in each phase",
+        origin="C08",
+    ),
+    broken(
+        "FSDP moves what data parallelism moves",
         "3 * (world_size - 1)",
         "2 * (world_size - 1)",
         {"c2-fsdp", "c3-ratio"},
         "leaves out one of the collectives",
+        origin="D04",
+    ),
+    broken(
+        "bytes where elements are asked for",
+        "return 2 * (world_size - 1) / world_size * num_params",
+        "return 2 * (world_size - 1) / world_size * num_params * 4",
+        {"c1-data-parallel", "c3-ratio"},
+        "these are bytes (of 4 each)",
+    ),
+    broken(
+        "how much more",
+        "fsdp_elements(num_params, world_size) / data_parallel_elements(num_params, world_size)",
+        "fsdp_elements(num_params, world_size) / data_parallel_elements(num_params, world_size) - 1",
+        {"c3-ratio"},
+        "how much *more* it is",
+        origin="D01",
     ),
     broken(
         "the ratio upside down",
@@ -356,9 +527,10 @@ IN_BYTES = [
 MUTANTS = [(RING, mutant) for mutant in IN_THE_RING] + [(BYTES, mutant) for mutant in IN_BYTES]
 
 
-@pytest.mark.parametrize("exercise, mutant", MUTANTS, ids=[mutant.slip for _, mutant in MUTANTS])
+@pytest.mark.parametrize("exercise, mutant", MUTANTS, ids=[f"{name}-{mutant.slip}" for name, mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(exercise, mutant):
-    assert_refused(exercise, mutant, with_slip(exercise, mutant))
+    answers = with_slip(exercise, mutant)
+    assert_refused(exercise, mutant, answers, briefly="ring-reduce-scatter" in answers)
 
 
 def test_a_wrong_schedule_is_drawn(monkeypatch):
