@@ -140,8 +140,8 @@ def measure(
     for asked in num_bytes:
         count = max(asked // (kind.itemsize * world_size), 1) * world_size
         call, wrong = _prepare(collective, count, kind)
-        failures = torch.tensor([wrong()], device=_device())
-        seconds = torch.tensor([_time(call, warmup, iterations)], dtype=torch.float64, device=_device())
+        failures = torch.tensor([wrong()], device=ranks.device())
+        seconds = torch.tensor([_time(call, warmup, iterations)], dtype=torch.float64, device=ranks.device())
         dist.all_reduce(failures)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         size, taken = count * kind.itemsize, seconds.item()
@@ -159,15 +159,6 @@ def measure(
     return rows
 
 
-def _device() -> torch.device:
-    """This rank's GPU under NCCL, and the CPU elsewhere."""
-    import torch
-    import torch.distributed as dist
-
-    on_gpu = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-
 def _prepare(collective: str, count: int, dtype: torch.dtype) -> tuple[Callable[[], Any], Callable[[], int]]:
     """A function that calls the collective, and one that calls it once and counts the wrong elements here.
 
@@ -177,7 +168,7 @@ def _prepare(collective: str, count: int, dtype: torch.dtype) -> tuple[Callable[
     import torch
     import torch.distributed as dist
 
-    rank, world_size, device = dist.get_rank(), dist.get_world_size(), _device()
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), ranks.device()
     numbers, n = torch.arange(count, device=device), _modulus(dtype, world_size)
     of_rank = [((numbers + peer) % n).to(dtype) for peer in range(n)]  # rank n has the same as rank 0
     mine, part = of_rank[rank % n].clone(), count // world_size
@@ -220,10 +211,8 @@ def _modulus(dtype: torch.dtype, world_size: int) -> int:
 
 def _time(call: Callable[[], Any], warmup: int, iterations: int) -> float:
     """Seconds of a call on this rank: the mean over `iterations` that follow each other without a pause."""
-    import torch
     import torch.distributed as dist
 
-    finish = torch.cuda.synchronize if _device().type == "cuda" else lambda: None  # a GPU only notes what it is to do
     for _ in range(warmup):
         call()
     finish()
@@ -233,6 +222,14 @@ def _time(call: Callable[[], Any], warmup: int, iterations: int) -> float:
         call()
     finish()
     return (time.perf_counter() - begun) / iterations
+
+
+def finish() -> None:
+    """Wait until this rank's GPU, if it has one, has done what it was told to do: a call only notes it."""
+    if ranks.device().type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def machine() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     by_axis(world_size=4)      # Y = X W: the reader picks how each matrix lies; the collectives are derived
     mlp(), gates(), heads()    # Megatron's split of a transformer's block
+    cycle()                    # a layer's life under FSDP
     mesh()                     # a layer under tensor parallelism and FSDP at once, ranks as a grid
 
 A row is a rank, a column is a matrix or a gate; or the ranks lie as a grid, and each has its matrices in its place. A
@@ -120,7 +121,7 @@ class Blocks(Figure):
         """
         looks: dict[Content, int] = {NONE: 0}
         stories = []
-        for number, (columns, scenes) in enumerate(self.stories):
+        for columns, scenes in self.stories:
             told = []
             for scene in scenes:
                 contents = [scene.contents.get(column.heading, [NONE] * self.world_size) for column in columns]
@@ -134,19 +135,24 @@ class Blocks(Figure):
                 if scene.headings:
                     told[-1]["headings"] = [scene.headings.get(column.heading, column.heading) for column in columns]
             headings = [column.heading for column in columns]
-            stories.append({"headings": headings, "words": self.told(number), "scenes": told})
+            stories.append({"headings": headings, "scenes": told})
         colours = RANK_COLOURS[: self.world_size]
         return {
             "ranks": self.world_size,
             "colours": [[colour, ink_on(colour)] for colour in colours],
             "shapes": [column[1:] for column in self.stories[0].columns],
-            "choices": [[question, list(answers)] for question, answers in self.choices.items()],
+            **(self._choices() if self.choices else {}),
             "looks": list(looks),
             "stories": stories,
             "legend": self.legend,
             "nothing": NOTHING,
             **({"grid": self._places()} if self.grid else {}),
         }
+
+    def _choices(self) -> dict:
+        """The questions, as `Family.data` has them, and each story's words."""
+        questions = [[question, list(answers), 0] for question, answers in self.choices.items()]
+        return {"choices": questions, "told": [self.told(number) for number in range(len(self.stories))]}
 
     def _places(self) -> dict:
         """The grid's `axes`, and each rank's `places` along them."""
@@ -307,6 +313,46 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     shapes = {"X": wide, "W q,k,v": square, "q,k,v": wide, "heads": wide, "W out": square, "Z": wide}
     columns = [Column(name, *shape) for name, shape in shapes.items()]
     return Blocks([Story(columns, scenes)], world_size, f"Attention: {num_heads} heads on {world_size} ranks")
+
+
+CYCLE_SIZE = 4096  # tokens of all ranks, inputs and outputs of the layer
+
+
+def cycle(world_size: int = 4) -> Blocks:
+    """A layer Y = X W under FSDP, from rest to rest: W is gathered, used and freed, twice; its gradient scattered."""
+    sizes, shape = dict.fromkeys(("rows", "inner", "columns"), CYCLE_SIZE), (4.0, 4.0)
+    gather, scatter, stay = Move("W", "inner", REPLICATED), Move("Y", PARTIAL, "rows"), Move("X", "rows", "rows")
+
+    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+        return {name: _held(move, shape, world_size, after)}
+
+    rest = lies("state", gather, False) | lies("W", gather, False) | lies("X", stay)
+    gathered, made = lies("W", gather), lies("Y", stay)
+    note = _notes(gather)["W"]
+    sent = (2 * gather.sent(sizes, world_size) + scatter.sent(sizes, world_size)) / CYCLE_SIZE**2
+    scenes = [
+        Scene("At rest: each rank has its slice of W, the optimizer's state for it, and its own tokens X.", rest),
+        Scene(f"Forward: {_told(gather)}, and every rank has all of it.", rest | gathered, _notes(gather)),
+        Scene("Each rank multiplies its own tokens, Y = X W. Nothing is sent.", rest | gathered | made),
+        Scene("W is freed but for a rank's own slice. The next layer takes its turn.", rest | made),
+        Scene(f"Backward: W takes the same {note} once more.", rest | made | gathered, _notes(gather)),
+        Scene(
+            f"Each rank's tokens make a gradient of all of W. {_made('dW', scatter)}",
+            rest | gathered | lies("dW", scatter, False),
+        ),
+        Scene(
+            f"{_told(scatter, 'dW')}: each rank has its slice of the sum. W is freed.",
+            rest | lies("dW", scatter),
+            _notes(scatter, "dW"),
+        ),
+        Scene(
+            "The optimizer updates each rank's slice of W by its slice of dW. Nothing is sent. In all a rank has sent "
+            f"{sent:g} times the size of W.",
+            rest,
+        ),
+    ]
+    columns = [Column(name, *shape) for name in ("X", "W", "Y", "dW", "state")]
+    return Blocks([Story(columns, scenes)], world_size, f"A layer's life under FSDP, {world_size} ranks: Y = X W")
 
 
 MESH_SIZES = {"rows": 8192, "inner": 8192, "columns": 8192}  # tokens of all ranks, inputs and outputs of the layer

@@ -17,7 +17,7 @@ from itertools import cycle, product
 
 import numpy as np
 
-from .figure import RANK_COLOURS, asset, data_address
+from .figure import RANK_COLOURS, carried, data_address
 from .formula import Program, Symbol, named, read
 from .gantt import Gantt
 from .lanes import SAID, TOLD, Lanes, timeline_of
@@ -146,11 +146,17 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """How the outputs `of`, which have one unit, depend on the slider `over`; the present point is marked."""
+    """How the outputs `of`, which have one unit, depend on the slider `over`; the present point is marked.
+
+    `mark`: an output that is a value of that slider, such as where two curves cross: there a line stands, labelled.
+    `scales`: whether the reader may have all axes linear.
+    """
 
     over: str
     of: Sequence[str]
     log: bool = False
+    mark: str | None = None
+    scales: bool = False
 
 
 class Calculator:
@@ -270,15 +276,15 @@ class Calculator:
         )
         data = json.dumps(self.data(), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
         drawn = ["player", "timeline"] if self.timeline else []  # by the script of the figure of timelines
-        style = "".join(asset(f"{name}.css") for name in ["calculator", *(["lanes"] if self.timeline else [])])
-        script = "".join(asset(f"{name}.js") for name in [*drawn, "calculator"])
+        own = ["calculator", *(["lanes"] if self.timeline else [])]
+        styles, scripts = carried(*drawn, "calculator", styles=own)
         return (
             f'<collective-calculator role="group" aria-label="{escape(self.caption)}">'
-            f"<style>{style}</style>"
+            f"{styles}"
             f"<div class=still><p><strong>{escape(self.caption)}</strong></p>"
             f"<table class=given>{inputs}</table>{self._still()}<table class=found>{outputs}</table></div>"
             f'<script type="application/json">{data}</script></collective-calculator>'
-            f"<script>{script}</script>"
+            f"{scripts}"
         )
 
     def _still(self) -> str:
@@ -309,6 +315,8 @@ class Calculator:
                 "over": order.index(self.chart.over),
                 "of": [numbers[name] for name in self.chart.of],
                 "log": self.chart.log,
+                **({"mark": numbers[self.chart.mark]} if self.chart.mark else {}),
+                **({"scales": True} if self.chart.scales else {}),
             },
             **({"timeline": self.timeline.data(self.moments, SECONDS)} if self.timeline else {}),
         }
@@ -327,7 +335,7 @@ def _check_names(calculator: Calculator) -> None:
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two inputs or two outputs are called {', '.join(sorted(twice))}")
     drawn = [name for bar in calculator.bars for name in bar.parts]
-    drawn += calculator.chart.of if calculator.chart else []
+    drawn += [*calculator.chart.of, *filter(None, [calculator.chart.mark])] if calculator.chart else []
     if missing := [name for name in drawn if name not in outputs]:
         raise ValueError(f"a bar or the chart shows {missing[0]!r}, which is no output")
     sliders = [each.name for each in calculator.inputs if isinstance(each, Slider)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from html import escape
 from io import StringIO
 from itertools import islice, pairwise
@@ -26,6 +27,7 @@ from .schedule import COPY, REDUCE, Schedule, Step, Transfer
 if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.still` pays for it
     from matplotlib.figure import Figure as Picture
 
+    from .calculator import Choice, Slider
     from .gantt import Timelines
     from .training.timeline import Timeline
 
@@ -58,15 +60,23 @@ class Frame(NamedTuple):
 
 
 def draw(
-    schedule: Schedule | Timeline | Timelines, contract: Contract | None = None, caption: str | None = None
+    schedule: Schedule | Timeline | Timelines | Callable,
+    contract: Contract | None = None,
+    caption: str | None = None,
+    inputs: Sequence[Slider | Choice] = (),
 ) -> Figure:
     """A figure of `schedule` that a notebook and the book show by themselves.
 
-    A `Timeline` is drawn too, and several of them by title, one above the other on one axis: `gantt` does that.
-    `contract`: what the schedule is judged by; by default the one it names, and nothing is judged if it names none.
-    `caption`: the figure's title; by default the schedule's name and size. Raises `ScheduleError` if the schedule
-    cannot be run at all and `ValueError` if it is too big to be seen; a broken contract is drawn, not raised.
+    A `Timeline` is drawn too, and several of them by title, one above the other on one axis: `gantt` does that. With
+    `inputs` it is a function that makes one of them: the reader picks what it is called with (`family`). `contract`:
+    what the schedule is judged by; by default the one it names, and nothing is judged if it names none. `caption`: the
+    figure's title; by default the schedule's name and size. Raises `ScheduleError` if the schedule cannot be run at all
+    and `ValueError` if it is too big to be seen; a broken contract is drawn, not raised.
     """
+    if inputs:
+        from .family import Family  # only now, as below
+
+        return Family(schedule, inputs, contract, caption)
     if isinstance(schedule, Schedule):
         return Drawing(schedule, contract, caption)
     from .gantt import Gantt  # only now: a chapter on schedules needs none of it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -36,7 +37,12 @@ class Figure:
     words: list[str]
 
     def __repr__(self) -> str:
-        return "\n".join([self.caption, *self.words])
+        return "\n".join([self.printed, *self.words])
+
+    @property
+    def printed(self) -> str:
+        """What stands above the still."""
+        return self.caption
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -45,15 +51,15 @@ class Figure:
         """The player with its data, style, script and still: complete, and the same bytes every time."""
         said = "".join(f"<li>{escape(text)}</li>" for text in self.words)
         data = json.dumps({"picture": self.picture, **self.data()}, separators=(",", ":")).replace("<", "\\u003c")
-        style, script = (asset(f"player.{kind}") + asset(f"{self.picture}.{kind}") for kind in ("css", "js"))
+        styles, scripts = carried("player", self.picture)
         return (
             f'<collective-player role="group" aria-label="{escape(self.caption)}">'
-            f"<style>{style}</style>"
-            f"<div class=still><p><strong>{escape(self.caption)}</strong></p>"
-            f'<img alt="{escape(self.caption)}" src="{data_address(self.still_svg())}">'
+            f"{styles}"
+            f"<div class=still><p><strong>{escape(self.printed)}</strong></p>"
+            f'<img alt="{escape(self.printed)}" src="{data_address(self.still_svg())}">'
             f"<details><summary>The steps in words</summary><ol start=0>{said}</ol></details></div>"
             f'<script type="application/json">{data}</script></collective-player>'
-            f"<script>{script}</script>"
+            f"{scripts}"
         )
 
     def data(self) -> dict:
@@ -88,6 +94,16 @@ def asset(name: str) -> str:
     """One of the player's files, without indentation and whole lines of comment: a page holds it many times."""
     text = files("collectives").joinpath("player", name).read_text(encoding="utf-8")
     return re.sub(r"^\s*(//.*)?\n?", "", text, flags=re.M)
+
+
+def carried(*names: str, styles: Sequence[str] = ()) -> tuple[str, str]:
+    """The elements of style, and those of script, that a figure made of the files of these names carries.
+
+    Each file has an element of its own, so that a page of many figures can do with one copy. `styles`: names of the
+    files of style, where they are others.
+    """
+    style = "".join(f"<style>{asset(f'{name}.css')}</style>" for name in styles or names)
+    return style, "".join(f"<script>{asset(f'{name}.js')}</script>" for name in names)
 
 
 def data_address(svg: str) -> str:

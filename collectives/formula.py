@@ -196,7 +196,10 @@ def where(condition, yes, no):
 
 
 def _whose(*values) -> Program | None:
-    return next((value.program for value in values if isinstance(value, Symbol)), None)
+    for value in values:
+        if isinstance(value, Symbol):
+            return value.program
+    return None
 
 
 def read(program: Program, formula: Callable, arguments: Mapping, pick: Callable[[object], Mapping]) -> dict | Symbol:

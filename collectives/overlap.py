@@ -1,6 +1,7 @@
-"""What hides behind what, moved by the reader: a step of FSDP, and one of tensor parallelism with FSDP across.
+"""What hides behind what, moved by the reader: a step of FSDP, of DDP, and of tensor parallelism with FSDP across.
 
     fsdp()         # gathers and reduce-scatters run beside computing, if there is enough of it
+    trade()        # the same beside DDP: what FSDP costs in time, and saves in memory
     mesh()         # all-reduces are on its way: only a faster link shortens them
 
 The tasks are those of `training.timeline`, a collective's seconds those of a ring by its closed form (`scorecard`).
@@ -12,12 +13,13 @@ from collections.abc import Callable
 from functools import partial
 
 from .algorithms import ring
-from .calculator import BYTES, PERCENT, SECONDS, Calculator, Choice, Output, Slider, spaced
+from .calculator import BYTES, PERCENT, SECONDS, Bar, Calculator, Choice, Output, Slider, spaced
 from .lanes import Lanes
 from .links import RATINGS, link
 from .schedule import Schedule
 from .scorecard import ROWS
-from .training.timeline import HALVES, Layer, Price, run, sharded, tensor_and_sharded
+from .training.memory import at_rest
+from .training.timeline import HALVES, Layer, Price, data_parallel, run, sharded, tensor_and_sharded
 
 RATE = (("GB/s", 1e9),)
 RATES = spaced(5e9, 1e12, 46, log=True, also=[50e9, 450e9])  # bytes a second, one way: 40 Gb/s Ethernet to NVLink 5
@@ -63,13 +65,7 @@ def fsdp(num_layers: int = 4) -> Calculator:
     _at_least_one(num_layers=num_layers)
     return Calculator(
         partial(fsdp_step, num_layers=num_layers),
-        inputs=[
-            Slider("forward", "forward pass of a layer", PASSES, 8e-3, SECONDS, log=True),
-            Slider("num_bytes", "parameters of a layer", spaced(1e7, 4e9, 52, log=True), 4e8, BYTES, log=True),
-            Slider("rate", "link of a rank, one way", RATES, RATINGS[NETWORK].rate, RATE, log=True),
-            Slider("world_size", "ranks, P", [2**power for power in range(1, 11)], 8, log=True),
-            Choice("prefetch", "gathers run ahead by (prefetching)", DEPTHS, "1 layer"),
-        ],
+        inputs=_step_inputs(),
         outputs=[
             Output("gather", "all-gather of a layer", SECONDS),
             Output("exposed", "exposed communication", SECONDS),
@@ -77,6 +73,60 @@ def fsdp(num_layers: int = 4) -> Calculator:
         ],
         timeline=Lanes("timeline", f"A step, {num_layers} layers"),
         caption="FSDP: what hides behind the computing?",
+    )
+
+
+def _step_inputs() -> list[Slider | Choice]:
+    """What the reader moves of a step whose layers are all alike."""
+    return [
+        Slider("forward", "forward pass of a layer", PASSES, 8e-3, SECONDS, log=True),
+        Slider("num_bytes", "parameters of a layer", spaced(1e7, 4e9, 52, log=True), 4e8, BYTES, log=True),
+        Slider("rate", "link of a rank, one way", RATES, RATINGS[NETWORK].rate, RATE, log=True),
+        Slider("world_size", "ranks, P", [2**power for power in range(1, 11)], 8, log=True),
+        Choice("prefetch", "gathers run ahead by (prefetching)", DEPTHS, "1 layer"),
+    ]
+
+
+WAYS = {"DDP": 0, "FSDP": 3}  # the stage of ZeRO that each is, to `at_rest`
+
+
+def trade_step(way, forward, num_bytes, world_size, rate, prefetch, num_layers: int = 4) -> dict:
+    """A step of DDP, a bucket for each layer, and one of FSDP: their seconds, and what a rank holds at rest.
+
+    `way`: a value of `WAYS`, of which the timeline is. Other arguments as for `fsdp_step`. Parameters and what is sent
+    are of 2 bytes each, the optimizer is Adam in mixed precision, as `at_rest` has it.
+    """
+    all_reduce = ring_price(ring.all_reduce, world_size, link(NETWORK).alpha, rate)
+    layers = [Layer(forward, 2 * forward, num_bytes)] * num_layers
+    ddp = run(data_parallel(layers, [[layer] for layer in reversed(range(num_layers))], all_reduce))
+    both = {0: ddp, 3: fsdp_step(forward, num_bytes, world_size, rate, prefetch, num_layers)["timeline"]}
+    found = {"timeline": both[way], "computing": ddp.computing}
+    for name, stage in WAYS.items():
+        found[f"{name} exposed"] = both[stage].exposed
+        found[f"{name} step"] = both[stage].seconds
+        found[f"{name} holds"] = at_rest(num_layers * num_bytes / 2, world_size, stage).total
+    return found | {"slower": found["FSDP step"] / found["DDP step"]}
+
+
+def trade(num_layers: int = 4) -> Calculator:
+    """DDP beside FSDP on one rank: the reader moves what `fsdp` lets move, and picks whose timeline is drawn.
+
+    Raises `ValueError` for fewer than 1 layer.
+    """
+    _at_least_one(num_layers=num_layers)
+    return Calculator(
+        partial(trade_step, num_layers=num_layers),
+        inputs=[Choice("way", "timeline of", WAYS, "DDP"), *_step_inputs()],
+        outputs=[
+            Output("computing", "computing", SECONDS, listed=False),
+            *[Output(f"{name} exposed", "exposed communication", SECONDS, listed=False) for name in WAYS],
+            *[Output(f"{name} step", f"a step of {name}", SECONDS) for name in WAYS],
+            Output("slower", "FSDP's, of DDP's", PERCENT),
+            *[Output(f"{name} holds", f"a rank holds at rest, {name}", BYTES) for name in WAYS],
+        ],
+        bars=[Bar(f"a step of {name}", ["computing", f"{name} exposed"]) for name in WAYS],
+        timeline=Lanes("timeline", f"A step, {num_layers} layers"),
+        caption="DDP or FSDP: what the memory costs in time",
     )
 
 

@@ -256,7 +256,8 @@ def markdown(world_size: int) -> str:
 
     A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
     """
-    lines = [r"| | $\alpha$ | $S\beta$ | $S\gamma$ | closed form | source |", "|---|--:|--:|--:|---|---|"]
+    head = r"| algorithm | times $\alpha$ | times $S\beta$ | times $S\gamma$ | closed form | source |"  # words for ears
+    lines = [head, "|---|--:|--:|--:|---|---|"]
     collective = None
     for row in ROWS:
         if row.takes(world_size):

@@ -1,4 +1,4 @@
-// The picture of matrices cut into blocks: a row a rank, a column a matrix or a gate, and boxes to choose a story by.
+// The picture of matrices cut into blocks: a row a rank, a column a matrix or a gate.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const GAP = 22, TYPE = 17, GATE = 26, LETTER = 0.6, WIDE = 400, HIGH = 420;
@@ -8,7 +8,6 @@
     constructor(data) {
       this.data = data;
       this.last = data.stories[0].scenes.length - 1;
-      this.at = null;
       this.story = data.stories[0];
       this.draw = data.grid ? this.drawGrid : this.drawRows;
       if (data.grid) this.layGrid();
@@ -143,8 +142,6 @@
     }
 
     show(svg, at, moving) {
-      if (this.at === null && this.data.choices.length) this.ask(svg);
-      this.at = at;
       svg.replaceChildren(...this.draw(this.story.scenes[at]));
       svg.classList.toggle("moving", moving);
     }
@@ -157,20 +154,9 @@
       return false;
     }
 
-    // The boxes stand above the picture; another choice is another story with words of its own, at the same step.
-    ask(svg) {
-      const player = svg.closest("collective-player"), { choices, stories } = this.data;
-      const boxes = choices.map(([question, answers]) => make("select", { "aria-label": question }, ...answers.map((answer) => make("option", {}, answer))));
-      const asked = make("div", { class: "choices" }, ...boxes.map((box, i) => make("label", {}, make("span", {}, choices[i][0]), box)));
-      asked.onkeydown = (event) => event.stopPropagation(); // there the arrow keys choose
-      asked.onchange = () => {
-        this.story = stories[boxes.reduce((place, box) => place * box.length + box.selectedIndex, 0)];
-        player.words = this.story.words;
-        player.step(this.at);
-      };
-      const words = stories.flatMap((story) => story.words);
-      player.say.lastChild.textContent = words.reduce((a, b) => (b.length > a.length ? b : a)); // it keeps their place
-      svg.before(asked);
+    // Another choice is another story.
+    pick(number) {
+      this.story = this.data.stories[number];
     }
 
     legend() {

@@ -119,11 +119,26 @@
       if (bars.length && this.data.limit !== null) this.picture.append(this.mark);
       this.legend(bars.flatMap((bar) => bar.parts));
       if (this.data.chart) this.plot = make("div", { class: "plot" });
+      const scales = this.data.chart?.scales ? [this.scales(group)] : [];
       if (this.data.timeline) this.lanes = make("div", { class: "lanes" }, make("svg", { role: "img" }), make("ul", { class: "legend" }));
       this.status = make("p", { role: "status", class: "unseen" });
       this.live = make("div", { class: "live" }, make("strong", {}, this.getAttribute("aria-label")),
-        make("div", { class: "inputs" }, ...controls), this.picture, ...(this.lanes ? [this.lanes] : []), this.found, ...(this.plot ? [this.plot] : []), this.status);
+        make("div", { class: "inputs" }, ...controls), this.picture, ...(this.lanes ? [this.lanes] : []), this.found, ...scales, ...(this.plot ? [this.plot] : []), this.status);
       this.append(this.live);
+    }
+
+    // Whether the chart's axes are as they were made, or all linear.
+    scales(group) {
+      const pick = (linear) => {
+        this.linear = linear;
+        this.draw();
+      };
+      return make("fieldset", { class: "scales" }, make("legend", {}, "axes"), ...["logarithmic", "linear"].map((name, place) => {
+        const radio = make("input", { type: "radio", name: `${group}-axes` });
+        radio.checked = place === 0;
+        radio.onchange = () => pick(place === 1);
+        return make("label", {}, radio, name);
+      }));
     }
 
     lists(parts) {
@@ -241,10 +256,10 @@
 
     // Where the step of the starting state ended: the axis may have changed since.
     begun(picture, svg, tick) {
-      const text = `at first: ${say(this.axis.first, this.data.timeline.unit)}`, x = picture.x(tick), half = text.length * 3.4;
-      if (x > picture.width) return;
-      const at = Math.min(x, picture.width - half);
-      svg.prepend(make("path", { class: "first", d: `M${x} 14V${picture.height - 22}` }), picture.text(at, 7, text));
+      const x = picture.x(tick), beyond = x > picture.width; // the axis is too short for it: an arrow points there
+      const text = `at first: ${say(this.axis.first, this.data.timeline.unit)}${beyond ? " →" : ""}`, half = text.length * 3.4;
+      svg.prepend(picture.text(Math.min(x, picture.width - half), 7, text));
+      if (!beyond) svg.prepend(make("path", { class: "first", d: `M${x} 14V${picture.height - 22}` }));
     }
 
     // The bars, all on one scale: the longest, or the limit, is the whole width. What is undefined has no length.
@@ -267,7 +282,8 @@
 
     draw() {
       if (!this.plot) return;
-      const { inputs, outputs, chart, limit } = this.data, input = inputs[chart.over];
+      const { inputs, outputs, limit } = this.data, input = { ...inputs[this.data.chart.over] }, chart = { ...this.data.chart };
+      if (this.linear) input.log = chart.log = false;
       const wide = Math.max(260, this.plot.clientWidth || 640), [top, right, bottom, left] = EDGES;
       const table = input.stops.map((_, place) => this.results(this.places.with(chart.over, place)));
       const level = limit === null ? [] : [this.values[limit]];
@@ -290,7 +306,7 @@
         }).join("");
       };
       const across = (kind, at) => make("line", { class: kind, x1: left, x2: wide - right, y1: at, y2: at });
-      const few = input.stops.length <= 12, here = x(input.stops[this.places[chart.over]]), nodes = [];
+      const few = input.stops.length <= 12 && !this.linear, here = x(input.stops[this.places[chart.over]]), nodes = [];
       const along = few ? input.stops.filter((_, place) => place % Math.ceil((input.stops.length * 56) / (wide - left - right)) === 0)
         : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 90));
       for (const mark of along) {
@@ -304,6 +320,12 @@
       nodes.push(make("text", { x: (left + wide - right) / 2, y: TALL - 6 }, input.label));
       for (const at of level.map(y).filter(Number.isFinite)) {
         nodes.push(across("limit", at), make("text", { x: wide - right, y: at - 9, class: "side" }, outputs[limit].label));
+      }
+      const turn = chart.mark === undefined ? NaN : this.values[chart.mark];
+      if (turn >= input.stops[0] && turn <= input.stops.at(-1)) {
+        const at = x(turn), left = at > wide / 2; // the words are where there is room
+        nodes.push(make("line", { class: "mark", x1: at, x2: at, y1: top, y2: TALL - bottom }),
+          make("text", { x: at + (left ? -6 : 6), y: top + 6, class: left ? "side" : "after" }, `${outputs[chart.mark].label}: ${say(turn, outputs[chart.mark].unit)}`));
       }
       nodes.push(make("line", { class: "here", x1: here, x2: here, y1: top, y2: TALL - bottom }));
       for (const output of chart.of) {

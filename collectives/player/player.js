@@ -4,9 +4,12 @@
 // A picture is a class of data, in Player.pictures: width, height and maxWidth of its SVG, the number of its `last` step,
 // show(svg, at, moving), name(at), alarms(at), legend() as [width, height, nodes, text], and where it can be laid out
 // anew, fit(width), seek(x), the step that lies at x, and pace, the milliseconds from step to step while it plays.
+//
+// With choices there is a figure, or a story of one that is asked to pick(number), for each combination of answers.
 (() => {
   if (customElements.get("collective-player")) return;
-  const PLAY_MS = 2400;
+  const PLAY_MS = 2400, SWIPE = 40; // pixels
+  const LETTERS = 30; // questions are all in view whose answers have so many letters at most
 
   const make = (name, attributes = {}, ...children) => {
     const svg = /^(svg|g|path|rect|circle|text)$/.test(name);
@@ -26,19 +29,34 @@
   };
   const PAUSE = "M5 4h3.5v12H5zM11.5 4H15v12h-3.5z";
 
+  // Where a function refused to make a figure: the words alone, which say why.
+  const NOTHING = { width: 1, height: 0, last: 0, show: (svg) => svg.replaceChildren(), name: () => "before", alarms: () => true, legend: () => [] };
+  let asked = 0;
+
+  // A page builds its figures one by one: between two it can scroll.
+  const waiting = [];
+  const startNext = () => {
+    const player = waiting.shift();
+    if (waiting.length) setTimeout(startNext);
+    player.start();
+  };
+  const startLater = (player) => {
+    if (waiting.push(player) === 1) setTimeout(startNext);
+  };
+
   class CollectivePlayer extends HTMLElement {
     static make = make;
     static pictures = {};
 
     // Each picture's script calls this once its class is there.
     static startAll() {
-      for (const player of document.querySelectorAll("collective-player")) player.start();
+      for (const player of document.querySelectorAll("collective-player")) startLater(player);
     }
 
     // While the page is still being read the children are not there yet; moved about later, all is ready.
     connectedCallback() {
-      if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start());
-      else this.start();
+      if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => startLater(this));
+      else startLater(this);
     }
 
     disconnectedCallback() {
@@ -48,35 +66,36 @@
     start() {
       const source = this.querySelector(":scope > script[type='application/json']");
       if (this.stage || !source) return;
-      const data = JSON.parse(source.textContent), Picture = CollectivePlayer.pictures[data.picture];
-      if (!Picture) return;
+      const data = JSON.parse(source.textContent);
+      this.Picture = CollectivePlayer.pictures[data.picture];
+      if (!this.Picture) return;
       this.querySelector(":scope > .stage")?.remove(); // left behind where a page was saved while it played
-      this.words = [...this.querySelectorAll(".still li")].map((item) => item.textContent);
+      this.told = data.told ?? [[...this.querySelectorAll(".still li")].map((item) => item.textContent)];
+      this.figures = data.figures; // of a family
       const still = this.querySelector(".still img"); // set in line, it prints in the page's own ink
       if (still) still.outerHTML = decodeURIComponent(still.src.slice(still.src.indexOf(",") + 1));
-      this.picture = new Picture(data);
-      this.last = this.picture.last;
-      this.build();
+      this.build(data.choices ?? []);
+      if (!this.figures) this.swap(data);
       this.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take the arrow keys for its cells
       this.addEventListener("keydown", (event) => this.onKey(event));
-      this.go(0);
+      this.choose();
     }
 
-    build() {
-      const { picture } = this;
-      this.svg = make("svg", { role: "img", viewBox: `0 0 ${picture.width} ${picture.height}` });
+    build(choices) {
+      this.at = 0;
+      this.svg = make("svg", { role: "img" });
       this.buttons = Object.fromEntries(Object.entries(BUTTONS).map(([name, [label, d]]) => [name,
         make("button", { type: "button", "aria-label": label, title: label }, make("svg", { viewBox: "0 0 20 20", "aria-hidden": "true" }, make("path", { d })))]));
-      this.slider = make("input", { type: "range", min: 0, max: this.last, value: 0, "aria-label": "Step" });
+      this.slider = make("input", { type: "range", min: 0, value: 0, "aria-label": "Step" });
       this.live = make("p", { "aria-live": "polite" });
-      const longest = this.words.reduce((a, b) => (b.length > a.length ? b : a));
-      this.say = make("div", { class: "say" }, this.live, make("p", { "aria-hidden": "true" }, longest));
-      this.stage = make("div", { class: "stage" }, make("strong", {}, this.getAttribute("aria-label")), this.svg,
-        make("div", { class: "controls" }, ...Object.values(this.buttons), this.slider), this.say, this.legend());
-      this.stage.style.maxWidth = picture.maxWidth;
+      this.longest = make("p", { "aria-hidden": "true" });
+      this.say = make("div", { class: "say" }, this.live, this.longest);
+      this.legend = make("ul", { class: "legend" });
+      this.stage = make("div", { class: "stage" }, make("strong", {}, this.getAttribute("aria-label")), ...this.ask(choices), this.svg,
+        make("div", { class: "controls" }, ...Object.values(this.buttons), this.slider), this.say, this.legend);
       this.append(this.stage);
-      if (picture.fit) new ResizeObserver(() => this.fit()).observe(this.stage);
-      if (picture.seek) this.svg.onpointerdown = this.svg.onpointermove = (event) => this.seek(event);
+      new ResizeObserver(() => this.measure()).observe(this.stage); // also when it first comes into view
+      this.svg.onpointerdown = this.svg.onpointermove = this.svg.onpointerup = (event) => this.point(event);
       const { first, back, play, forward, last } = this.buttons;
       first.onclick = () => this.step(0);
       back.onclick = () => this.step(this.at - 1);
@@ -86,25 +105,85 @@
       this.slider.oninput = () => this.step(Number(this.slider.value));
     }
 
-    legend() {
-      const items = this.picture.legend().map(([width, height, nodes, text]) =>
-        make("li", {}, make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...nodes), text));
-      return make("ul", { class: "legend" }, ...items);
+    // The questions, each a row of buttons of which one is on, or a box; and in `this.answers`, which answer that is.
+    ask(choices) {
+      this.answers = choices.map(([, , at]) => at);
+      this.counts = choices.map(([, answers]) => answers.length);
+      if (!choices.length) return [];
+      const long = choices.some(([, answers]) => answers.join("").length > LETTERS);
+      const rows = choices.map(([question, answers, at], index) => {
+        const pick = (place) => {
+          this.answers[index] = place;
+          this.choose();
+        };
+        if (long) {
+          const box = make("select", { "aria-label": question }, ...answers.map((answer) => make("option", {}, answer)));
+          box.selectedIndex = at;
+          box.onchange = () => pick(box.selectedIndex);
+          return make("label", {}, make("span", {}, question), box);
+        }
+        const name = `choice-${++asked}-${Date.now()}`;
+        return make("fieldset", {}, make("legend", {}, question), ...answers.map((answer, place) => {
+          const radio = make("input", { type: "radio", name });
+          radio.checked = place === at;
+          radio.onchange = () => pick(place);
+          return make("label", {}, radio, make("span", {}, answer));
+        }));
+      });
+      const asks = make("div", { class: "choices" }, ...rows);
+      asks.onkeydown = (event) => event.stopPropagation(); // there the arrow keys choose
+      return [asks];
+    }
+
+    // Another choice is another figure or story, at the same step if it has that.
+    choose() {
+      const number = this.answers.reduce((place, answer, index) => place * this.counts[index] + answer, 0);
+      this.pause();
+      this.words = this.told[number];
+      if (this.figures) this.swap(this.figures[number]);
+      else this.picture.pick?.(number);
+      const told = this.figures ? this.words : this.told.flat();
+      this.longest.textContent = told.reduce((a, b) => (b.length > a.length ? b : a)); // it keeps the place of all
+      this.go(this.at);
+    }
+
+    swap(data) {
+      if (this.picture) this.picture.at = null; // what still moves does not arrive
+      const picture = (this.picture = data ? new this.Picture(data) : NOTHING);
+      this.last = this.slider.max = picture.last;
+      this.svg.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
+      this.stage.style.maxWidth = picture.maxWidth ?? "";
+      this.stage.classList.toggle("refused", !data);
+      this.fit();
+      this.legend.replaceChildren(...picture.legend().map(([width, height, nodes, text]) =>
+        make("li", {}, make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...nodes), text)));
+    }
+
+    // Asked for elsewhere, the width would have the whole page laid out at once.
+    measure() {
+      this.width = Math.round(this.stage.clientWidth);
+      this.fit();
     }
 
     // A picture that is laid out for its width: a unit of its SVG is a pixel then.
     fit() {
-      const width = Math.round(this.stage.clientWidth);
-      if (!width || width === this.picture.width) return;
-      this.picture.fit(width);
-      this.svg.setAttribute("viewBox", `0 0 ${width} ${this.picture.height}`);
+      if (!this.picture.fit || !this.width || this.width === this.picture.width) return;
+      this.picture.fit(this.width);
+      this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.picture.height}`);
       this.picture.show(this.svg, this.at, false);
     }
 
-    seek(event) {
-      if (event.type === "pointermove" && !(event.buttons & 1)) return;
-      const { left, width } = this.svg.getBoundingClientRect();
-      this.step(this.picture.seek(((event.clientX - left) / width) * this.picture.width));
+    // Where a picture has an axis, the pointer points at a step; on others a finger that goes left asks for the next.
+    point(event) {
+      const { type, clientX, pointerType, buttons } = event;
+      if (this.picture.seek) {
+        if (type === "pointerup" || (type === "pointermove" && !(buttons & 1))) return;
+        const { left, width } = this.svg.getBoundingClientRect();
+        this.step(this.picture.seek(((clientX - left) / width) * this.picture.width));
+      } else if (pointerType === "touch" && type === "pointerdown") this.from = clientX;
+      else if (pointerType === "touch" && type === "pointerup" && Math.abs(clientX - this.from) > SWIPE) {
+        this.step(this.at + (clientX < this.from ? 1 : -1));
+      }
     }
 
     onKey(event) {

@@ -28,6 +28,7 @@ from torch import nn
 
 from ..algorithms import ring
 from ..execute import execute
+from ..ranks import device
 from ..wire import BytesSent
 from . import quantized, tiny
 from .memory import shard_size
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 
 IMPORTS = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.checkpoint")
 """What this module and torch's FSDP import when they are first used."""
-
-
-def device() -> torch.device:
-    """Where this rank computes: on its GPU if the process group is NCCL's, and on the CPU elsewhere."""
-    on_gpu = dist.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def mesh(*sizes: int, names: tuple[str, ...] | None = None) -> DeviceMesh:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from .. import ranks
 from ..wire import BytesSent, is_distributed
 from . import fsdp, tiny
 from .mesh import Mesh
@@ -174,8 +175,8 @@ class PerAxis(BytesSent):
         return result
 
     def _axis(self, args: Iterable) -> str:
-        ranks = tuple(dist.get_process_group_ranks(_group(args)))
-        return self._axes.get(ranks, ", ".join(map(str, ranks)))
+        group = tuple(dist.get_process_group_ranks(_group(args)))
+        return self._axes.get(group, ", ".join(map(str, group)))
 
 
 def _group(args: Iterable) -> dist.ProcessGroup:
@@ -191,7 +192,7 @@ def batch(mesh: Mesh, rank: int, tokens: int = TOKENS, width: int = WIDTH, dtype
     data = [axis for axis in mesh.axes if axis in DATA_AXES]
     peers = next(group for group in mesh.groups(*data) if rank in group) if data else [rank]
     parts = tiny.batch(0, peers.index(rank), len(peers), rows=tokens * len(peers), width=width, dtype=dtype)
-    return tuple(part.to(fsdp.device()) for part in parts)
+    return tuple(part.to(ranks.device()) for part in parts)
 
 
 def step(model: nn.Module, mesh: Mesh, **sizes) -> float:
