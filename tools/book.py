@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import fingerprint
+import lean
 import nbformat
 import notebooks
 from fingerprint import ROOT
@@ -29,6 +30,8 @@ BUILT_KEY = BUILD / ".built_key"
 
 COMMAND = [Path(sys.executable).parent / "jupyter-book", "build", "book", "--config", "_config.yml"]
 OPTIONS = ["--path-output", ".", "-W", "-n", "--keep-going"]
+
+SOURCES = ("book", "_config.yml", "package-lock.json", "tools/lean.py")
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 READING = re.compile(r"reading sources\.\.\. \[ *\d+%\] (\S+)")
@@ -61,6 +64,7 @@ def build(from_notebooks: bool) -> int:
         print(explain(lines))
         print(f"book: FAILED after {seconds:.0f} s; mend what is named above and run `make book` again")
         return status
+    lean.slim(HTML)
     BUILT_KEY.write_text(sources())
     print(f"book: built in {seconds:.0f} s ({'cold' if cold else 'warm'})")
     print(f"book: open {HTML / 'index.html'}")
@@ -74,7 +78,7 @@ def is_fresh() -> bool:
 
 def sources() -> str:
     """Return a hash of everything the built book is made from."""
-    files = fingerprint.of_files(ROOT / "book", ROOT / "_config.yml", ROOT / "package-lock.json")
+    files = fingerprint.of_files(*map(ROOT.joinpath, SOURCES))
     return fingerprint.joined(files, execution_key())
 
 
@@ -106,7 +110,9 @@ def take_notebooks() -> int:
             ran = nbformat.read(text.with_suffix(".ipynb"), as_version=4)
             for cell, other in zip(code_cells(notebook), code_cells(ran), strict=True):
                 cell.outputs, cell.execution_count = other.outputs, other.execution_count
-            cache.cache_notebook_bundle(CacheBundleIn(notebook, str(text)), check_validity=False, overwrite=True)
+            data = {"execution_seconds": ran.metadata["collectives"].get("seconds")}
+            bundle = CacheBundleIn(notebook, str(text), data=data)
+            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
             taken += 1
     return taken
 

@@ -31,8 +31,8 @@ step "system packages (chromium, bubblewrap, node, npm, iproute2)" "Install them
   bash tools/system_packages.sh
 step "Python 3.11 or newer" "Name one: make PYTHON=/path/to/python3.11 env." recent_python
 step "virtual environment .venv" "On Debian or Ubuntu: apt-get install python3-venv." virtual_environment
-step "Python packages (1.5 GB, a minute or two the first time)" "Check the network and the disk, then run make again." \
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[course,cluster,jobs]"
+step "Python packages (1.6 GB, a minute or two the first time)" "Check the network and the disk, then run make again." \
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[course,dask,cluster,jobs,classroom,postgres]"
 step "SkyPilot's schemas (4 MB)" "Check the network, then run make again." skypilot_schemas
-step "KaTeX, by npm" "Check the network, then run make again." npm ci --no-audit --no-fund --loglevel=error
+step "KaTeX, PurgeCSS, the audits and the classroom's proxy, by npm (200 MB)" "Check the network, then run make again." npm ci --no-audit --no-fund --loglevel=error
 echo "env: ready"

@@ -20,10 +20,11 @@ def of_files(*places: Path) -> str:
 def of_library() -> str:
     """Return a hash of the library and of recorded measurements, which every notebook's outputs depend on.
 
-    Without the exercises' checks (collectives/practice), of which chapters use nothing.
+    Without the exercises' checks and what is recorded of them, of which chapters use nothing.
     """
-    library = [place for place in (ROOT / "collectives").iterdir() if place.name != "practice"]
-    return of_files(*library, ROOT / "book" / "data", ROOT / "book" / "scripts")
+    places = [place for folder in ("collectives", "book/data") for place in (ROOT / folder).iterdir()]
+    used = [place for place in places if place.name not in ("practice", "mutants.json")]
+    return of_files(*used, ROOT / "book" / "scripts")
 
 
 def of_versions() -> str:

@@ -6,10 +6,14 @@ what its cells print.
 """
 
 import argparse
+import datetime
 import hashlib
+import os
+import platform
 import sys
 import time
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import fingerprint
@@ -67,15 +71,27 @@ def update(text: Path) -> bool:
         return True
     start = time.perf_counter()
     notebook = from_text(text)
-    notebook.metadata["collectives"] = {"source_sha": source_sha(text)}
+    notebook.metadata["collectives"] = {"source_sha": source_sha(text), "executed": this_run()}
     try:
         execute(notebook)
     except CellExecutionError as error:
         print(f"notebooks: {text.relative_to(ROOT)} FAILED\n{error}")
         return False
+    seconds = time.perf_counter() - start
+    notebook.metadata["collectives"]["seconds"] = round(seconds)  # the built chapter says it
     nbformat.write(notebook, path)
-    print(f"notebooks: {path.name:<24} {time.perf_counter() - start:5.1f} s")
+    print(f"notebooks: {path.name:<24} {seconds:5.1f} s")
     return True
+
+
+def this_run() -> dict:
+    """Return when and on what a notebook is run now, for the page to say (book/_ext/page.py)."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "packages": {name: version(name).partition("+")[0] for name in ("torch", "numpy")},
+        "machine": f"{len(os.sched_getaffinity(0))} CPU cores with gloo",
+    }
 
 
 def is_up_to_date(text: Path) -> bool:

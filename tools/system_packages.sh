@@ -6,6 +6,10 @@ missing=()
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
   command -v google-chrome >/dev/null || missing+=(chromium)   # opens every page in the tests
 command -v bwrap >/dev/null || missing+=(bubblewrap)           # the autograder's sandbox
+if [ "$(uname)" = Linux ]; then
+  ldconfig=$(command -v ldconfig || echo /sbin/ldconfig)       # a user's PATH may lack it
+  "$ldconfig" -p | grep libseccomp.so.2 >/dev/null || missing+=(libseccomp2)   # its filter of system calls
+fi
 command -v node >/dev/null || missing+=(nodejs)                # renders formulas
 command -v npm >/dev/null || missing+=(npm)
 if [ "$(uname)" = Linux ]; then                                # elsewhere there are no network namespaces
@@ -16,6 +20,8 @@ optional=()                                                    # without them a 
 if [ "$(uname)" = Linux ]; then
   command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null ||
     optional+=(slurmctld slurmd slurm-client)                  # a Slurm of this machine alone runs jobs/slurm.sbatch
+  command -v initdb >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null ||
+    optional+=(postgresql)                                     # a server of the tests' own holds a gradebook
 fi
 
 [ $((${#missing[@]} + ${#optional[@]})) -gt 0 ] || exit 0

@@ -32,7 +32,8 @@ def row(page: str, claim: dict) -> str:
     link = f'<a href="{page}.html#{claim["id"]}">{claim["id"]}</a>'
     verdict = f'<span class="claim-verdict">{claim["verdict"]}</span> {evidence}'
     return (
-        f'<tr data-verdict="{claim["verdict"]}"><td>{link}</td><td>{says}</td><td>{sources}</td><td>{verdict}</td></tr>'
+        f'<tr data-verdict="{claim["verdict"]}"><td>{link}</td><td>{says}</td>'
+        f'<td data-head="Source">{sources}</td><td>{verdict}</td></tr>'
     )
 
 
@@ -54,7 +55,8 @@ class Claims(SphinxDirective):
         head = "<tr><th>Row</th><th>Claim</th><th>Source</th><th>Verdict, and what was computed</th></tr>"
         html = (
             f"<p>{len(found)} claims: {counts}.</p>"
-            f'<div class="claims-table"><table class="claims"><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+            f'<div class="claims-table" tabindex="0"><table class="claims"><thead>{head}</thead>'
+            f"<tbody>{rows}</tbody></table></div>"
             f'<dl class="claims-sources">{sources}</dl>'
         )
         return [nodes.raw("", html, format="html")]

@@ -17,7 +17,7 @@ BUTTONS = "bars list download expand code file file-pdf magnifying-glass xmark a
 MODES = "sun moon circle-half-stroke"
 ARROWS = "angle-left angle-right angle-down chevron-down chevron-right chevron-up arrow-up-right-from-square"
 ADMONITIONS = "bell circle-check circle-exclamation circle-info circle-xmark triangle-exclamation"
-HINTS = "lightbulb pencil share"
+HINTS = "lightbulb pencil share rocket"
 GLYPHS = f"{BUTTONS} {MODES} {ARROWS} {ADMONITIONS} {HINTS}".split()
 
 STYLE = """@font-face {{

@@ -19,6 +19,7 @@ from sphinx.util.math import get_node_equation_number
 
 HERE = Path(__file__).resolve().parent
 DIST = HERE.parents[1] / "node_modules" / "katex" / "dist"
+SCROLLING = '<span class="katex-display"'  # a wide formula scrolls on a phone, so the keyboard has to reach it
 STYLESHEET = "katex/katex.min.css"
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ def visit_display(translator, node):
         translator.body.append(f'<span class="eqno">({number})')
         translator.add_permalink_ref(node, _("Link to this equation"))
         translator.body.append("</span>")
-    translator.body.append(to_html(node, display_tex(node), display=True) + "</div>\n")
+    html = to_html(node, display_tex(node), display=True)
+    translator.body.append(html.replace(SCROLLING, f'{SCROLLING} tabindex="0"', 1) + "</div>\n")
     raise nodes.SkipNode
 
 

@@ -1,24 +1,79 @@
-"""Offers the notebook beside a chapter's text (03_ring.ipynb beside 03_ring.md) in the download menu.
+"""Offers the notebook beside a chapter's text (03_ring.ipynb beside 03_ring.md), and the chapter's exercise.
 
-The theme does this for books whose sources are notebooks; ours are text with a notebook twin.
+Both are in the download menu always. Where `repository_url` in _config.yml says that the repository is public, a
+second menu opens them on Binder, on Colab (which knows GitHub alone) and on a hub, if `hub_url` names one that has
+nbgitpuller.
+The theme has such menus for books whose sources are notebooks; ours are text with a notebook twin.
 """
+
+from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from sphinx.application import Sphinx
+
+BINDER = "https://mybinder.org/v2"
+COLAB = "https://colab.research.google.com/github"
+GITHUB = "https://github.com/"
 
 
-def offer_notebook(app, pagename, templatename, context, doctree):
-    """Copy a page's notebook into the site and tell the theme, whose download menu then names it."""
-    notebook = Path(app.srcdir, f"{pagename}.ipynb")
-    if not notebook.exists():
-        return
-    target = Path(app.outdir, "_sources", notebook.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(notebook, target)
-    context["ipynb_source"] = notebook.name
+def launches(path: str, repository_url: str, branch: str, hub_url: str) -> dict[str, str]:
+    """Return where a notebook of the repository can be opened: {service: address}."""
+    if not repository_url:
+        return {}
+    repository_url = repository_url.rstrip("/").removesuffix(".git")
+    name = repository_url.removeprefix(GITHUB)
+    on_github = repository_url.startswith(GITHUB)
+    source = f"gh/{name}" if on_github else f"git/{quote(repository_url, safe='')}"
+    found = {"Binder": f"{BINDER}/{source}/{branch}?urlpath=lab/tree/{path}"}
+    if on_github:
+        found["Colab"] = f"{COLAB}/{name}/blob/{branch}/{path}"
+    if hub_url:
+        place = f"lab/tree/{repository_url.rpartition('/')[2]}/{path}"
+        query = urlencode({"repo": repository_url, "branch": branch, "urlpath": place}, safe="/")
+        found["the hub"] = f"{hub_url.rstrip('/')}/hub/user-redirect/git-pull?{query}"
+    return found
 
 
-def setup(app):
-    """Run before the theme (priority 501) makes its buttons."""
-    app.connect("html-page-context", offer_notebook)
+def notebooks_of(app: Sphinx, pagename: str) -> dict[str, str]:
+    """Return the notebooks that go with a page, {what it is: path in the repository}."""
+    root = Path(app.srcdir).parent
+    wanted = {"Notebook": f"book/{pagename}.ipynb", "Exercise": f"exercises/{pagename}/{pagename}.ipynb"}
+    return {what: path for what, path in wanted.items() if (root / path).exists()}
+
+
+def offer(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Copy a page's notebooks into the site, and add them to the menus that the theme has made."""
+    here = notebooks_of(app, pagename)
+    buttons = {each["label"]: each for each in context["header_buttons"]}
+    for place, (what, path) in enumerate(here.items()):
+        target = Path(app.outdir, "_sources", path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(app.srcdir).parent / path, target)
+        link = link_to(context["pathto"](f"_sources/{path}", 1), f"{what} (.ipynb)", "download")
+        buttons["download-buttons"]["buttons"].insert(place, link)
+    config = app.config
+    opened = [
+        link_to(url, f"{what} on {service}", "share")
+        for what, path in here.items()
+        for service, url in launches(path, config.repository_url, config.repository_branch, config.hub_url).items()
+    ]
+    if opened:
+        group = {"type": "group", "tooltip": "Open to run", "icon": "fas fa-rocket", "label": "launch-buttons"}
+        context["header_buttons"].insert(0, group | {"buttons": opened})
+
+
+def link_to(url: str, text: str, icon: str) -> dict[str, str]:
+    """Return an entry of a menu, as the theme's templates want it."""
+    return {"type": "link", "url": url, "text": text, "icon": f"fas fa-{icon}", "tooltip": text}
+
+
+def setup(app: Sphinx) -> dict:
+    """Run after the theme (priority 501) has made its menus."""
+    app.add_config_value("repository_url", "", "html")
+    app.add_config_value("repository_branch", "main", "html")
+    app.add_config_value("hub_url", "", "html")
+    app.connect("html-page-context", offer, priority=502)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,107 @@
+"""Makes the built site light: one stylesheet, of the rules that its pages use, and nothing that a page waits for.
+
+The theme and the extensions bring a dozen stylesheets, most of whose rules are for things that this book has not got,
+and as many scripts, each of which holds a page back. `slim` joins the styles, lets PurgeCSS drop the rules whose names
+stand in no page and no script, and marks the scripts to run when the page is there. Images come when a reader does.
+"""
+
+import json
+import posixpath
+import re
+import subprocess
+from pathlib import Path
+
+from fingerprint import ROOT
+from PIL import Image
+
+PURGECSS = ROOT / "node_modules" / ".bin" / "purgecss"
+STYLE = "book.css"
+LINK = re.compile(r'[ \t]*<link (?=[^>]*rel="stylesheet")[^>]*href="(?:\./)?_static/([^"?]+)[^"]*"[^>]*>\n?')
+SCRIPT = re.compile(r'<script (?=[^>]*src=")(?![^>]*(?:defer|async))')
+UNUSED = re.compile(r'[ \t]*<script [^>]*src="_static/design-tabs\.js[^>]*></script>\n?')  # the book has no tabs
+MISNAMED = ' aria-label="Toggle hidden content"'  # of a fold, whose name should be what it shows
+OPTIONS = re.compile(r'<script src="_static/documentation_options\.js[^>]*></script>')  # scripts in the page need it
+IMAGE = re.compile(r'<img (?![^>]*loading=)(?=[^>]*src="(_images/[^"]+)")')
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+IMPORT = re.compile(r'@import\s+(?:url\()?"([^"]+)"\)?;')
+URL = re.compile(r"""url\((['"]?)(?!data:|https?:|#)([^'")]+)\1\)""")
+
+# The theme asks each box of code whether it scrolls, to let the keyboard reach it, and the whole page is laid out for
+# that. A box in a section that is not laid out yet counts as one that scrolls, and is asked when the section is. Our
+# figures are asked as well.
+THEME = Path("scripts", "pydata-sphinx-theme.js")
+SCROLLS, RESIZED = "e.tabIndex=e.scrollWidth>", 'window.addEventListener("resize",t)'
+ASKED_LATER = {
+    '["pre",': '["pre","figure",',
+    SCROLLS: SCROLLS.replace("=", "=e.checkVisibility?.({contentVisibilityAuto:true})===false||"),
+    RESIZED: f'{RESIZED},document.addEventListener("contentvisibilityautostatechange",t)',
+}
+
+
+def slim(site: Path) -> None:
+    """Rewrite the pages of a built site in place."""
+    pages = {path: path.read_text() for path in sorted(site.glob("*.html"))}
+    sheets = in_order([LINK.findall(text) for text in pages.values()])
+    static = site / "_static"
+    (static / STYLE).write_text(purged("\n".join(inlined(static, sheet) for sheet in sheets), site))
+    ask_later(static / THEME)
+    options = (static / "documentation_options.js").read_text()
+    for path, text in pages.items():
+        text = LINK.sub(f'    <link rel="stylesheet" href="_static/{STYLE}" />\n', text, count=1)
+        text = UNUSED.sub("", LINK.sub(lambda found: found[0] if found[1] == STYLE else "", text))
+        text = text.replace(MISNAMED, "")
+        text = OPTIONS.sub(lambda _: f"<script>{options}</script>", text)
+        text = IMAGE.sub(lambda found: found[0] + when_near(site / found[1]), text)
+        path.write_text(SCRIPT.sub("<script defer ", text))
+
+
+def when_near(image: Path) -> str:
+    """Return the attributes that keep an image's place, and have it loaded when a reader comes near."""
+    with Image.open(image) as opened:
+        return 'width="{}" height="{}" loading="lazy" '.format(*opened.size)
+
+
+def ask_later(theme: Path) -> None:
+    """Have the theme's script lay out no section that no reader is near."""
+    text = theme.read_text()
+    for theirs, ours in ASKED_LATER.items():
+        if ours in text:  # from an earlier build
+            continue
+        if text.count(theirs) != 1:
+            raise ValueError(f"{theme.name} no longer says {theirs!r} once: see ASKED_LATER")
+        text = text.replace(theirs, ours)
+    theme.write_text(text)
+
+
+def in_order(lists: list[list[str]]) -> list[str]:
+    """Return every name of some lists once, in the order that all of them keep; one list has all names."""
+    longest = max(lists, key=len)
+    for names in lists:
+        if names != [name for name in longest if name in names]:
+            raise ValueError(f"these stylesheets cannot be joined in one order: {names} and {longest}")
+    return longest
+
+
+def inlined(static: Path, sheet: str) -> str:
+    """Return a stylesheet with what it imports, its addresses as seen from the folder `static`."""
+    folder = posixpath.dirname(sheet)
+
+    def seen_from_static(found: re.Match) -> str:
+        return f"url({posixpath.normpath(posixpath.join(folder, found[2]))})"
+
+    def imported(found: re.Match) -> str:
+        return inlined(static, posixpath.normpath(posixpath.join(folder, found[1])))
+
+    text = (static / sheet).read_text().removeprefix('@charset "UTF-8";')
+    return IMPORT.sub(imported, URL.sub(seen_from_static, text))
+
+
+def purged(css: str, site: Path) -> str:
+    """Return a stylesheet less the rules whose names no page and no script of the site has."""
+    whole = site / "_static" / "whole.css"
+    whole.write_text(css)
+    content = [site / "*.html", site / "_static" / "*.js", site / "_static" / "scripts" / "*theme.js"]
+    content.append(site / "_static" / "scripts" / "bootstrap.js")
+    done = subprocess.run([PURGECSS, "--css", whole, "--content", *content], check=True, capture_output=True, text=True)
+    whole.unlink()
+    return COMMENT.sub("", json.loads(done.stdout)[0]["css"])

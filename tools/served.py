@@ -1,0 +1,81 @@
+"""The built book on a server of this machine, compressed as a host would, and a Chromium to open it with."""
+
+import functools
+import gzip
+import io
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TEXT = {".html", ".css", ".js", ".json", ".svg", ".xml", ".txt", ".ipynb"}
+
+
+@functools.lru_cache(maxsize=512)
+def compressed(path: Path, changed: float) -> bytes:
+    """Return a file's bytes under gzip; `changed` is when it last was, so that a new version is compressed anew."""
+    return gzip.compress(path.read_bytes(), mtime=0)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files, text among them compressed, without a line on stderr for each."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+    def send_head(self):
+        """Answer a request for text with the compressed file, any other as the base class does."""
+        path = Path(self.translate_path(self.path))
+        if path.suffix not in TEXT or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
+            return super().send_head()
+        body = compressed(path, path.stat().st_mtime)
+        self.send_response(200)
+        self.send_header("Content-Type", self.guess_type(str(path)))
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        return io.BytesIO(body)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address under which a folder is served, to this machine only."""
+    handler = functools.partial(Handler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def chromium() -> str | None:
+    """Return the path of the system's Chromium, or None."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """A headless Chromium, the system's own."""
+    executable = chromium()
+    if executable is None:
+        raise FileNotFoundError("Chromium is missing: run `make env`, or apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
