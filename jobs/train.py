@@ -99,7 +99,7 @@ def transformer(job: Job) -> nn.Sequential:
 def parallel(model: nn.Sequential, job: Job) -> nn.Module:
     """The model on this rank's device, trained by all ranks together."""
     if job.strategy == "ddp":
-        return nn.parallel.DistributedDataParallel(model.to(fsdp.device()), gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(model.to(ranks.device()), gradient_as_bucket_view=True)
     options: dict[str, Any] = {"reshard_after_forward": job.strategy == "fsdp"}
     if job.precision == "bf16":
         from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -116,7 +116,7 @@ def batch_of(job: Job, step: int, rank: int) -> torch.Tensor:
     for position in range(1, job.sequence + 1):
         follows = (5 * tokens[:, position - 1] + 1) % job.vocabulary
         tokens[:, position] = torch.where(noise[:, position], tokens[:, position], follows)
-    return tokens.to(fsdp.device())
+    return tokens.to(ranks.device())
 
 
 def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
 
     def step(number: int) -> torch.Tensor:
         tokens = batch_of(job, number, rank)
-        with torch.autocast(fsdp.device().type, torch.bfloat16) if half else nullcontext():
+        with torch.autocast(ranks.device().type, torch.bfloat16) if half else nullcontext():
             scores = model(tokens[:, :-1])
         loss = functional.cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
@@ -142,7 +142,7 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
         dist.barrier()
         begun = time.perf_counter()
         losses.append(step(number))
-        finish()
+        bandwidth.finish()
         times.append(time.perf_counter() - begun)
     total = torch.stack(losses)
     dist.all_reduce(total)
@@ -162,18 +162,12 @@ def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
 
     A GPU's allocator counts by itself. On the CPU `BytesHeld` watches the tensors, which takes time: not while timing.
     """
-    on_gpu = fsdp.device().type == "cuda"
+    on_gpu = ranks.device().type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     with BytesSent() as sent, nullcontext() if on_gpu else BytesHeld() as held:
         step()
     return (torch.cuda.max_memory_allocated() if on_gpu else sum(held.peak.values())), sent
-
-
-def finish() -> None:
-    """Wait until the GPU has done what it was told to do."""
-    if fsdp.device().type == "cuda":
-        torch.cuda.synchronize()
 
 
 def run(job: Job, world_size: int, backend: str | None = None, timeout: float = 3600.0) -> dict[str, Any]:

@@ -153,6 +153,7 @@ def test_pieces_that_do_not_fit_together_are_named():
     faults = {
         "which is no output": {"bars": [Bar("all", ["z"])]},
         "over a slider, not over 'way'": {"chart": Chart("way", ["y"])},
+        "the chart shows 'w'": {"chart": Chart("x", ["y"], mark="w")},
         "called x": {"inputs": [Slider("x", "x", [1, 2], 1), Slider("x", "x", [1, 2], 1)]},
         "no 'z' that an Output asks for": {"outputs": [Output("z", "z")]},
         "inf in the starting state": {"formula": lambda x, way: {"y": 1 / (x - 3)}},
@@ -326,6 +327,34 @@ def test_bars_and_chart_show_the_parts_against_the_limit(open_page):
     page.get_by_role("slider", name="ranks, P").fill("0")
     assert float(page.locator(".live circle").get_attribute("cx")) < float(before)
     assert page.get_by_role("img", name="together over ranks, P").count() == 1
+
+
+def test_a_chart_marks_where_curves_cross_and_has_linear_axes_for_who_wants_them(open_page):
+    """On either kind of axes the mark is where the curves meet; where they meet outside, there is none."""
+
+    def formula(size, alpha):
+        return {"steady": 2.0, "growing": alpha + size, "crossing": 2 - alpha}
+
+    calculator = Calculator(
+        formula,
+        [Slider("size", "size", [0.1, 1, 10], 1, log=True), Slider("alpha", "alpha", [0.5, 1, 3], 1)],
+        [Output(name, name) for name in ("steady", "growing", "crossing")],
+        chart=Chart("size", ["steady", "growing"], log=True, mark="crossing", scales=True),
+    )
+    page = open_page(calculator)
+
+    def seen():
+        """In parts of the axis: where the mark is."""
+        mark, rule = page.locator(".live .plot .mark"), page.locator(".live .plot .rule").first
+        left, right, at = (float(node.get_attribute(name)) for node, name in ((rule, "x1"), (rule, "x2"), (mark, "x1")))
+        return (at - left) / (right - left)
+
+    assert seen() == pytest.approx(0.5, abs=0.01)  # 1 of 0.1 to 10, logarithmic
+    page.get_by_label("linear").check()
+    assert seen() == pytest.approx(0.9 / 9.9, abs=0.01)
+    assert page.locator(".live .plot").get_by_text("crossing: 1", exact=True).count() == 1
+    page.get_by_role("slider", name="alpha").fill("2")
+    assert page.locator(".live .plot .mark").count() == 0
 
 
 def test_bars_side_by_side_have_one_scale_and_one_colour_a_label(open_page):

@@ -52,8 +52,8 @@ def test_a_schedule_imports_nothing_of_ours():
 @pytest.mark.parametrize("interpreter", sorted(INTERPRETERS))
 def test_interpreters_read_schedules_and_never_each_other(interpreter):
     allowed = {"schedule", "topology"}
-    if interpreter == "draw":  # it also hands timelines on to the figure that draws them
-        allowed |= {"contracts", "dataflow", "figure", "gantt"}
+    if interpreter == "draw":  # it also hands timelines, and functions, on to the figures that draw them
+        allowed |= {"contracts", "dataflow", "figure", "gantt", "family"}
     assert ours(PACKAGE / f"{interpreter}.py") <= allowed
 
 

@@ -12,10 +12,11 @@ from collectives.calculator import SECONDS, Calculator, Choice, Output, Slider, 
 from collectives.formula import FormulaError
 from collectives.gantt import KINDS
 from collectives.lanes import Lanes
-from collectives.overlap import DEPTHS, fsdp_step, mesh_step
+from collectives.overlap import DEPTHS, WAYS, fsdp_step, mesh_step, trade_step
 from collectives.training.timeline import Span, Task, Timeline, run
 
 FIGURES = {"fsdp": (overlap.fsdp, fsdp_step), "mesh": (overlap.mesh, mesh_step)}
+FIGURES["trade"] = overlap.trade, trade_step
 MOVED = {  # some states of each figure's inputs: what differs from the start
     "fsdp": [
         {},
@@ -31,6 +32,12 @@ MOVED = {  # some states of each figure's inputs: what differs from the start
         {"across": 5e9, "prefetch": "2 layers", "tokens": 512},
         {"hidden": 16384, "tokens": 32768, "tp_size": 2},
     ],
+    "trade": [
+        {},
+        {"rate": 5e9},
+        {"way": "FSDP"},
+        {"way": "FSDP", "forward": 5e-4, "world_size": 64, "prefetch": "none"},
+    ],
 }
 STATES = [(name, changes) for name in FIGURES for changes in MOVED[name]]
 
@@ -38,7 +45,10 @@ STATES = [(name, changes) for name in FIGURES for changes in MOVED[name]]
 def direct(name: str, changes: dict) -> Timeline:
     """The library's timeline, its function called with numbers."""
     values = {each.name: changes.get(each.name, each.value) for each in FIGURES[name][0]().inputs}
-    return FIGURES[name][1](**{**values, "prefetch": DEPTHS[values["prefetch"]]})["timeline"].lasting()
+    words = {"prefetch": DEPTHS, "way": WAYS}  # what a choice's label stands for
+    return FIGURES[name][1](**{each: words.get(each, {}).get(at, at) for each, at in values.items()})[
+        "timeline"
+    ].lasting()
 
 
 def ordered(timeline: Timeline) -> list[Span]:
@@ -180,7 +190,11 @@ def test_a_longer_step_is_seen_to_be_longer(open_page):
     longest = state()
     assert longest[0] / pixel in (2, 4, 8) and longest[2] < first
     assert longest[3] == pytest.approx(start, abs=longest[0])
-    assert page.get_by_text(f"at first: {say(start, SECONDS)}").count() == 1
+    assert page.get_by_text(f"at first: {say(start, SECONDS)}", exact=True).count() == 1
+    page.get_by_label("link of a rank").fill("40")
+    page.get_by_label("forward pass").fill("0")  # now the start lies beyond the axis, and the mark points there
+    assert page.get_by_text(f"at first: {say(start, SECONDS)} →").count() == 1
+    assert page.locator(".live .lanes .first").count() == 0
 
 
 def test_by_keyboard_and_announced_once(open_page):
@@ -263,8 +277,9 @@ def test_it_is_put_into_a_page_that_has_calculators_already(open_page):
     page = open_page(plain)
     page.evaluate(
         "(html) => { const output = document.createElement('div'), script = document.createElement('script');"
-        "document.body.append(output); output.innerHTML = html; const old = output.querySelector('script:not([type])');"
-        "script.textContent = old.textContent; old.replaceWith(script); }",
+        "document.body.append(output); output.innerHTML = html;"
+        "const old = [...output.querySelectorAll('script:not([type])')];"
+        "script.textContent = old.map((each) => each.textContent).join(''); old[0].replaceWith(script); }",
         overlap.mesh().html(),
     )
     assert page.get_by_role("img", name=overlap.mesh().said(), exact=True).count() == 1

@@ -9,7 +9,10 @@ import pytest
 
 from collectives import overlap, price, topology
 from collectives.algorithms import pairwise, ring
-from collectives.overlap import DEPTHS, fsdp_step, mesh_step, ring_price
+from collectives.links import link
+from collectives.overlap import DEPTHS, NETWORK, WAYS, fsdp_step, mesh_step, ring_price, trade_step
+from collectives.training.memory import at_rest
+from collectives.training.timeline import Layer, data_parallel, run
 
 
 @pytest.mark.parametrize("algorithm", [ring.all_reduce, ring.all_gather, ring.reduce_scatter, pairwise.all_gather])
@@ -38,6 +41,19 @@ def test_the_outputs_are_those_of_the_timeline():
     assert one["blocking"] == 0 and one["forward"] == 8 * eight["forward"]
 
 
+def test_the_trade_is_between_the_timelines_and_the_memory_of_stages_0_and_3():
+    """DDP's step is that of a bucket for each layer, FSDP's that of `fsdp_step`; the one picked is drawn."""
+    layers, four = [Layer(5e-3, 10e-3, 4e8)] * 4, [[3], [2], [1], [0]]
+    ddp = run(data_parallel(layers, four, ring_price(ring.all_reduce, 16, link(NETWORK).alpha, 25e9)))
+    fsdp = fsdp_step(5e-3, 4e8, 16, 25e9, 1)["timeline"]
+    for way, timeline, stage in (("DDP", ddp, 0), ("FSDP", fsdp, 3)):
+        found = trade_step(WAYS[way], 5e-3, 4e8, 16, 25e9, 1)
+        assert found["timeline"] == timeline
+        assert found[f"{way} step"] == timeline.seconds == pytest.approx(found["computing"] + found[f"{way} exposed"])
+        assert found[f"{way} holds"] == at_rest(8e8, 16, stage).total
+        assert found["slower"] == fsdp.seconds / ddp.seconds > 1
+
+
 def test_at_the_start_gathers_hide_and_all_reduces_do_not():
     """What a reader is to see first: the bounds of what prefetching can do are met."""
     found = overlap.fsdp().at()
@@ -49,10 +65,10 @@ def test_at_the_start_gathers_hide_and_all_reduces_do_not():
     assert found["blocking"] == pytest.approx(12 * found["reduce"])
 
 
-@pytest.mark.parametrize("name", ["fsdp", "mesh"])
+@pytest.mark.parametrize("name", ["fsdp", "trade", "mesh"])
 def test_a_picture_stays_small_and_is_the_same_bytes_every_time(name):
     here = getattr(overlap, name)().html()
-    assert len(here.encode()) < 60_000
+    assert len(here.encode()) < 64_000
     assert here.replace("http://www.w3.org/2000/svg", "").count("http") == 0
     assert " id=" not in here
     code = f"from collectives import overlap; print(overlap.{name}().html(), end='')"
@@ -63,6 +79,7 @@ def test_a_picture_stays_small_and_is_the_same_bytes_every_time(name):
 
 
 def test_a_step_has_layers_and_nodes():
-    for figure, wrong in ((overlap.fsdp, "num_layers"), (overlap.mesh, "num_layers"), (overlap.mesh, "dp_size")):
+    steps = (overlap.fsdp, "num_layers"), (overlap.trade, "num_layers")
+    for figure, wrong in (*steps, (overlap.mesh, "num_layers"), (overlap.mesh, "dp_size")):
         with pytest.raises(ValueError, match=f"{wrong} is 1 at least, not 0"):
             figure(**{wrong: 0})

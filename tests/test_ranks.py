@@ -1,5 +1,6 @@
 """`ranks.run` gives real processes in a real group, says what went wrong in them, and leaves none behind."""
 
+import gc
 import os
 import re
 import subprocess
@@ -51,6 +52,23 @@ def gone(pid):
 def test_a_function_defined_on_the_spot_travels_with_what_it_closes_over():
     offset = 40
     assert ranks.run(lambda rank, world_size: rank + offset, 3) == [40, 41, 42]
+
+
+def all_that_i_hold(rank, world_size, own, common):
+    everything = [value for value in gc.get_objects() if type(value) is list and value and value[0] == "a secret of"]
+    return own, common, everything
+
+
+def test_a_rank_is_handed_its_own_element_of_a_per_rank_argument_and_nowhere_finds_the_others():
+    secrets = ranks.PerRank(["a secret of", rank] for rank in range(3))
+    for rank, (own, common, everything) in enumerate(ranks.run(all_that_i_hold, 3, secrets, 7)):
+        assert (own, common) == (["a secret of", rank], 7)
+        assert everything == [own]
+
+
+def test_a_per_rank_argument_has_an_element_for_each_rank():
+    with pytest.raises(ValueError, match="an element for each rank: 3, not 2"):
+        ranks.run(all_that_i_hold, 3, ranks.PerRank([1, 2]), 7)
 
 
 def one_fails(rank, world_size):

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collectives.algorithms import ring
-from collectives.draw import words
-
-BOOK = Path(__file__).resolve().parents[1] / "book"
+ROOT = Path(__file__).resolve().parents[1]
+BOOK = ROOT / "book"
 TOC = yaml.safe_load((BOOK / "_toc.yml").read_text())
 CHAPTERS = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
 PAGES = [*CHAPTERS, "search"]
@@ -18,7 +16,6 @@ SCREENS = {"phone": {"width": 390, "height": 844}, "wide": {"width": 1400, "heig
 
 CODE_IN_SOURCE = re.compile(r"^```(?!\{math\}).*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 MATH_IN_SOURCE = re.compile(r"\$[^$\n]+\$|\$\$|\{math\}|\\begin\{")
-FIGURE = re.compile(r"^(?:draw|Dispatch|blocks\.\w+)\(", re.MULTILINE)
 RAW_MATH = re.compile(r"\$\w{1,3}\$|\$[^$\n]*[\\^_{][^$\n]*\$|\\\(|\\\[")
 
 every_page = pytest.mark.parametrize("name", PAGES)
@@ -40,6 +37,7 @@ LOOK = """async () => {
         overflow: root.scrollWidth - root.clientWidth,
         prose: prose.textContent,
         formulas: document.querySelectorAll(".katex").length,
+        images: [...document.querySelectorAll("main img:not([src^='data:'])")].map((node) => node.alt),
         backgrounds: [...outputs].map((node) => getComputedStyle(node).backgroundColor),
         fetched: performance.getEntriesByType("resource").map((entry) => entry.name),
     };
@@ -125,44 +123,27 @@ def test_a_figure_keeps_the_page_behind_it_in_dark_mode(look, name):
     assert set(look(name, "dark")["backgrounds"]) <= {"rgba(0, 0, 0, 0)"}
 
 
+@every_chapter
+def test_a_plot_says_what_is_to_be_seen(look, name):
+    """In words, for whoever does not see it; without them its file's name stands there."""
+    assert [text for text in look(name)["images"] if len(text.split()) < 10] == []
+
+
+def test_code_that_scrolls_is_reached_by_keyboard_wherever_it_is(browser, site):
+    """And code that does not is passed over, once the section that it is in has been laid out."""
+    page = browser.new_page(viewport=SCREENS["phone"])
+    page.goto(f"{site}/02_tree.html")
+    for section in page.locator("article > section > section").all():
+        section.evaluate("(section) => section.scrollIntoView()")
+        page.wait_for_function(
+            "(section) => [...section.querySelectorAll('pre')].every((box) => "
+            "(box.tabIndex === 0) === (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight))",
+            arg=section.element_handle(),
+        )
+    page.close()
+
+
 @every_page
 def test_icons_come_from_the_small_font(look, name):
     """An icon missing from book/_ext/icons.py would still show, at the price of the theme's full font."""
     assert [url for url in look(name)["fetched"] if "fontawesome" in url] == []
-
-
-STEP_THROUGH = ["End", "Home", *["ArrowRight"] * 3, "ArrowLeft"]
-
-
-@pytest.mark.parametrize("name", [name for name in CHAPTERS if FIGURE.search((BOOK / f"{name}.md").read_text())])
-def test_every_figure_of_a_page_is_stepped_from_the_keyboard(browser, site, name):
-    """Each key press shows another step, and the figure says that step's sentence, the one the library wrote."""
-    context = browser.new_context(reduced_motion="reduce")
-    page = context.new_page()
-    page.goto(f"{site}/{name}.html")
-    players = page.locator("collective-player")
-    assert players.count() == len(FIGURE.findall((BOOK / f"{name}.md").read_text()))
-    for player in players.all():
-        said = player.locator(".still li").all_text_contents()
-        player.locator("button").first.focus()
-        at = 0
-        for key in STEP_THROUGH:
-            page.keyboard.press(key)
-            moves = {
-                "End": len(said) - 1,
-                "Home": 0,
-                "ArrowRight": min(at + 1, len(said) - 1),
-                "ArrowLeft": max(at - 1, 0),
-            }
-            at = moves[key]
-            assert player.get_attribute("data-step") == str(at)
-            assert player.locator("[aria-live]").text_content() == said[at]
-    context.close()
-
-
-def test_the_figure_on_the_opening_page_says_what_the_library_says(browser, site):
-    """The words on the page are those of `draw.words`, for the schedule that the page names."""
-    page = browser.new_page()
-    page.goto(f"{site}/index.html")
-    assert page.locator("collective-player .still li").all_text_contents() == words(ring.all_reduce(4))
-    page.close()

@@ -21,7 +21,7 @@ SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16", "
 def train(tmp_path, *arguments):
     kept = tmp_path / "kept.json"
     command = [sys.executable, ROOT / "jobs" / "train.py", *SMALL, *arguments, "--save", kept]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(kept.read_text()), done.stdout
 
