@@ -36,7 +36,7 @@ import cloudpickle
 
 from . import rank_process
 from .rank_process import NOT_BEGUN, START_SECONDS, RankProcess, Report, Setup
-from .ranks import RanksError, explain, show
+from .ranks import RanksError, explain, find_culprit, show
 
 LAUNCHERS = ("local", "mpi", "slurm", "pbs", "lsf", "sge", "ssh")  # ipyparallel's names for them
 ANSWER_SECONDS = 5.0  # how long engines have to answer once a rank has failed: theirs are asked, and ended, by then
@@ -131,7 +131,9 @@ class Engines:
             raise
         if any(ending is _NO_ANSWER or ending.report.kind == "lost" for ending in endings):
             self.close()
-        reports, culprit = [ending.report for ending in endings], _culprit(endings)
+        reports = [ending.report for ending in endings]
+        came = sorted(range(len(endings)), key=lambda rank: endings[rank].order)
+        culprit = find_culprit({rank: reports[rank] for rank in came})
         died = culprit is not None and reports[culprit].kind == "died"
         show([ending.printed for ending in endings], culprit if died else None)
         if culprit is not None:
@@ -322,14 +324,6 @@ class _Ending:
 
 
 _NO_ANSWER = _Ending(Report("waits", words="is not heard of: its engine does not answer"))
-
-
-def _culprit(endings: list[_Ending]) -> int | None:
-    """The rank to blame. Ahead of those that failed come a lost engine and a rank that died: they may be the cause."""
-    for kind in ("lost", "died", "failed"):
-        if guilty := [rank for rank, ending in enumerate(endings) if ending.report.kind == kind]:
-            return min(guilty, key=lambda rank: endings[rank].order)
-    return None
 
 
 # What follows runs on the engines.

@@ -244,7 +244,7 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
     lock = threading.Lock()
 
     def send(kind: str, **known: Any) -> None:
-        with lock:
+        with lock, contextlib.suppress(ConnectionError):  # the run has ended meanwhile: nobody reads any more
             pipe.send_bytes(cloudpickle.dumps(Report(kind, **known)))
 
     try:

@@ -145,19 +145,30 @@ class _Run:
             self.begun.add(one.rank)
             return
         self.reports[one.rank] = report
-        if report.kind == "died":
-            self.died = one.rank
         if report.kind != "returned":
-            self._fail(f"rank {one.rank} {report.blame}", one.rank)
+            self._fail()
 
     def _unfinished(self) -> list[RankProcess]:
         return [one for one in self.ranks if one.rank not in self.reports]
 
-    def _fail(self, headline: str, culprit: int | None = None) -> None:
-        """Ask the ranks that are left where they are, and raise."""
+    def _fail(self, headline: str = "") -> None:
+        """Ask the ranks that are left where they are, and raise. If some rank is to blame, the headline says so."""
         left = self._unfinished()
         self.reports |= {one.rank: report for one, report in zip(left, whereabouts(left), strict=True)}
+        culprit = find_culprit(self.reports)
+        if culprit is not None:
+            headline = f"rank {culprit} {self.reports[culprit].blame}"
+            self.died = culprit if self.reports[culprit].kind == "died" else None
         raise explain(headline, [self.reports[one.rank] for one in self.ranks], culprit)
+
+
+def find_culprit(reports: dict[int, Report]) -> int | None:
+    """The rank to blame, of reports by rank in the order in which they came; None if none failed, died or was lost.
+
+    A lost engine and a rank that died come ahead of ranks that failed, which may have noticed it first.
+    """
+    guilty = [rank for kind in ("lost", "died", "failed") for rank in reports if reports[rank].kind == kind]
+    return guilty[0] if guilty else None
 
 
 def explain(headline: str, reports: list[Report], culprit: int | None) -> RanksError:

@@ -34,14 +34,16 @@
   let asked = 0;
 
   // A page builds its figures one by one: between two it can scroll.
-  const waiting = [];
+  const waiting = new Set();
   const startNext = () => {
-    const player = waiting.shift();
-    if (waiting.length) setTimeout(startNext);
+    const [player] = waiting;
+    waiting.delete(player);
+    if (waiting.size) setTimeout(startNext);
     player.start();
   };
   const startLater = (player) => {
-    if (waiting.push(player) === 1) setTimeout(startNext);
+    if (!waiting.size) setTimeout(startNext);
+    waiting.add(player);
   };
 
   class CollectivePlayer extends HTMLElement {
