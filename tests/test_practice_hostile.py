@@ -81,16 +81,21 @@ def claim_a_ring(rank, world_size, buffer):
     sent.messages = world_size - 1
 
 
-def through_files(rank, world_size, buffer):
-    """No byte goes over the wire: ranks hand each other their buffers in files."""
+def by_files(rank, world_size, own):
+    """What every rank has, by rank: they hand each other their buffers in files."""
     folder = Path(os.environ["HOSTILE_FOLDER"])
-    np.save(folder / f"{rank}.part.npy", buffer.numpy())
+    np.save(folder / f"{rank}.part.npy", own.numpy())
     os.rename(folder / f"{rank}.part.npy", folder / f"{rank}.npy")
     while not all((folder / f"{other}.npy").exists() for other in range(world_size)):
         pass
-    total = sum(np.load(folder / f"{other}.npy") for other in range(world_size))
+    return [torch.tensor(np.load(folder / f"{other}.npy")) for other in range(world_size)]
+
+
+def through_files(rank, world_size, buffer):
+    """No byte goes over the wire."""
+    total = sum(by_files(rank, world_size, buffer))
     size = len(buffer) // world_size
-    buffer[rank * size : (rank + 1) * size] = torch.tensor(total[rank * size : (rank + 1) * size])
+    buffer[rank * size : (rank + 1) * size] = total[rank * size : (rank + 1) * size]
     claim_a_ring(rank, world_size, buffer)
     return buffer[rank * size : (rank + 1) * size]
 
@@ -139,6 +144,30 @@ def layer(rank, world_size, tokens, chosen, weights, num_experts, answer):
     )
 
 
+def dummy_exchange(rank, world_size, chunks):
+    """Zeros go over the wire, and the chunks by files."""
+    honest_exchange(rank, world_size, torch.zeros_like(chunks))
+    return torch.stack([theirs[rank] for theirs in by_files(rank, world_size, chunks)])
+
+
+def dummy_counts(rank, world_size, mine):
+    honest_counts(rank, world_size, torch.zeros_like(mine))
+    return torch.stack(by_files(rank, world_size, mine))
+
+
+def build_dummy(groups, rank):
+    """Groups whose all-reduces send zeros, while the sums are made of files."""
+    made, real, everyone = build(groups, rank), dist.all_reduce, []
+
+    def all_reduce(total, group):
+        everyone[:] = everyone or by_files(rank, dist.get_world_size(), total)
+        real(torch.zeros_like(total), group=group)
+        total.copy_(sum(everyone[other] for other in dist.get_process_group_ranks(group)))
+
+    dist.all_reduce = all_reduce
+    return made
+
+
 def arrived(rank, world_size, unit, tensor):
     """All gradients are all-reduced, twice what is needed besides, and the counter is set back."""
     if unit.collect(tensor):
@@ -174,6 +203,12 @@ def honest_exchange(rank, world_size, chunks):
     return received
 
 
+def honest_counts(rank, world_size, mine):
+    counts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(counts, mine)
+    return torch.stack(counts)
+
+
 def honest_average(numbers, device):
     total = numbers.to(device, copy=True)
     dist.all_reduce(total)
@@ -198,9 +233,13 @@ CASES = {
     "honest average": lambda: gpus.check_average(honest_average, 3, seed=8),
     "honest groups": lambda: mesh.check_groups_on_ranks(build, {"tp": 2, "dp": 2}, seed=9),
     "honest exchange": lambda: pairing.check_exchange(honest_exchange, 3, 20_000, seed=10),
+    "honest counts": lambda: experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
     "sums through files": lambda: practice.check_shards(through_files, BUFFERS),
     "traffic through files": lambda: practice.check_ring_traffic(through_files, BUFFERS, ring.reduce_scatter(3)),
     "dummy traffic": lambda: practice.check_shards(with_dummy_traffic, BUFFERS),
+    "a dummy exchange": lambda: pairing.check_exchange(dummy_exchange, 3, 20_000, seed=14),
+    "dummy counts": lambda: experts.check_all_counts(dummy_counts, 3, 20_000, seed=15),
+    "dummy groups": lambda: mesh.check_groups_on_ranks(build_dummy, {"tp": 2, "dp": 2}, seed=16),
     "a hidden all-reduce": lambda: practice.check_ring_traffic(by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)),
     "a blind counter": lambda: practice.check_ring_traffic(with_a_blind_counter, BUFFERS, ring.reduce_scatter(3)),
     "what lies around": lambda: practice.check_shards(by_what_lies_around, BUFFERS),
@@ -273,6 +312,9 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "sums through files": "bytes went over the wire between them, where at least 1,200,000 have to",
         "traffic through files": "bytes went over the wire between them, where at least 1,200,000 have to",
         "dummy traffic": "are not made of what the ranks send one another",
+        "a dummy exchange": "with 3 ranks, 6 of 6 numbers that were looked for on the wire are not among",
+        "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
+        "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
         "a hidden all-reduce": "where 1,200,000 are enough: something is sent that the ranks do not tell of",
         "a blind counter": "something is sent that the ranks do not tell of",
         "what lies around": "rank 0 returns",

@@ -23,7 +23,7 @@ from ..algorithms import ring
 from ..execute import execute
 from ..training import experts as library
 from ..wire import BytesSent
-from . import NotYet, answer, brief, call_in_words, reported, witnessed
+from . import NotYet, answer, brief, call_in_words, reported, witnessed, witnessed_terms
 
 
 class Case(NamedTuple):
@@ -270,6 +270,9 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
             raise NotYet(f"{who} in row {row} {what}; there belong the counts of rank {row}")
     if seed is not None:
         witnessed(everyone, (world_size - 1) * want.nbytes)
+        columns = np.random.default_rng().integers(num_experts, size=world_size)
+        own = [want[rank, column] for rank, column in enumerate(columns)]
+        witnessed_terms(everyone, [{count.tobytes(), np.float64(count).tobytes()} for count in own])
 
 
 def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np.ndarray) -> np.ndarray | str:

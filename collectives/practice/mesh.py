@@ -39,6 +39,7 @@ from . import (
     own_answer,
     run_on_ranks,
     witnessed,
+    witnessed_terms,
 )
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
@@ -311,9 +312,19 @@ def _close(got: np.ndarray, want: np.ndarray) -> bool:
     return got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def _least_along(groups: Groups, axes: Iterable[str], num_bytes: int) -> int:
-    """Bytes that go over the wire in an all-reduce along each of these axes, at least: half of what fp64 needs."""
-    return sum((len(group) - 1) * num_bytes for axis in axes for group in groups[axis])
+def _witnessed_along(everyone: list[Any], groups: Groups, axes: Iterable[str], numbers: np.ndarray) -> None:
+    """Check that an all-reduce along each of these axes was on the wire: half of what fp64 needs, and terms of sums."""
+    summed = [group for axis in axes for group in groups[axis]]
+    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
+    if len(numbers[0]) == MANY:
+        random = np.random.default_rng()
+        terms = [numbers[group, random.integers(MANY)] for group in summed for _ in range(4)]
+        witnessed_terms(everyone, [_ways(term) for term in terms])
+
+
+def _ways(terms: np.ndarray) -> set[bytes]:
+    """The bytes of each of these terms of a sum or of their mean, in fp64 and in fp32."""
+    return {kind(one).tobytes() for one in (*terms, *terms / len(terms)) for kind in (np.float64, np.float32)}
 
 
 def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
@@ -330,7 +341,7 @@ def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = N
             if total is None or not _close(total, numbers[want].sum(axis=0)):
                 added = "other numbers" if total is None or seed is not None else members(total[0])
                 raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {added}; it is to add {want}")
-    witnessed(everyone, _least_along(groups, sizes, numbers[0].nbytes))
+    _witnessed_along(everyone, groups, sizes, numbers)
 
 
 def _sums_along(
@@ -371,7 +382,7 @@ def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> 
         _check_reduced(who, "the gradient", seen.gradient, mean, f"mean over {own['dp']}, along 'dp'")
         if not seen.kept:
             raise NotYet(f"{who}: what it was given is changed, in place; all-reduce a clone()")
-    witnessed(everyone, _least_along(groups, ("tp", "dp"), numbers[0].nbytes))
+    _witnessed_along(everyone, groups, ("tp", "dp"), numbers)
 
 
 def _check_reduced(who: str, what: str, got: np.ndarray | str, want: np.ndarray, words: str) -> None:

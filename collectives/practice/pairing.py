@@ -18,7 +18,19 @@ from ..contracts import ContractError
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
-from . import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, on_ranks, show, steps_of, witnessed
+from . import (
+    MAX_STEPS,
+    NotYet,
+    answer,
+    brief,
+    call_in_words,
+    check_kept,
+    on_ranks,
+    show,
+    steps_of,
+    witnessed,
+    witnessed_terms,
+)
 
 Table = list[list[int | None]]
 
@@ -259,6 +271,9 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
     if seed is not None:  # numbers that say nothing of themselves cannot be made where they are wanted
         witnessed(outcomes, world_size * allowed, world_size * allowed, messages=4 * world_size**2)
+        places = np.random.default_rng().integers(num_elements, size=before.shape[:2])
+        chunks = [(src, dst) for src, dst in product(everyone, repeat=2) if src != dst]
+        witnessed_terms(outcomes, [{before[chunk][places[chunk]].tobytes()} for chunk in chunks])
 
 
 def _chunk(src: int, dst: int, num_elements: int) -> np.ndarray:
