@@ -135,6 +135,7 @@ class Warm:
         self.address = os.path.join(self._folder.name, "enter")
         self._life: int | None = None
         self._process: subprocess.Popen | None = None
+        self._init: int | None = None
         self.pid = 0
         try:
             self._start()
@@ -153,12 +154,14 @@ class Warm:
         if self._life is not None:
             os.close(self._life)
             self._life = None
+        if self._init is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            _readable(self._init, ENTER_SECONDS)  # its process 1 is the last to go
+            os.close(self._init)
+            self._init = None
         if self._process is not None:
-            if self.pid and self._process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)  # bubblewrap's other process, outside, ends when it has ended
-            else:
-                self._process.kill()  # it never came so far as to have one
+            self._process.kill()  # bubblewrap's other process, outside
             self._process.wait()
             self._process = None
         self._folder.cleanup()
@@ -205,6 +208,7 @@ class Warm:
                 files.close_one(mine)
             self.pid = _child(info)
             if self.pid:
+                self._init = os.pidfd_open(self.pid)
                 _map_users(self.pid, settings["user"])
             with contextlib.suppress(BrokenPipeError):
                 os.write(block, b"1")

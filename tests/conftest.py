@@ -70,17 +70,33 @@ def open_page(browser, tmp_path, page_head):
     assert heard == []
 
 
-ON_RANKS = {"test_exercises.py", "test_exercise_09_zero.py", "test_exercise_11_tensor_parallel.py"}
+# Of the answers that need real ranks, one in so many is tried, by file: of the wrong ones, and of the right ones.
+ONE_IN = {
+    "wrong_answer_is_refused": {"test_exercises": 5, "test_exercise_09_zero": 5, "test_exercise_11_tensor_parallel": 5},
+    "right_answer_is_accepted": {
+        "test_exercises": 2,
+        "test_exercise_02_tree": 2,
+        "test_exercise_06_all_to_all": 2,
+        "test_exercise_09_zero": 2,
+        "test_exercise_11_tensor_parallel": 2,
+        "test_exercise_12_experts": 2,
+        "test_exercise_14_mesh": 2,
+    },
+}
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of the wrong answers that real ranks have to refuse, try every fifth; `make mutants` tries all.
+    """Try some of the answers to exercises that need real ranks; `make mutants` tries all.
 
     What all of them get is in book/data/mutants.json, which is made of a run of all.
     """
     if os.environ.get("MUTANTS") == "all" or os.environ.get("RECORD_MUTANTS"):
         return
-    wrong = [item for item in items if "wrong_answer_is_refused" in item.name and item.path.name in ON_RANKS]
-    left_out = {item for number, item in enumerate(wrong) if number % 5}
-    config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
-    items[:] = [item for item in items if item not in left_out]
+    left_out = []
+    for test, files in ONE_IN.items():
+        for file, one_in in files.items():
+            found = [item for item in items if test in item.name and item.path.stem == file]
+            left_out += [item for number, item in enumerate(found) if number % one_in]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]

@@ -11,7 +11,7 @@ import links
 import pdf
 import pypdf
 import pytest
-from test_site import CHAPTERS, PAGES, ROOT, every_chapter, every_page
+from test_site import CHAPTERS, PAGES, ROOT, every_chapter
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 import notebook_button  # of book/_ext/
@@ -32,17 +32,6 @@ def test_axe_would_find_something_wrong(browser):
     page = browser.new_page()
     page.set_content('<html lang="en"><title>wrong</title><main><h1>A page</h1><img src="data:,"></main>')
     assert [each.split()[0] for each in audit.run_axe(page)] == ["image-alt"]
-    page.close()
-
-
-@every_page
-def test_a_page_is_light_and_its_code_of_88_columns_fits_a_laptop(browser, site, name):
-    """What it loads before images, and its figures' own script; and no cell is to be scrolled on 1280 pixels."""
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
-    page.goto(f"{site}/{name}.html")
-    assert audit.too_heavy(*audit.weight(page)) == []
-    wide = "(cells) => cells.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
-    assert page.locator("div.cell_input pre").evaluate_all(wide) == []
     page.close()
 
 

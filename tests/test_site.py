@@ -1,9 +1,10 @@
-"""Every page of the built book, opened in a real browser: phone and wide, light and dark."""
+"""Every page of the built book, opened in a real browser: on a laptop in the light, and on a phone in the dark."""
 
 import re
 from functools import cache
 from pathlib import Path
 
+import audit  # of tools/
 import pytest
 import yaml
 
@@ -12,7 +13,8 @@ BOOK = ROOT / "book"
 TOC = yaml.safe_load((BOOK / "_toc.yml").read_text())
 CHAPTERS = [TOC["root"], *(entry["file"] for part in TOC["parts"] for entry in part["chapters"])]
 PAGES = [*CHAPTERS, "search"]
-SCREENS = {"phone": {"width": 390, "height": 844}, "wide": {"width": 1400, "height": 1000}}
+SCREENS = {"phone": {"width": 390, "height": 844}, "laptop": {"width": 1280, "height": 800}}
+MODES = {"phone": "dark", "laptop": "light"}  # `make audit` takes both on both
 
 CODE_IN_SOURCE = re.compile(r"^```(?!\{math\}).*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 MATH_IN_SOURCE = re.compile(r"\$[^$\n]+\$|\$\$|\{math\}|\\begin\{")
@@ -20,7 +22,6 @@ RAW_MATH = re.compile(r"\$\w{1,3}\$|\$[^$\n]*[\\^_{][^$\n]*\$|\\\(|\\\[")
 
 every_page = pytest.mark.parametrize("name", PAGES)
 every_chapter = pytest.mark.parametrize("name", CHAPTERS)
-both_modes = pytest.mark.parametrize("mode", ["light", "dark"])
 both_screens = pytest.mark.parametrize("screen", SCREENS)
 
 # What the tests ask of a page, gathered in one visit.
@@ -29,6 +30,7 @@ LOOK = """async () => {
     const root = document.documentElement;
     const prose = document.querySelector("main").cloneNode(true);
     prose.querySelectorAll("pre, code, script, .katex").forEach((node) => node.remove());
+    const source = [...document.querySelectorAll("div.cell_input pre")];
     const outputs = document.querySelectorAll("div.cell_output .text_html:not(:has(table.dataframe))");
     return {
         title: document.title.trim(),
@@ -39,6 +41,7 @@ LOOK = """async () => {
         formulas: document.querySelectorAll(".katex").length,
         images: [...document.querySelectorAll("main img:not([src^='data:'])")].map((node) => node.alt),
         backgrounds: [...outputs].map((node) => getComputedStyle(node).backgroundColor),
+        scrolling: source.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.textContent),
         fetched: performance.getEntriesByType("resource").map((entry) => entry.name),
     };
 }"""
@@ -49,16 +52,16 @@ def look(browser, site):
     """Return a function that opens a page and tells what is seen there, and what went wrong ("faults")."""
 
     @cache
-    def visited(name, mode, screen):  # once, however it is asked for
-        context = browser.new_context(viewport=SCREENS[screen], color_scheme=mode)
+    def visited(name, screen):  # once, however it is asked for
+        context = browser.new_context(viewport=SCREENS[screen], color_scheme=MODES[screen])
         page = context.new_page()
         faults = faults_of(page, site)
         page.goto(f"{site}/{name}.html")
-        seen = page.evaluate(LOOK)
+        seen = page.evaluate(LOOK) | {"weight": audit.weight(page)}
         context.close()
         return seen | {"faults": faults}
 
-    return lambda name, mode="light", screen="wide": visited(name, mode, screen)
+    return lambda name, screen="laptop": visited(name, screen)
 
 
 def faults_of(page, site):
@@ -83,27 +86,33 @@ def is_local(url, site):
 
 
 @every_page
-@both_modes
 @both_screens
-def test_a_page_loads_without_error_and_without_another_host(look, name, mode, screen):
+def test_a_page_loads_without_error_and_without_another_host(look, name, screen):
     """No console error, no failed request, nothing from elsewhere, in the reader's own mode."""
-    seen = look(name, mode, screen)
+    seen = look(name, screen)
     assert seen["faults"] == []
-    assert seen["theme"] == mode
+    assert seen["theme"] == MODES[screen]
 
 
 @every_page
-@both_modes
-def test_a_page_fits_a_phone(look, name, mode):
+def test_a_page_fits_a_phone(look, name):
     """Wide tables, code and formulas scroll inside their own box: the page itself never scrolls sideways."""
-    assert look(name, mode, "phone")["overflow"] <= 0
+    assert look(name, "phone")["overflow"] <= 0
+
+
+@every_page
+def test_a_page_is_light_and_its_code_of_88_columns_fits_a_laptop(look, name):
+    """What it loads before images, and its figures' own script; and no cell is to be scrolled on 1280 pixels."""
+    seen = look(name)
+    assert audit.too_heavy(*seen["weight"]) == []
+    assert seen["scrolling"] == []
 
 
 @every_page
 @both_screens
 def test_a_page_has_a_title_and_one_heading(look, name, screen):
     """A reader's tab and a screen reader both learn where they are."""
-    seen = look(name, screen=screen)
+    seen = look(name, screen)
     assert seen["title"]
     assert seen["headings"] == 1
 
@@ -120,7 +129,7 @@ def test_math_is_rendered(look, name):
 @every_chapter
 def test_a_figure_keeps_the_page_behind_it_in_dark_mode(look, name):
     """HTML outputs are transparent where the theme would paint them light."""
-    assert set(look(name, "dark")["backgrounds"]) <= {"rgba(0, 0, 0, 0)"}
+    assert set(look(name, "phone")["backgrounds"]) <= {"rgba(0, 0, 0, 0)"}
 
 
 @every_chapter
