@@ -15,7 +15,6 @@ import torch.distributed as dist
 from collectives import cluster, ranks
 from collectives.algorithms import ring
 from collectives.execute import execute
-from collectives.rank_process import SILENT, Report
 
 pytest.importorskip("ipyparallel", reason='blocked: no ipyparallel. Run `make env`, or: pip install -e ".[cluster]"')
 
@@ -127,16 +126,6 @@ def test_engines_that_do_not_start_are_counted_and_their_words_shown():
     with pytest.raises(ranks.RanksError, match="2 of 2 engines did not start") as failure:
         cluster.run(receive_first, 2, engine_cmd=words, start_timeout=3)
     assert "no such library" in str(failure.value)
-
-
-def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_for_it():
-    failed = cluster._Ending(Report("failed", words="RuntimeError: Connection closed by peer"), order=1)
-    died = cluster._Ending(Report("died", exit_code=7), order=2)
-    lost = cluster._Ending(Report("lost"))
-    well = cluster._Ending(Report("returned"))
-    assert cluster._culprit([failed, well, died]) == 2
-    assert cluster._culprit([failed, well, died, lost]) == 3
-    assert cluster._culprit([well, cluster._Ending(SILENT)]) is None
 
 
 @pytest.mark.parametrize(

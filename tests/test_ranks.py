@@ -157,15 +157,12 @@ def test_a_rank_that_dies_without_a_word_is_named_with_its_exit_code():
         ranks.run(one_dies, 3, timeout=30)
 
 
-def test_a_rank_that_died_is_to_blame_even_if_one_that_lost_it_says_so_first():
-    came = {
-        0: ranks.Report("failed", words="Connection reset by peer"),
-        1: ranks.Report("waits"),
-        2: ranks.Report("died"),
-    }
-    assert ranks.find_culprit(came) == 2
-    assert ranks.find_culprit({1: ranks.Report("failed"), 0: ranks.Report("failed")}) == 1, "the first of one kind"
-    assert ranks.find_culprit({0: ranks.Report("returned"), 1: ranks.Report("waits")}) is None
+def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_for_it():
+    failed, died, lost, well = (ranks.Report(kind) for kind in ("failed", "died", "lost", "returned"))
+    assert ranks.find_culprit({0: failed, 1: well, 2: died}) == 2
+    assert ranks.find_culprit({0: failed, 2: died, 3: lost}) == 3
+    assert ranks.find_culprit({1: failed, 0: failed}) == 1, "the first of a kind"
+    assert ranks.find_culprit({0: well, 1: ranks.Report("waits")}) is None
 
 
 def disagree(rank, world_size):
