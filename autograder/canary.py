@@ -203,7 +203,7 @@ def _surroundings(asked: dict[str, Any]) -> Iterator[str]:
 def _limits(limits: dict[str, int]) -> Iterator[str]:
     for name, most in (
         ("CPU", limits["cpu_seconds"] + 1),
-        ("NPROC", limits["processes"]),
+        ("NPROC", 2 * limits["processes"]),
         ("NOFILE", limits["open_files"]),
         ("FSIZE", limits["scratch"]),
         ("STACK", limits["stack"]),

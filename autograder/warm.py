@@ -34,6 +34,9 @@ from . import fork_server
 
 HOME = "/home/student"
 USER = 1000  # of submissions, in the envelope and in their sandboxes
+# Times `processes`. Here the kernel counts a fork as it begins, and in the control group, which tells that it had to
+# refuse one, as it ends: the group is to be the first to refuse, even if all processes fork at once.
+NPROC = 2
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
 
 # Linux's numbers, of sched.h, mount.h, prctl.h, capability.h and sockios.h.
@@ -293,7 +296,7 @@ class _Init:
         asked = self.request
         limits = {
             resource.RLIMIT_CPU: asked["cpu_seconds"],
-            resource.RLIMIT_NPROC: asked["processes"],
+            resource.RLIMIT_NPROC: NPROC * asked["processes"],
             resource.RLIMIT_NOFILE: asked["open_files"],
             resource.RLIMIT_FSIZE: asked["scratch"],
             resource.RLIMIT_STACK: asked["stack"],

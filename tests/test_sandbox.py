@@ -225,6 +225,14 @@ def test_a_fork_bomb_ends_and_leaves_nothing(warm, counting):
         assert watch.members(namespace) == []
 
 
+def test_a_fork_bomb_that_is_refused_has_spent_its_sandbox_by_then(warm, counting):
+    """Whatever runs next is not to blame for it: the kernel's refusal comes from what is asked whether it came."""
+    for _ in range(5):
+        with enter(warm.address, Limits(processes=40)) as inside:
+            run(inside, "import os\nwhile True: os.fork()")
+            assert inside.is_spent()
+
+
 def test_scratch_files_and_time_have_limits(warm):
     with enter(warm.address, Limits(scratch=MIB, open_files=64, cpu_seconds=1)) as inside:
         assert "File too large" in run(
