@@ -134,12 +134,13 @@ def meets_nobody(rank, world_size, function):
 
 @pytest.mark.parametrize("function", [dist.recv, dist.irecv])  # gloo nearly always crashes where it sends to no rank
 def test_a_rank_that_is_not_there_is_named_as_such(function):
-    for _ in range(5):  # about one time in ten gloo crashes here too: it reads beyond the end of its list of peers
+    for _ in range(8):  # about one time in ten gloo crashes here too: it reads beyond the end of its list of peers
         with pytest.raises(ranks.RanksError) as failure:
             ranks.run(meets_nobody, 3, function, timeout=1)
         words = str(failure.value)
         if "exit code -11" not in words:
             break
+        forkserver._forkserver._stop()  # the next one has something else there
     assert "rank 0 waits to receive from rank 3, but the ranks are 0 to 2, (line" in words
     assert "waiting for nobody: rank 3" not in words
     assert "waiting for nobody: rank 2, which has returned, and will never answer (if it used isend: did it" in words
