@@ -70,18 +70,15 @@ def open_page(browser, tmp_path, page_head):
     assert heard == []
 
 
-# Of the answers that need real ranks, one in so many is tried, by file: of the wrong ones, and of the right ones.
+# Of the answers that need real ranks: in these files one in so many is tried.
+ON_RANKS = {"test_exercises", "test_exercise_09_zero", "test_exercise_11_tensor_parallel"}
 ONE_IN = {
-    "wrong_answer_is_refused": {"test_exercises": 5, "test_exercise_09_zero": 5, "test_exercise_11_tensor_parallel": 5},
-    "right_answer_is_accepted": {
-        "test_exercises": 2,
-        "test_exercise_02_tree": 2,
-        "test_exercise_06_all_to_all": 2,
-        "test_exercise_09_zero": 2,
-        "test_exercise_11_tensor_parallel": 2,
-        "test_exercise_12_experts": 2,
-        "test_exercise_14_mesh": 2,
-    },
+    "wrong_answer_is_refused": (5, ON_RANKS),
+    "right_answer_is_accepted": (
+        2,
+        ON_RANKS
+        | {"test_exercise_02_tree", "test_exercise_06_all_to_all", "test_exercise_12_experts", "test_exercise_14_mesh"},
+    ),
 }
 
 
@@ -93,8 +90,8 @@ def pytest_collection_modifyitems(config, items):
     if os.environ.get("MUTANTS") == "all" or os.environ.get("RECORD_MUTANTS"):
         return
     left_out = []
-    for test, files in ONE_IN.items():
-        for file, one_in in files.items():
+    for test, (one_in, files) in ONE_IN.items():
+        for file in files:
             found = [item for item in items if test in item.name and item.path.stem == file]
             left_out += [item for number, item in enumerate(found) if number % one_in]
     config.hook.pytest_deselected(items=left_out)

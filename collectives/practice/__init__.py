@@ -653,7 +653,7 @@ def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]]) -> 
     """Check that ranks have sent what they had, if this run was seen from outside: the bytes of numbers as they lie.
 
     `terms`: for each number that is looked for on the wire, the ways in which it may be there. A sum, too, begins with
-    a term that some rank sends as it is. Numbers are to be random, and of 8 bytes or nearly, so that none is there by
+    a term that some rank sends as it is. Numbers are to be random, and of 4 bytes at least: so that none is there by
     accident.
     """
     streams = getattr(everyone, "streams", None)
