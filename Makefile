@@ -37,7 +37,7 @@ check: env  ## check style, notebooks, exercises and the built book's links
 	@$(BIN)/ruff format --check
 	@$(BIN)/python -m pytest -q tests/test_imports.py
 	@$(BIN)/python tools/notebooks.py --check
-	@$(BIN)/python tools/exercises.py --check
+	@$(BIN)/python -m autograder.release --check
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/links.py _build/html
 
@@ -49,10 +49,10 @@ mutants: env  ## try every wrong and right answer of every exercise (`make test`
 	@MUTANTS=all $(BIN)/python -m pytest -q tests -k "wrong_answer_is_refused or right_answer_is_accepted" -n 2
 
 samples: env  ## grade every sample submission, of which `make test` takes two an exercise
-	@SAMPLES=all $(BIN)/python -m pytest -q tests/test_grading.py
+	@SAMPLES=all $(BIN)/python -m pytest -q tests/grader/test_grading.py
 
 attacks: env  ## grade 200 hostile submissions, of which `make test` takes some
-	@ATTACKS=all $(BIN)/python -m pytest -q tests/test_attacks.py
+	@ATTACKS=all $(BIN)/python -m pytest -q tests/grader/test_attacks.py
 
 bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)
 	@$(BIN)/python tools/bench.py
@@ -68,23 +68,23 @@ record: env  ## record what chapters 05 and 15 show of this machine (ten minutes
 	@$(BIN)/python tools/record.py training
 
 exercises: env  ## generate exercises/ from solutions/
-	@$(BIN)/python tools/exercises.py
+	@$(BIN)/python -m autograder.release
 
 notebooks: env  ## bring each chapter's notebook in step with its text, and run it
 	@$(BIN)/python tools/notebooks.py
 
 grade: env  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n]
 	@test -n "$(SUBMISSIONS)" || { echo "Say which folder: make grade SUBMISSIONS=folder"; exit 2; }
-	@$(BIN)/python autograder/grade.py "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
+	@$(BIN)/python -m autograder.grade "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
 
 classroom: env  ## open a class on this machine, for a demonstration: make classroom PORT=8000
 	@$(BIN)/python autograder/classroom/start.py $(if $(PORT),--port $(PORT)) $(if $(FOLDER),--folder "$(FOLDER)")
 
 report: env  ## write the teacher's report: make report [COURSE=folder] [DB=url]
-	@$(BIN)/python -m autograder.report $(if $(COURSE),--course "$(COURSE)") $(if $(DB),--db "$(DB)")
+	@$(BIN)/python -m autograder.results.report $(if $(COURSE),--course "$(COURSE)") $(if $(DB),--db "$(DB)")
 
 export: env  ## grades as CSV: make export FORMAT=canvas|moodle|worksheet [ROSTER=csv] [EXERCISE=name] [TO=csv] [DB=url]
-	@$(BIN)/python -m autograder.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
+	@$(BIN)/python -m autograder.results.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
 	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") \
 	  --to "$(or $(TO),_build/grade/$(or $(FORMAT),canvas).csv)"
 
@@ -94,7 +94,7 @@ submit: env  ## pack an exercise to hand in: make submit EXERCISE=03_ring STUDEN
 
 collect: env  ## take in what was handed in: make collect ZIPS=folder EXERCISE=03_ring
 	@test -n "$(ZIPS)" -a -n "$(EXERCISE)" || { echo "Say what: make collect ZIPS=folder EXERCISE=03_ring"; exit 2; }
-	@$(BIN)/python -m autograder.zips "$(ZIPS)" --exercise "$(EXERCISE)"
+	@$(BIN)/python -m autograder.submissions.zips "$(ZIPS)" --exercise "$(EXERCISE)"
 
 clean:  ## remove the built book and caches (not .venv, not a gradebook)
 	rm -rf _build/html _build/.doctrees _build/.jupyter_cache _build/.*_key _build/source .pytest_cache .ruff_cache

@@ -24,8 +24,12 @@ _AFTERWARDS = (  # nbgrader's own, which read the points from the outputs and wr
 
 def configure(c: Any, **settings: Any) -> None:
     """Have the judge run submissions in place of nbgrader's `Execute`. `settings`: see `judge.Settings`."""
-    c.Autograde.exporter_class = "autograder.preprocessor.TakenIn"
-    c.Autograde.autograde_preprocessors = ["autograder.preprocessor.Judge", *_AFTERWARDS, "autograder.feedback.Inert"]
-    c.GenerateFeedback.exporter_class = "autograder.feedback.InertPage"
+    c.Autograde.exporter_class = "autograder.judging.preprocessor.TakenIn"
+    c.Autograde.autograde_preprocessors = [
+        "autograder.judging.preprocessor.Judge",
+        *_AFTERWARDS,
+        "autograder.results.feedback.Inert",
+    ]
+    c.GenerateFeedback.exporter_class = "autograder.results.feedback.InertPage"
     for name, value in settings.items():
         c.Judge[name] = value

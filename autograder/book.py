@@ -9,12 +9,12 @@ SETTINGS = {
         "torch.distributed",
         "torch._dynamo",
         "collectives.practice",
-        "collectives.shared",
+        "collectives.ranks.shared",
     ),
     "inside": (
         "collectives.ranks.run",
-        "collectives.practice.own",
-        "collectives.practice.mesh.noted",
-        "collectives.practice.gpus.reduced_on",
+        "collectives.practice.checks.own",
+        "collectives.practice.ch14_mesh.noted",
+        "collectives.practice.ch15_gpus.reduced_on",
     ),
 }

@@ -11,7 +11,6 @@ import argparse
 import fcntl
 import glob
 import hashlib
-import importlib
 import json
 import logging
 import os
@@ -29,39 +28,29 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+import nbformat
+from nbconvert.preprocessors import ExecutePreprocessor
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.apps.baseapp import NbGrader
+from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
+from nbgrader.preprocessors import SaveAutoGrades
+from nbgrader.utils import capture_log, temp_attrs
+from sqlalchemy.exc import SAWarning, SQLAlchemyError
+from traitlets.config import Config
+from traitlets.utils.importstring import import_item
+
+from . import once, release
+from .judging import preprocessor
+from .judging.judge import Settings
+from .judging.judges import GraderFault, Judges, preloading
+from .judging.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole
+from .results import report
+from .results.pages import Pages
+from .sandbox.envelope import CannotSandbox
+from .submissions import intake
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
-
-
-def _hide_our_folder() -> None:
-    """Keep the files here from being found as modules of no package, in place of others' of the same names."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-
-
-_hide_our_folder()  # Python puts a script's folder first
-
-# jsonschema would compile this package's grammar, 2 s, for a format that occurs in no notebook.
-sys.modules.setdefault("rfc3987_syntax", None)
-
-import nbformat  # noqa: E402
-from nbconvert.preprocessors import ExecutePreprocessor  # noqa: E402
-from nbgrader.api import Gradebook, MissingEntry  # noqa: E402
-from nbgrader.apps.api import NbGraderAPI  # noqa: E402
-from nbgrader.apps.baseapp import NbGrader  # noqa: E402
-from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback  # noqa: E402
-from nbgrader.preprocessors import SaveAutoGrades  # noqa: E402
-from nbgrader.utils import capture_log, temp_attrs  # noqa: E402
-from sqlalchemy.exc import SAWarning, SQLAlchemyError  # noqa: E402
-from traitlets.config import Config  # noqa: E402
-from traitlets.utils.importstring import import_item  # noqa: E402
-
-from autograder import intake, once, preprocessor, report  # noqa: E402
-from autograder.judge import Settings  # noqa: E402
-from autograder.judges import GraderFault, Judges, preloading  # noqa: E402
-from autograder.pages import Pages  # noqa: E402
-from autograder.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole  # noqa: E402
-from autograder.sandbox import CannotSandbox  # noqa: E402
-
 OWN = ROOT / "autograder"  # where this course's own nbgrader_config.py is
 UNSANDBOXED = "UNSANDBOXED: students' code runs with your rights, as you have chosen by --unsandboxed"
 IN_WORDS = {"time": "out of time", "memory": "out of memory", "processes": "too many processes", "crash": "crashed"}
@@ -189,7 +178,7 @@ def judging(asked: argparse.Namespace, settings: Settings, stack: ExitStack) -> 
     jobs = os.cpu_count() or 1
     if asked.dask:
         try:
-            from autograder import cluster
+            from .judging import cluster
         except ImportError as error:
             raise Refused(f"--dask needs a package that is missing ({error}): pip install -e '.[dask]'") from error
         judge, proof, jobs = cluster.connect(asked.dask, settings, stack)
@@ -388,7 +377,9 @@ class Course:
             if issubclass(step, ExecutePreprocessor):
                 raise Refused(f"{step.__module__}.{step.__name__} would run students' code unsandboxed; {how}")
         if (times := steps.count(Judge)) != 1:
-            raise Refused(f"autograder.preprocessor.Judge is {times} times in {setting}, and once is right; {how}")
+            raise Refused(
+                f"autograder.judging.preprocessor.Judge is {times} times in {setting}, and once is right; {how}"
+            )
         if not self.executor.enabled:
             raise Refused(f"Judge.enabled is False, so nothing would be judged; {how}")
         if SaveAutoGrades not in steps or steps.index(SaveAutoGrades) < steps.index(Judge):
@@ -552,11 +543,11 @@ class OwnCourse(Course):
 
     def exercises(self) -> list[str]:
         """The names of the exercises in solutions/."""
-        return importlib.import_module("exercises").names()
+        return release.names()
 
     def prepare(self, names: list[str]) -> None:
         """Make the exercises' notebooks, and register them in the gradebook."""
-        importlib.import_module("exercises").write_sources(Path(self.directory.root) / self.directory.source_directory)
+        release.write_sources(Path(self.directory.root) / self.directory.source_directory)
         for name in names:
             done = self.nbgrader.generate_assignment(name)
             if not done["success"]:
@@ -644,7 +635,6 @@ def loaded(folder: Path) -> Config:
     try:
         with chdir(folder):
             app.initialize([])
-            _hide_our_folder()  # nbgrader puts the course's folder first
     except (Exception, SystemExit) as error:
         raise Refused(f"{folder}/nbgrader_config.py fails: {type(error).__name__}: {first_line(error)}") from error
     config = Config(app.config)

@@ -3,7 +3,7 @@
 #
 #   bash jobs/one_node.sh                                             train
 #   bash jobs/one_node.sh jobs/train.py --strategy ddp fsdp           with arguments
-#   bash jobs/one_node.sh -m collectives.bandwidth                    measure instead
+#   bash jobs/one_node.sh -m collectives.measure.bandwidth                    measure instead
 #   RANKS_PER_NODE=4 bash jobs/one_node.sh                            another number of ranks
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -28,11 +28,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from collectives import bandwidth, ranks
-from collectives.held import BytesHeld
+from collectives import ranks
+from collectives.measure import bandwidth
+from collectives.measure.held import BytesHeld
+from collectives.measure.wire import BytesSent
 from collectives.training import fsdp, traffic
 from collectives.training.transformer import Block
-from collectives.wire import BytesSent
 
 STRATEGIES = ("ddp", "zero2", "fsdp")
 PRECISIONS = ("fp32", "bf16")

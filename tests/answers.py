@@ -2,23 +2,19 @@
 
 import ast
 import functools
-import sys
 import textwrap
-from pathlib import Path
 from typing import NamedTuple
 
 import observed
 
-from collectives import practice
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-import exercises  # of tools/
+from autograder import release
+from collectives.practice import checks
 
 
 @functools.cache
 def cells_of(exercise):
     """The cells of an exercise, answers and hidden tests included: read once (0.1 s), and not to be changed."""
-    return tuple(exercises.source(exercise).cells)
+    return tuple(release.source(exercise).cells)
 
 
 @functools.cache
@@ -52,7 +48,7 @@ def graded(exercise, answers, parts="abcde", looks=True):
         try:
             exec(compile(code, cell.id, "exec"), names)
             said[cell.id] = names[number.id] if number else settings.get("points"), None
-        except practice.NotYet as error:
+        except checks.NotYet as error:
             said[cell.id] = 0, str(error)
         if not is_check(cell):
             assert said.pop(cell.id)[1] is None

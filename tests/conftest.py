@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import served  # of tools/
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,13 +69,12 @@ def open_page(browser, tmp_path, page_head):
 
 
 # Of the answers that need real ranks: in these files one in so many is tried.
-ON_RANKS = {"test_exercises", "test_exercise_09_zero", "test_exercise_11_tensor_parallel"}
+ON_RANKS = {"test_ch03_ch04", "test_ch09_zero", "test_ch11_tensor_parallel"}
 ONE_IN = {
     "wrong_answer_is_refused": (5, ON_RANKS),
     "right_answer_is_accepted": (
         2,
-        ON_RANKS
-        | {"test_exercise_02_tree", "test_exercise_06_all_to_all", "test_exercise_12_experts", "test_exercise_14_mesh"},
+        ON_RANKS | {"test_ch02_tree", "test_ch06_all_to_all", "test_ch12_experts", "test_ch14_mesh"},
     ),
 }
 

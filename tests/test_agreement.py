@@ -12,8 +12,8 @@ import torch
 
 from collectives import contracts, execute, price, ranks, simulate, topology
 from collectives.algorithms import double_tree, hierarchical, pairwise
-from collectives.scorecard import ROWS, coefficients, lower_bounds
-from collectives.wire import BytesSent
+from collectives.algorithms.scorecard import ROWS, coefficients, lower_bounds
+from collectives.measure.wire import BytesSent
 
 ALPHA, BETA, GAMMA = 1e-6, 1e-9, 1e-10
 MOST = 17  # ranks, in the tests over all world sizes

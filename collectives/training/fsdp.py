@@ -28,8 +28,8 @@ from torch import nn
 
 from ..algorithms import ring
 from ..execute import execute
+from ..measure.wire import BytesSent
 from ..ranks import device
-from ..wire import BytesSent
 from . import quantized, tiny
 from .memory import shard_size
 from .timeline import Span

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from .. import ranks
-from ..wire import BytesSent, is_distributed
+from ..measure.wire import BytesSent, is_distributed
 from . import fsdp, tiny
 from .mesh import Mesh
 from .transformer import Block

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import inf
 from types import MappingProxyType
 
-from .. import links
+from .. import machines
 from ..topology import Link
 
 RECOMPUTE = ("none", "selective", "full")
@@ -367,7 +367,7 @@ def _dgx(
     name: str, memory: float, peak: float, fraction: float, inside: str, between: str, bandwidth: float
 ) -> Machine:
     """A node of eight GPUs, each with a network card of its own."""
-    return Machine(name, 1, 8, memory, peak, fraction, links.link(inside), links.link(between), bandwidth)
+    return Machine(name, 1, 8, memory, peak, fraction, machines.link(inside), machines.link(between), bandwidth)
 
 
 _MACHINES = (
@@ -379,7 +379,7 @@ _MACHINES = (
     _dgx("b200", 180e9, 2250e12, H100_FRACTION, "NVLink 5 (B200)", "InfiniBand NDR", 8e12),
 )
 _H800 = replace(  # an H100 with less NVLink: 400 GB/s, both ways together
-    _MACHINES[1], name="h800", inside=Link(links.link("NVLink 4 (H100)").alpha, 1 / 200e9)
+    _MACHINES[1], name="h800", inside=Link(machines.link("NVLink 4 (H100)").alpha, 1 / 200e9)
 )
 # round figures of ours: four processes share a laptop's 16 GB, its cores, and its gigabit a second to the next laptop
 _LAPTOP = Machine("laptop", 1, 4, 4e9, 50e9, 0.5, Link(30e-6, 1 / 2e9), Link(100e-6, 4 * 8 / 1e9), 5e9)

@@ -16,7 +16,7 @@ from nbgrader.apps.api import NbGraderAPI
 from traitlets.config import Config
 
 from . import KINDS, Submission, course, damaging, forging, honest, leaking, malformed, on_ranks, starving  # noqa: F401
-from .world import ROOT, World, fingerprint
+from .world import World, fingerprint
 
 JUDGED = """
 from autograder import configure
@@ -127,7 +127,7 @@ def graded(world: World, folder: Path, *arguments: object, kept: tuple[Path, ...
     """Run the command as its user does; `folder` is where the gradebook lies afterwards."""
     before = {path: what for top in kept for path, what in fingerprint(top).items()}
     start = time.monotonic()
-    command = [sys.executable, ROOT / "autograder" / "grade.py", *arguments]
+    command = [sys.executable, "-m", "autograder.grade", *arguments]
     done = subprocess.run(
         list(map(str, command)),
         env=world.environment(),

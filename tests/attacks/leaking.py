@@ -418,7 +418,7 @@ for name in ("collectives", "autograder", "nbgrader", "numpy"):
         place = os.path.dirname(os.path.dirname(os.path.realpath(found.origin)))
         tops |= {place, os.path.dirname(place)}
 for top in [*tops, *sys.path]:
-    for name in ("solutions", "tests", ".git", "_build", "book", "autograder/judge.py", "autograder/grade.py"):
+    for name in ("solutions", "tests", ".git", "_build", "book", "autograder/judging/judge.py", "autograder/grade.py"):
         if os.path.exists(os.path.join(top, name)) and os.path.exists(os.path.join(top, "solutions")):
             print("ESC" + "APED: it can see", os.path.join(top, name))
 """

@@ -1,0 +1,198 @@
+"""Who judges a class: one warm interpreter outside the sandbox and one inside, each forked for every submission."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from ..sandbox.envelope import Warm, of_python
+from ..sandbox.prove import prove
+from ..wire import channel
+from .judge import Settings, error_of, role, written
+from .link import Ended
+
+TRIES = 3  # of a submission, if the fault is the grader's own
+GRACE = 30.0  # seconds that a judge has for itself, beyond the submission's
+MAX_NOTEBOOK = 512 * 2**20  # bytes of a judged notebook
+LATER = {  # modules that a package imports only when they are first used, which takes seconds
+    "matplotlib": ("matplotlib.pyplot",),
+    "torch": ("torch.distributed", "torch._dynamo"),
+}
+
+
+class CannotJudge(Exception):
+    """Nothing can be graded here; the words say why."""
+
+
+class GraderFault(Exception):
+    """A submission could not be judged, and it is not the submission's fault."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A notebook with its outputs. `remarks`: what ended a cell, by its grade_id: "time", "memory", "crash"..."""
+
+    notebook: NotebookNode
+    remarks: dict[str, str]
+    seconds: float
+
+
+class Judges:
+    """Judges notebooks, many at once if asked by many threads. To be closed, as by `with`.
+
+    It proves its sandbox first: CannotSandbox says what is not contained, or what is missing.
+    """
+
+    def __init__(self, settings: Settings | None = None):
+        self.settings = settings or Settings()
+        self.folder = Path(tempfile.mkdtemp(prefix="judges-"))  # 0700: only this user may connect
+        self.warm: Warm | None = None
+        self.process: subprocess.Popen | None = None
+        self.listener = socket.socket(socket.AF_UNIX)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        self.listener.bind(str(self.folder / "judge"))
+        self.listener.listen(128)
+        here = Path(__file__).resolve().parents[2]  # a course elsewhere need not have this package on its path
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "autograder.judging.judge"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self.listener.fileno()],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])},
+            start_new_session=True,
+            text=True,
+        )
+        address = None  # while it imports, the sandbox does so, too
+        if self.settings.unsandboxed:
+            self.proof = "NOT SANDBOXED: submissions run with your own rights, as you have chosen"
+        else:
+            self.warm = Warm(preload=(*self.settings.preload, "autograder.inside.student"))
+            self.proof = prove(self.warm.address)
+            address = self.warm.address
+        self.process.stdin.write(written(self.settings, self.listener.fileno(), address))
+        self.process.stdin.flush()
+        if self.process.stdout.readline() != "ready\n":
+            raise CannotJudge(f"the judge's own interpreter ended with status {self.process.wait()}")
+
+    def __enter__(self) -> Judges:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End both interpreters and whatever they have started."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.warm is not None:
+            self.warm.close()
+        self.listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def judge(self, notebook: NotebookNode, files: Mapping[str, bytes] | None = None) -> Judged:
+        """Judge a notebook. `files`: what lies beside it, by name. GraderFault if that fails `TRIES` times."""
+        for attempt in range(TRIES):
+            begun = time.monotonic()
+            try:
+                answer = self._ask(notebook, files or {})
+            except channel.TooLate:
+                answer = _out_of_time(notebook, self.settings.submission_seconds)
+            except channel.Closed:
+                answer = {"remarks": {"": "fault"}}
+            if "fault" not in answer["remarks"].values():
+                return Judged(nbformat.from_dict(answer["notebook"]), answer["remarks"], time.monotonic() - begun)
+            time.sleep(attempt)  # whatever it was may have passed
+        raise GraderFault(f"it could not be judged: {TRIES} times, the process that judged it was ended from outside")
+
+    def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes]) -> dict:
+        asked = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}}
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.folder / "judge"))
+            try:
+                pid = json.loads(channel.receive(connection))["pid"]
+                channel.send(connection, json.dumps(asked).encode())
+                deadline = time.monotonic() + self.settings.submission_seconds + GRACE
+                return json.loads(channel.receive(connection, deadline, MAX_NOTEBOOK))
+            except channel.TooLate:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                raise
+
+
+def preloading(settings: Settings, cells: Iterable[str]) -> Settings:
+    """The settings, with modules to preload if they name none: what the instructor's code cells import, and `packages`.
+
+    Of the former only what is installed, or of `packages`: a module that lies in the course's folder is left out, since
+    whatever is preloaded can be read in the sandbox.
+    """
+    if settings.preload:
+        return settings
+    names = dict.fromkeys(name for cell in cells for name in _imported(cell))
+    later = [name for package, parts in LATER.items() if package in {_top(name) for name in names} for name in parts]
+    known = [name for name in (*names, *later, *settings.packages) if _is_module(name, settings.packages)]
+    return replace(settings, preload=tuple(dict.fromkeys(known)))
+
+
+def _imported(source: str) -> Iterator[str]:
+    """The names that a cell imports in any case, not only if something: of modules, and some that are not."""
+    lines = [line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))]
+    with contextlib.suppress(SyntaxError):
+        for statement in ast.parse("\n".join(lines)).body:
+            if isinstance(statement, ast.Import):
+                yield from (alias.name for alias in statement.names)
+            elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+                yield statement.module
+                yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+
+
+def _is_module(name: str, packages: tuple[str, ...]) -> bool:
+    """Whether there is such a module, of this Python or of `packages`; found without importing anything."""
+    places, parts = None, name.split(".")
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), places)
+        if spec is None:
+            return False
+        places = spec.submodule_search_locations
+        if places is None and depth + 1 < len(parts):
+            return False
+    return _top(name) in packages or of_python(spec.origin or next(iter(places)))
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _out_of_time(notebook: NotebookNode, seconds: float) -> dict:
+    """The answer for a submission with which a test computes for ever, where nothing can interrupt it."""
+    ended = Ended("time", f"Out of time: the whole notebook took longer than {seconds:g} seconds.")
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.outputs = [nbformat.from_dict(error_of(ended))] if role(cell) == "test" else []
+    tests = [cell.metadata.nbgrader.grade_id for cell in cells if role(cell) == "test"]
+    return {"notebook": notebook, "remarks": dict.fromkeys(tests, "time")}

@@ -1,0 +1,1 @@
+"""What goes out: feedback pages, points, the report and exports."""

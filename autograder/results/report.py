@@ -1,0 +1,414 @@
+"""What a teacher reads after grading: one page, and the same in plain text.
+
+How points are spread, which questions were hard and which tell good from weak, what needs a look, and which answers are
+nearly the same. The page is one file that asks for nothing else and runs nothing; all that comes from students is
+escaped. `make report` writes it from the gradebook and the graded notebooks; `make grade` does so at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import mean, median
+from typing import NamedTuple
+
+import numpy as np
+from jinja2 import Environment
+from nbgrader.api import Assignment, Gradebook, Notebook, SourceCell
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from .. import points
+from . import similar
+from .export import CannotExport, existing
+
+ROOT = Path(__file__).resolve().parents[2]
+BINS = 10  # bars of a distribution, each a tenth of the points
+ENOUGH = 20  # submissions: with fewer a correlation says nothing
+MOST_OWN_CELLS = 30  # that a student added; more are worth a look
+TOGETHER = "all answers together"
+MOST_BYTES = 100_000_000  # of a graded notebook
+VERDICTS = {  # what the judge notes in a notebook's metadata when it is not about right and wrong
+    "time": "out of time",
+    "memory": "out of memory",
+    "processes": "too many processes",
+    "files": "too many or too large files",
+    "crash": "crashed",
+}
+
+
+class Row(NamedTuple):
+    """How a question went. `share`: mean of the points over the most, 0 to 1; `zero`: share of the class without any.
+
+    `apart`: the correlation of its points with all others of the exercise, -1 to 1, or None if there are too few.
+    """
+
+    name: str
+    most: float
+    share: float
+    zero: float
+    apart: float | None
+    open: int
+
+
+@dataclass
+class Exercise:
+    """How an exercise went. `bars`: how many have 0 to 10 %, 10 to 20 %, ... of the points."""
+
+    name: str
+    most: float
+    totals: list[float]
+    bars: list[int]
+    rows: list[Row]
+    open: int
+    late: int
+
+    @property
+    def mean(self) -> float:
+        return mean(self.totals)
+
+    @property
+    def median(self) -> float:
+        return median(self.totals)
+
+
+@dataclass
+class Look:
+    """A submission that a person should look at, and why."""
+
+    student: str
+    exercise: str
+    reasons: list[str] = field(default_factory=list)
+
+
+class Pair(NamedTuple):
+    """Students whose answers are nearly the same, and what each of them got for the exercise."""
+
+    exercise: str
+    alike: similar.Alike
+    points: list[float]
+
+
+@dataclass
+class Report:
+    """All that the page says."""
+
+    title: str
+    when: datetime
+    students: int
+    exercises: list[Exercise]
+    looks: list[Look]
+    pairs: list[Pair]
+
+
+def write(database: str, autograded: Path, into: Path, submitted: Path | None = None) -> Path:
+    """Write `into`/report.html and report.txt, and return the page's path.
+
+    `database`: the gradebook's URL; `autograded`, `submitted`: nbgrader's folders, <student>/<exercise>/*.ipynb.
+    """
+    report = read(database, autograded, submitted)
+    into.mkdir(parents=True, exist_ok=True)
+    (into / "report.txt").write_text(text(report), encoding="utf-8", errors="replace")  # names of folders may be odd
+    page = into / "report.html"
+    page.write_text(html(report), encoding="utf-8", errors="replace")
+    return page
+
+
+def read(database: str, autograded: Path, submitted: Path | None = None) -> Report:
+    """Gather what there is to say about a class."""
+    with Gradebook(database) as gradebook:
+        found = points.results(gradebook)
+        title = gradebook.course_id
+        released = handed_out(gradebook)
+    looks: dict[tuple[str, str], Look] = {}
+    pairs: list[Pair] = []
+    for name, by_student in found.items():
+        answers: dict[str, dict[str, str]] = defaultdict(dict)
+        for student, result in by_student.items():
+            cells, reasons = notebooks(autograded / student / name)
+            reasons += ["flagged in the gradebook"] * result.flagged
+            if reasons:
+                looks[student, name] = Look(student, name, reasons)
+            for cell, source in cells.items():
+                if cell in released[name].answers and source.strip() != released[name].cells[cell].strip():
+                    answers[cell][student] = source
+        alike = similar.alike(answers, released[name].cells)
+        told = {one.students for one in alike}
+        # Short answers say nothing one by one; that all of them are alike says something.
+        alike += [one for one in similar.alike(*together(answers, released[name])) if one.students not in told]
+        pairs += [Pair(name, one, [by_student[student].points for student in one.students]) for one in alike]
+    for place in sorted(submitted.glob("*/*")) if submitted else []:
+        student, name = place.parent.name, place.name
+        if place.is_dir() and name in released and student not in found.get(name, {}):
+            looks[student, name] = Look(student, name, ["handed in, but not graded: see what `make grade` printed"])
+    exercises = [summary(name, by_student) for name, by_student in found.items() if by_student]
+    students = {student for by_student in found.values() for student in by_student}
+    now = datetime.now().astimezone()
+    return Report(title, now, len(students), exercises, [looks[key] for key in sorted(looks)], pairs)
+
+
+class HandedOut(NamedTuple):
+    """An exercise as it was released: {grade_id: source}, and which of them are to be answered in code."""
+
+    cells: dict[str, str]
+    answers: set[str]
+
+
+def handed_out(gradebook: Gradebook) -> dict[str, HandedOut]:
+    """Return what nbgrader keeps of the released notebooks, by exercise."""
+    found: dict[str, HandedOut] = defaultdict(lambda: HandedOut({}, set()))
+    rows = gradebook.db.execute(
+        select(SourceCell.name, SourceCell.source, SourceCell.locked, SourceCell.cell_type, Assignment.name.label("of"))
+        .join(Notebook, SourceCell.notebook_id == Notebook.id)
+        .join(Assignment, Notebook.assignment_id == Assignment.id)
+    )
+    for row in rows:
+        found[row.of].cells[row.name] = row.source or ""
+        if row.cell_type == "code" and not row.locked:
+            found[row.of].answers.add(row.name)
+    return found
+
+
+def together(
+    answers: dict[str, dict[str, str]], released: HandedOut
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return all answers of each student as if they were one, and what was handed out, likewise."""
+    whole: dict[str, list[str]] = defaultdict(list)
+    for cell in sorted(answers):
+        for student, source in answers[cell].items():
+            whole[student].append(source)
+    stubs = "\n\n".join(released.cells[cell] for cell in sorted(answers))
+    joined = {student: "\n\n".join(sources) for student, sources in whole.items()}
+    return {TOGETHER: joined}, {**released.cells, TOGETHER: stubs}
+
+
+def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the sources of a graded submission, {grade_id: source}, and what in it is worth a look."""
+    cells: dict[str, str] = {}
+    reasons: list[str] = []
+    paths = sorted(folder.glob("*.ipynb"))
+    for path in paths:
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                raise ValueError("too large")
+            notebook = json.loads(path.read_text(encoding="utf-8"))
+            about = notebook["metadata"].get("autograder", {})
+            own = 0
+            for cell in notebook["cells"]:
+                name = cell["metadata"].get("nbgrader", {}).get("grade_id")
+                own += name is None and cell["cell_type"] == "code" and "autograder" not in cell["metadata"]
+                if name is not None and cell["cell_type"] == "code":
+                    cells[name] = "".join(cell["source"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reasons.append(f"{path.name} cannot be read: {type(error).__name__}")
+            continue
+        if about.get("unreadable"):
+            reasons.append(f"could not be graded: {about['unreadable']}")
+        by_verdict = defaultdict(list)
+        for cell, verdict in about.get("remarks", {}).items():
+            by_verdict[VERDICTS.get(verdict, str(verdict))].append(cell)
+        reasons += [f"{verdict} in {', '.join(names)}" for verdict, names in by_verdict.items()]
+        reasons += [str(note) for note in about.get("notes", [])]
+        if own > MOST_OWN_CELLS:
+            reasons.append(f"{own} code cells that are not the exercise's")
+    return cells, reasons if paths else ["in the gradebook, but its graded notebook is missing"]
+
+
+def summary(name: str, by_student: dict[str, points.Result]) -> Exercise:
+    """Return how an exercise went."""
+    results = list(by_student.values())
+    most = max(sum(question.most for question in result.questions.values()) for result in results)
+    totals = [result.points for result in results]
+    bars = [0] * BINS
+    for total in totals:
+        bars[min(int(BINS * total / most), BINS - 1) if most else 0] += 1
+    names = list(dict.fromkeys(question for result in results for question in result.questions))
+    rows = [row(question, results) for question in names]
+    waiting = sum(result.is_open for result in results)
+    return Exercise(name, most, totals, bars, rows, waiting, sum(result.penalty > 0 for result in results))
+
+
+def row(name: str, results: list[points.Result]) -> Row:
+    """Return how a question went. Points that a person has yet to give are left out."""
+    asked = [result for result in results if name in result.questions]
+    graded = [result for result in asked if result.questions[name].points is not None]
+    most = asked[0].questions[name].most
+    got = np.array([result.questions[name].points for result in graded])
+    others = [[q.points or 0.0 for q in result.questions.values() if q.name != name] for result in graded]
+    rest = np.array([sum(of_others) for of_others in others])
+    apart = None
+    if len(graded) >= ENOUGH and got.std() > 0 and rest.std() > 0:
+        apart = float(np.corrcoef(got, rest)[0, 1])
+    share = float(got.mean() / most) if most and len(got) else 0.0
+    zero = float((got <= 0).mean()) if len(got) else 0.0
+    return Row(name, most, share, zero, apart, len(asked) - len(graded))
+
+
+def html(report: Report) -> str:
+    """Return the page."""
+    # autoescape: whatever comes from a student becomes text
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(PAGE).render(report=report, near=similar.NEAR, enough=ENOUGH, short=similar.SHORT)
+
+
+def text(report: Report) -> str:
+    """Return the same in plain text, for a terminal or a mail."""
+    lines = [f"{report.title}: {report.students} students, {report.when:%Y-%m-%d %H:%M}", ""]
+    for one in report.exercises:
+        lines.append(
+            f"{one.name}: {len(one.totals)} submissions, mean {one.mean:.1f}, median {one.median:g} of {one.most:g}"
+            + (f", {one.open} wait for a person" if one.open else "")
+            + (f", {one.late} late" if one.late else "")
+        )
+        lines += [
+            f"    {question.name:<24} mean {question.share:4.0%}  zero {question.zero:4.0%}"
+            + (f"  apart {question.apart:+.2f}" if question.apart is not None else "")
+            for question in one.rows
+        ]
+    lines += ["", f"To look at: {len(report.looks)}"]
+    lines += [f"    {one.student}/{one.exercise}: {'; '.join(one.reasons)}" for one in report.looks]
+    lines += ["", f"Nearly the same (no proof of anything): {len(report.pairs)}"]
+    for exercise, alike, _ in report.pairs:
+        shown = ", ".join(alike.students[:10]) + (" ..." if len(alike.students) > 10 else "")
+        lines.append(f"    {exercise}, {alike.cell}: {shown} ({alike.share:.0%} of {alike.tokens} tokens)")
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in "\n".join(lines)) + "\n"
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{{ report.title }}: report</title>
+<style>
+:root { color-scheme: light dark; --line: #8886; --bar: #3b7dd8; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; margin: 0.5rem 0 1.5rem; }
+th, td { text-align: left; padding: 0.2rem 0.6rem; border-bottom: 1px solid var(--line); vertical-align: top;
+  overflow-wrap: anywhere; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+section { break-inside: avoid-page; }
+svg { display: block; max-width: 100%; height: auto; }
+svg rect { fill: var(--bar); print-color-adjust: exact; }
+svg text { fill: currentColor; font-size: 11px; }
+.note { opacity: 0.8; }
+.wide { overflow-x: auto; }
+@media print { body { margin: 0; max-width: none; font-size: 11pt; } a { color: inherit; } }
+</style>
+</head>
+<body>
+<h1>{{ report.title }}</h1>
+<p>{{ report.students }} students, {{ report.exercises | length }} exercises. Written on
+{{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }} from the gradebook as it was then.</p>
+
+{% for exercise in report.exercises %}
+<section>
+<h2>{{ exercise.name }}</h2>
+<p>{{ exercise.totals | length }} submissions: mean {{ "%.1f" | format(exercise.mean) }}, median
+{{ "%g" | format(exercise.median) }} of {{ "%g" | format(exercise.most) }} points.
+{% if exercise.open %}{{ exercise.open }} wait for a person; what they have so far is counted.{% endif %}
+{% if exercise.late %}{{ exercise.late }} lost points for being late.{% endif %}</p>
+{% set most = exercise.bars | max %}
+<svg viewBox="0 0 440 120" width="440" role="img" aria-label="How many submissions have how much of the points:
+{% for count in exercise.bars %}{{ loop.index0 * 10 }} to {{ loop.index * 10 }} percent: {{ count }}. {% endfor %}">
+{% for count in exercise.bars %}
+{% set height = 80 * count / most %}
+<rect x="{{ 20 + 40 * loop.index0 }}" y="{{ "%.1f" | format(100 - height) }}" width="36" \
+height="{{ "%.1f" | format(height) }}"></rect>
+{% if count %}<text x="{{ 38 + 40 * loop.index0 }}" y="{{ "%.1f" | format(96 - height) }}" \
+text-anchor="middle">{{ count }}</text>{% endif %}
+<text x="{{ 18 + 40 * loop.index0 }}" y="115" text-anchor="middle">{{ loop.index0 * 10 }}</text>
+{% endfor %}
+<text x="425" y="115" text-anchor="middle">100%</text>
+</svg>
+<div class="wide"><table>
+<thead><tr><th>Question</th><th class="number">Points</th><th class="number">Mean</th><th class="number">Zero</th>
+<th class="number">Tells apart</th><th class="number">Open</th></tr></thead>
+<tbody>
+{% for row in exercise.rows %}
+<tr><td>{{ row.name }}</td><td class="number">{{ "%g" | format(row.most) }}</td>
+<td class="number">{{ "%.0f" | format(100 * row.share) }}%</td>
+<td class="number">{{ "%.0f" | format(100 * row.zero) }}%</td>
+<td class="number">{{ "%+.2f" | format(row.apart) if row.apart is not none else "–" }}</td>
+<td class="number">{{ row.open or "" }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+</section>
+{% endfor %}
+<p class="note"><b>Mean</b>: the share of a question's points that the class got. <b>Zero</b>: the share that got none.
+<b>Tells apart</b>: the correlation of a question's points with those of the exercise's other questions; near 0 or
+below, those who do well otherwise do no better here, so the question, or its check, is worth a look. It is left out
+below {{ enough }} submissions, and where all got the same. <b>Open</b>: how many a person has yet to grade.</p>
+
+<h2>To look at</h2>
+{% if report.looks %}
+<div class="wide"><table>
+<thead><tr><th>Student</th><th>Exercise</th><th>Why</th></tr></thead>
+<tbody>
+{% for look in report.looks %}
+<tr><td>{{ look.student }}</td><td>{{ look.exercise }}</td>
+<td>{% for reason in look.reasons %}{{ reason }}{% if not loop.last %}<br>{% endif %}{% endfor %}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% else %}
+<p>Nothing: all submissions could be read, and all ran within their limits.</p>
+{% endif %}
+
+<h2>Nearly the same</h2>
+<p>Answers that are alike once names, comments, docstrings and formatting are taken away, and what was handed out is
+left aside. <b>This proves nothing.</b> Students who learn together, or from one source, write alike; who wrote first
+cannot be told; and a task may have few good answers. Talk to them before you conclude anything. Answers of fewer than
+{{ short }} tokens are never told of, nor such of which less than {{ "%.0f" | format(100 * near) }}% is alike; right
+answers to this book's exercises that were written apart are at most 23% alike.</p>
+{% if report.pairs %}
+<div class="wide"><table>
+<thead><tr><th>Exercise</th><th>Answer</th><th>Students (points)</th><th class="number">Alike</th>
+<th class="number">Tokens</th></tr></thead>
+<tbody>
+{% for pair in report.pairs %}
+<tr><td>{{ pair.exercise }}</td><td>{{ pair.alike.cell }}</td>
+<td>{% for student in pair.alike.students %}{{ student }} ({{ "%g" | format(pair.points[loop.index0]) }})\
+{% if not loop.last %}, {% endif %}{% endfor %}</td>
+<td class="number">{{ "%.0f" | format(100 * pair.alike.share) }}%</td>
+<td class="number">{{ pair.alike.tokens }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% else %}
+<p>None.</p>
+{% endif %}
+</body>
+</html>
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the report of the folder that `make grade` writes into, or of another course; return 0 if there is one."""
+    grade = ROOT / "_build" / "grade"
+    parser = argparse.ArgumentParser(prog="autograder.results.report", description="A report that a teacher reads.")
+    parser.add_argument("--course", type=Path, default=grade, help="the folder that holds autograded/ and submitted/")
+    parser.add_argument("--db", metavar="URL", help="the gradebook; by default gradebook.db in that folder")
+    parser.add_argument("--into", type=Path, help="where report.html goes; by default that folder")
+    given = parser.parse_args(arguments)
+    course = given.course
+    try:
+        url = existing(given.db or f"sqlite:///{course / 'gradebook.db'}")
+        page = write(url, course / "autograded", given.into or course, course / "submitted")
+    except (CannotExport, OSError) as reason:
+        print(f"no report: {reason}", file=sys.stderr)
+        return 2
+    except SQLAlchemyError as error:
+        print(f"no report: the gradebook cannot be opened: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    print(page.with_suffix(".txt").read_text(encoding="utf-8"))
+    print(f"report: {page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,576 @@
+"""The sandbox in which submissions run: bubblewrap, namespaces, and limits, all set up from outside.
+
+A `Warm` is one envelope, made by bubblewrap, with a process in it that has imported numpy and whatever else is asked
+for. `enter` has it forked, in 0.03 s, into a sandbox for one submission: namespaces and a scratch of its own, no
+network but its own loopback, no privilege, limits on time, memory, processes and files. What happens inside is in
+`warm`; which system calls there are, in `seccomp`; how memory is watched, in `watch`; how it is proved, in `prove`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..inside.warm import HOME, USER
+from . import seccomp
+from .capture import Capture
+from .watch import Groups, Watch, sweep
+
+PACKAGE = Path(__file__).resolve().parents[1]
+INSIDE = ("__init__.py", "inside", "wire")  # what a sandbox can read of the grader: the code that runs in there
+START_SECONDS = 120.0  # for the warm process's imports, on a machine that is busy with other things
+ENTER_SECONDS = 30.0
+HANG_UP_SECONDS = 2.0  # from a connection's end to the last process's, by which it is known why
+CREDENTIALS = struct.calcsize("3i")  # bytes: the kernel's word on who writes
+HOST_USER = 64999  # whom the kernel sees when root grades: nobody who owns anything (systemd leaves it free, too)
+
+ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": "student",
+    "LOGNAME": "student",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    "MPLBACKEND": "Agg",
+    "OMP_NUM_THREADS": "1",  # many submissions share the cores; and 64 cores' threads would be a quarter of `processes`
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # what gloo logs when a peer is ended is not news
+}
+_FILES = {  # the few of /etc that libraries ask for
+    "passwd": f"student:x:{USER}:{USER}::{HOME}:/bin/sh\n",
+    "group": f"student:x:{USER}:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+_OF_SYSTEM = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "fonts")  # public, in any /etc
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_CAPABILITIES = (
+    "SYS_ADMIN",
+    "NET_ADMIN",
+    "NET_RAW",
+    "SETUID",
+    "SETGID",
+    "SETPCAP",
+    "SETFCAP",
+    "SYS_RESOURCE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+)
+
+INSTALL = "on Debian or Ubuntu: apt-get install bubblewrap libseccomp2; `make env` does it"
+ALLOW = (
+    "let users make namespaces: `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
+    "`kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu), `user.max_user_namespaces=10000` (Red Hat); "
+    "a container needs `--privileged`, or `--cap-add SYS_ADMIN --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
+)
+
+
+class CannotSandbox(Exception):
+    """Why submissions cannot be contained here, and what to install or to do."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use. Sizes in bytes.
+
+    `cpu_seconds`: of each process; for how long a sandbox lives, its holder closes it.
+    `memory`: of all its processes and scratch files together. `processes`: threads count. `scratch`: of /tmp, /dev/shm
+    and its home together, and of each file. `stack`: of a process's first thread.
+    """
+
+    cpu_seconds: int = 300
+    memory: int = 4 * 2**30
+    processes: int = 256
+    open_files: int = 1024
+    scratch: int = 256 * 2**20
+    stack: int = 8 * 2**20
+
+
+class Warm:
+    """The warm interpreter: one envelope, with modules imported, to be forked once a submission.
+
+    `preload`: modules to import; what lies outside of Python's own folders is made readable. `entry`: the dotted name
+    of a function of one argument, the socket. `readable`: more files and folders that submissions may read, at their
+    own paths. `address`: the socket for `enter`, in a folder that only the user who started it can open. `pid`: of the
+    envelope's process 1.
+    """
+
+    def __init__(
+        self,
+        preload: Iterable[str] = ("numpy", "IPython"),
+        *,
+        entry: str = "autograder.inside.student.serve",
+        readable: Iterable[str | os.PathLike] = (),
+    ):
+        self.modules = tuple(dict.fromkeys(preload))
+        self.entry = entry
+        self.readable = tuple(Path(path).resolve() for path in readable)
+        sweep()
+        self._folder = tempfile.TemporaryDirectory(prefix="sandbox-")  # mode 0700
+        self.address = os.path.join(self._folder.name, "enter")
+        self._life: int | None = None
+        self._process: subprocess.Popen | None = None
+        self._init: int | None = None
+        self.pid = 0
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Warm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the envelope with every sandbox in it; return when all are gone."""
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+        if self._init is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            _readable(self._init, ENTER_SECONDS)  # its process 1 is the last to go
+            os.close(self._init)
+            self._init = None
+        if self._process is not None:
+            self._process.kill()  # bubblewrap's other process, outside
+            self._process.wait()
+            self._process = None
+        self._folder.cleanup()
+
+    def _start(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise CannotSandbox("sandboxes need Linux's namespaces: grade on Linux, or in a Linux container")
+        bubblewrap = shutil.which("bwrap")
+        if bubblewrap is None:
+            raise CannotSandbox(f"bubblewrap (the command `bwrap`) is missing: {INSTALL}")
+        packages = _packages((*self.modules, self.entry))
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(self.address)
+            listener.listen(128)
+            log = stack.enter_context(tempfile.TemporaryFile())
+            files = stack.enter_context(contextlib.closing(_Descriptors()))
+            told, ready = files.pipe()
+            life, self._life = os.pipe()
+            files.add(life)
+            mapped, block = files.pipe()
+            info, informed = files.pipe()
+            settings = {
+                "modules": self.modules,
+                "entry": self.entry,
+                "filter": base64.b64encode(_filter()).decode(),
+                "user": has_second_user(),
+                "listener": listener.fileno(),
+                "ready": ready,
+                "life": life,
+            }
+            command = [
+                bubblewrap,
+                *_envelope(),
+                *_system_files(files),
+                *_binds((*_ours(), *packages, *self.readable)),
+                *("--userns-block-fd", str(mapped), "--info-fd", str(informed)),
+                *("--remount-ro", "/"),
+                *_python([os.path.dirname(package) for package in packages], files.file(json.dumps(settings))),
+            ]
+            inherited = [listener.fileno(), ready, life, mapped, informed, *files.contents]
+            self._process = _in_thread(command, log, inherited)
+            for mine in (ready, life, informed, mapped):
+                files.close_one(mine)
+            self.pid = _child(info)
+            if self.pid:
+                self._init = os.pidfd_open(self.pid)
+                _map_users(self.pid, settings["user"])
+            with contextlib.suppress(BrokenPipeError):
+                os.write(block, b"1")
+            files.close_one(block)
+            if not _readable(told, START_SECONDS):
+                raise CannotSandbox(f"the warm interpreter was not ready within {START_SECONDS:g} s")
+            if os.read(told, 5) != b"ready":
+                self._process.wait()
+                log.seek(0)
+                raise CannotSandbox(_why(log.read().decode(errors="replace")))
+
+
+def enter(address: str, limits: Limits = Limits(), *, entry: str = "") -> Sandbox:
+    """A sandbox for one submission, in the `Warm` at `address`; `entry`: another than that one's.
+
+    CannotSandbox if there is none, or if it cannot be set up.
+    """
+    control = socket.socket(socket.AF_UNIX)
+    mine, theirs = socket.socketpair()
+    try:
+        with theirs:
+            control.settimeout(ENTER_SECONDS)
+            control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            control.connect(address)
+            socket.send_fds(control, [json.dumps(asdict(limits) | {"entry": entry}).encode()], [theirs.fileno()])
+        return Sandbox(mine, control, limits)
+    except BaseException as error:
+        mine.close()
+        control.close()
+        if isinstance(error, OSError):
+            raise CannotSandbox(f"no warm interpreter answers at {address}: {error}") from error
+        raise
+
+
+class Sandbox:
+    """One submission's sandbox. `socket`: to its main process. `counted_by`: who counts its memory."""
+
+    def __init__(self, connection: socket.socket, control: socket.socket, limits: Limits):
+        self.socket = connection
+        self._control = control
+        self._heard = b""
+        self._report: dict = {}
+        self._wire: socket.socket | None = None
+        self.init, self._init = self._hello()
+        self._end = threading.Event()
+        self._closed = False
+        self._verdict: str | None = None
+        self._groups = Groups.make(self.init, limits.memory, limits.processes)
+        self._watch = Watch(self.init, self._end, limits.memory, limits.processes, self._groups, self._kill)
+        try:
+            control.sendall(b"1")
+            self._listen(until="ready")
+        except BaseException:
+            self.close()
+            raise
+        self._watch.start()
+
+    @property
+    def counted_by(self) -> str:
+        """Who counts its memory and processes: "control groups" of the kernel, or "watching" from outside."""
+        return "control groups" if self._groups else "watching"
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def loopback(self) -> int:
+        """Bytes that its loopback device has moved until now, headers included; read from outside.
+
+        OSError when it has ended.
+        """
+        for line in Path(f"/proc/{self.init}/net/dev").read_text().splitlines():
+            name, _, counters = line.partition(":")
+            if name.strip() == "lo":
+                return int(counters.split()[0])
+        raise OSError("it has no loopback device")
+
+    def captured(self) -> Capture:
+        """Of what its loopback carries while this is entered: all that is said by TCP."""
+        return Capture(self._wire)
+
+    def ended(self) -> str | None:
+        """Why it ended: "memory", "processes", "cpu", "signal 11", "exit 3" or "closed"; None while it lives."""
+        if self._verdict is None and self._gone(HANG_UP_SECONDS if self._hung_up() else 0):
+            self._verdict = self._cause()
+        return self._verdict
+
+    def is_spent(self) -> bool:
+        """Whether it has ended, or is about to, for what it had until now."""
+        self._watch.look()
+        return self._watch.reason is not None or self.ended() is not None
+
+    def _hung_up(self) -> bool:
+        """Whether nobody holds the other end of the connection: then its main process is ending, or has ended."""
+        try:
+            return _readable(self.socket.fileno(), 0) and not self.socket.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _cause(self) -> str:
+        self._watch.look()  # what happened since it looked last
+        if self._watch.reason:
+            return self._watch.reason
+        with contextlib.suppress(OSError, CannotSandbox):
+            self._listen(until="ended")
+        return self._report.get("ended", "killed")
+
+    def close(self) -> None:
+        """Kill everything in it, whatever it is; return when all of it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end.set()
+        if self._watch.ident:
+            self._watch.join()
+        self._verdict = self.ended() or self._watch.reason or "closed"
+        self._kill()
+        self._gone(ENTER_SECONDS)
+        os.close(self._init)
+        self.socket.close()
+        self._control.close()
+        if self._wire:
+            self._wire.close()
+        if self._groups:
+            self._groups.remove()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)  # the kernel ends the others with it
+
+    def _gone(self, seconds: float) -> bool:
+        return _readable(self._init, seconds)
+
+    def _hello(self) -> tuple[int, int]:
+        """The pid of the sandbox's init as this process sees it, which the kernel says, and a descriptor of it."""
+        message, notes, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS))
+        if not message:
+            raise CannotSandbox("the warm interpreter hung up: it has been closed, or was killed")
+        _, _, credentials = notes[0]
+        pid, _, _ = struct.unpack("3i", credentials[:CREDENTIALS])
+        return pid, os.pidfd_open(pid)
+
+    def _listen(self, until: str) -> None:
+        """Read what its init tells, until it tells that."""
+        while until not in self._report:
+            line, found, rest = self._heard.partition(b"\n")
+            if found:
+                self._heard = rest
+                self._report |= json.loads(line)
+                continue
+            if "failed" in self._report:
+                raise CannotSandbox(f"a sandbox cannot be set up: {self._report['failed']}. {ALLOW}")
+            more, notes, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS) + socket.CMSG_SPACE(4))
+            for _, kind, note in notes:
+                if kind == socket.SCM_RIGHTS:
+                    self._wire = socket.socket(fileno=int.from_bytes(note, sys.byteorder))
+            if not more:
+                raise CannotSandbox("a sandbox cannot be set up: its init ended without a word")
+            self._heard += more
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read from, or its other end is gone; False if the time is up before."""
+    poll = select.poll()  # unlike select, for descriptors beyond 1023 too
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+class _Descriptors:
+    """Descriptors that bubblewrap is to inherit, or that are to be closed at the end."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+        self.contents: list[int] = []  # of files that bubblewrap makes
+
+    def add(self, descriptor: int) -> int:
+        self.open.add(descriptor)
+        return descriptor
+
+    def pipe(self) -> tuple[int, int]:
+        read, write = os.pipe()
+        return self.add(read), self.add(write)
+
+    def file(self, contents: str) -> str:
+        """A descriptor to read `contents` from, as a word of a command."""
+        read, write = self.pipe()
+        os.write(write, contents.encode())  # much less than a pipe holds
+        self.close_one(write)
+        self.contents.append(read)
+        return str(read)
+
+    def close_one(self, descriptor: int) -> None:
+        self.open.discard(descriptor)
+        os.close(descriptor)
+
+    def close(self) -> None:
+        for descriptor in list(self.open):
+            self.close_one(descriptor)
+
+
+def _envelope() -> list[str]:
+    """Of bubblewrap's words: namespaces, an empty environment, and folders to write to that each sandbox covers."""
+    words = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    words += ["--unshare-cgroup-try", "--uid", "0", "--gid", "0", "--die-with-parent", "--new-session", "--clearenv"]
+    words += ["--cap-drop", "ALL"]
+    for capability in _CAPABILITIES:  # for setting up sandboxes; each of them gives up all
+        words += ["--cap-add", f"CAP_{capability}"]
+    path = ":".join(dict.fromkeys([os.path.join(sys.prefix, "bin"), "/usr/local/bin", "/usr/bin", "/bin"]))
+    for name, value in (ENVIRONMENT | {"PATH": path}).items():
+        words += ["--setenv", name, value]
+    words += ["--proc", "/proc", "--tmpfs", "/dev"]
+    for device in _DEVICES:
+        words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    for link, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
+        words += ["--symlink", f"/proc/self/{target}", f"/dev/{link}"]
+    words += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/home", "--dir", HOME]
+    return [*words, "--chdir", HOME]
+
+
+def _system_files(files: _Descriptors) -> list[str]:
+    """Of bubblewrap's words: the system's programs and libraries, read-only, and the little of /etc they ask for."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
+        if os.path.islink(top):
+            words += ["--symlink", os.readlink(top), top]
+        elif os.path.isdir(top):
+            words += ["--ro-bind", top, top]
+    words += _folders(Path("/etc"))
+    for name in _OF_SYSTEM:
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name, contents in _FILES.items():
+        words += ["--perms", "0444", "--file", files.file(contents), f"/etc/{name}"]
+    return words
+
+
+def _folders(path: Path) -> list[str]:
+    """Of bubblewrap's words: a folder and those above it, for everybody to pass through, whatever they are outside."""
+    above = [folder for folder in (path, *path.parents) if folder != Path("/")]
+    return [word for folder in reversed(above) for word in ("--perms", "0755", "--dir", str(folder))]
+
+
+def _prefixes() -> list[Path]:
+    """The folders of this Python: of its environment, and of what that was made from."""
+    places = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    interpreter = Path(sys.executable).resolve().parent.parent
+    return list(dict.fromkeys([*map(Path, places), *(Path(place).resolve() for place in places), interpreter]))
+
+
+def _binds(paths: Iterable[Path | str]) -> list[str]:
+    """Of bubblewrap's words: this Python, and files and folders, each read-only and at its own path."""
+    words: list[str] = []
+    bound = [Path("/usr")]
+    for path in [*_prefixes(), *map(Path, paths)]:
+        if not any(path.is_relative_to(other) for other in bound):
+            bound.append(path)
+            words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
+    return words
+
+
+def _ours() -> list[Path]:
+    return [PACKAGE / name for name in INSIDE]
+
+
+def _packages(names: Sequence[str]) -> list[str]:
+    """Files and folders of the packages that `names` begin with, as far as they lie outside of Python's own folders."""
+    found: list[str] = []
+    for top in dict.fromkeys(name.partition(".")[0] for name in names):
+        if top == PACKAGE.name:
+            continue
+        try:
+            spec = importlib.util.find_spec(top)
+        except ValueError:  # of a module that has none, such as __main__
+            spec = None
+        if spec is None:
+            raise CannotSandbox(f"no module is called {top}: install it, or leave it out of what is to be imported")
+        places = list(spec.submodule_search_locations or ()) or [spec.origin]
+        found += [place for place in places if place and os.path.exists(place) and not of_python(place)]
+    return found
+
+
+def of_python(path: str) -> bool:
+    """Whether a file is one of this Python's own or of its packages', which every sandbox can read."""
+    return any(Path(path).resolve().is_relative_to(prefix) for prefix in (Path("/usr"), *_prefixes()))
+
+
+def _python(folders: Sequence[str], settings: str) -> list[str]:
+    """The command of the warm process; `folders`: more for its `sys.path`; `settings`: a descriptor to read."""
+    start = f"import sys; sys.path[:0] = {list(dict.fromkeys([str(PACKAGE.parent), *folders]))!r}; "
+    start += "from autograder.inside import warm; warm.main(int(sys.argv[1]))()"
+    return [sys.executable, "-I", "-B", "-c", start, settings]
+
+
+def _filter() -> bytes:
+    try:
+        return seccomp.program()
+    except ImportError as error:
+        raise CannotSandbox(f"the Python package pyseccomp is missing ({error}): pip install pyseccomp") from error
+    except (RuntimeError, OSError) as error:
+        raise CannotSandbox(f"the filter of system calls cannot be made ({error}): {INSTALL}") from error
+
+
+def _in_thread(command: list[str], log, inherited: list[int]) -> subprocess.Popen:
+    """Start bubblewrap from a thread that lives as long as it does.
+
+    bubblewrap ends when its parent does, even by SIGKILL; and for the kernel, that is the thread that started it.
+    """
+    started: list[subprocess.Popen | OSError] = []
+    ready = threading.Event()
+
+    def keep() -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                env={},  # it stays as process 1 of the envelope, where its environment could be read
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=inherited,
+                start_new_session=True,  # Ctrl-C is for whoever grades, to end with care
+            )
+        except OSError as error:
+            started.append(error)
+            ready.set()
+            return
+        started.append(process)
+        ready.set()
+        process.wait()
+
+    threading.Thread(target=keep, name="keeper of the envelope", daemon=True).start()
+    ready.wait()
+    if isinstance(started[0], OSError):
+        raise CannotSandbox(f"bubblewrap cannot be started: {started[0]}") from started[0]
+    return started[0]
+
+
+def _child(info: int) -> int:
+    """The pid of the envelope's process 1 as this process sees it; 0 if bubblewrap never came that far."""
+    text = b""
+    while more := os.read(info, 4096):
+        text += more
+    return json.loads(text)["child-pid"] if text else 0
+
+
+def _is_mapped(number: int, kind: str) -> bool:
+    ranges = (map(int, line.split()) for line in Path(f"/proc/self/{kind}_map").read_text().splitlines())
+    return any(first <= number < first + count for first, _, count in ranges)
+
+
+def has_second_user() -> bool:
+    """Whether submissions can run as a user of their own: if root grades, and that user exists where root does."""
+    return os.geteuid() == 0 and all(_is_mapped(HOST_USER, kind) for kind in ("uid", "gid"))
+
+
+def _map_users(pid: int, second: bool) -> None:
+    """Say who is who in the envelope: its 0 is the user who grades, and its `USER`, if there is one, nobody else."""
+    users, groups = f"0 {os.geteuid()} 1", f"0 {os.getegid()} 1"
+    if second:
+        users, groups = (f"{line}\n{USER} {HOST_USER} 1" for line in (users, groups))
+    with contextlib.suppress(OSError):  # bubblewrap says what it could not do, then
+        if not second:
+            Path(f"/proc/{pid}/setgroups").write_text("deny")
+        Path(f"/proc/{pid}/uid_map").write_text(users)
+        Path(f"/proc/{pid}/gid_map").write_text(groups)
+
+
+def _why(log: str) -> str:
+    """What the envelope wrote before it ended, as a reason, and what to do about it."""
+    last = log.strip().rpartition("\n")[2] or "it ended without a word"
+    if last.startswith("bwrap:"):
+        return f"bubblewrap cannot make an envelope ({last.removeprefix('bwrap: ')}): {ALLOW}"
+    return f"the warm interpreter did not start: {last}"

@@ -1,0 +1,118 @@
+"""Proves, before a class is graded, that the sandbox contains what runs in it: a canary tries to get out, and fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from .envelope import ENVIRONMENT, HOST_USER, PACKAGE, CannotSandbox, Limits, Sandbox, enter, has_second_user
+from .watch import members
+
+PATIENCE = 20.0  # seconds for a canary to answer or to be ended; a machine that has nothing else to do takes 1 in all
+_SMALL = Limits(cpu_seconds=60, memory=256 * 2**20, processes=16, scratch=2**20)
+
+
+def prove(address: str) -> str:
+    """Put canaries into sandboxes of the `Warm` at `address`; return a line for whoever grades.
+
+    CannotSandbox, naming what was not contained.
+    """
+    with contextlib.ExitStack() as stack:
+        bait = stack.enter_context(_baits())
+        neighbour, intruder, glutton, breeder = (
+            stack.enter_context(enter(address, _SMALL, entry="autograder.inside.canary.serve")) for _ in range(4)
+        )
+        faults = _ask(neighbour, "neighbour", bait)
+        if not faults:
+            for one, role in ((intruder, "intruder"), (glutton, "glutton"), (breeder, "breeder")):
+                _send(one, role, bait)
+            faults += _answer(intruder, "can end its init") + _outliving(intruder)
+            faults += _must_end(glutton, "memory") + _must_end(breeder, "processes")
+    if faults:
+        raise CannotSandbox(
+            "the sandbox does not contain: a submission " + "; ".join(sorted(faults)) + ". Nothing has been graded"
+        )
+    who = f"user {HOST_USER}, who owns nothing" if has_second_user() else "the user who grades, without its rights"
+    return (
+        "contained: a canary could not read, write, connect, trace, outlive or exceed anything; "
+        f"submissions run as {who}, memory and processes are counted by {intruder.counted_by}"
+    )
+
+
+@contextlib.contextmanager
+def _baits() -> Iterator[dict]:
+    """Things outside that every process on this machine could reach, were it not in a sandbox."""
+    with (
+        tempfile.TemporaryDirectory(prefix="canary-") as folder,
+        socket.create_server(("127.0.0.1", 0)) as service,
+        socket.socket(socket.AF_UNIX) as named,
+    ):
+        os.chmod(folder, 0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("a secret")
+        name = f"\0canary-{os.path.basename(folder)}"
+        named.bind(name)
+        named.listen()
+        yield {
+            "files": [str(secret), str(PACKAGE / "sandbox" / "prove.py"), f"/proc/{os.getpid()}/environ"],
+            "addresses": [service.getsockname(), name],
+            "read_only": [
+                "/",
+                "/usr",
+                "/etc",
+                "/dev",
+                "/proc",
+                "/proc/sys",
+                sys.prefix,
+                sys.base_prefix,
+                str(PACKAGE / "inside" / "warm.py"),
+            ],
+            "environment": [*ENVIRONMENT, "PATH", "PWD"],
+            "limits": asdict(_SMALL),
+        }
+
+
+def _send(sandbox: Sandbox, role: str, bait: dict) -> None:
+    with contextlib.suppress(OSError):  # it has ended: its answer says so
+        sandbox.socket.sendall(json.dumps(bait | {"role": role}).encode())
+
+
+def _ask(sandbox: Sandbox, role: str, bait: dict) -> list[str]:
+    _send(sandbox, role, bait)
+    return _answer(sandbox, f"cannot play the {role}")
+
+
+def _answer(sandbox: Sandbox, silent: str) -> list[str]:
+    """The faults that a canary tells; `silent` if it tells nothing."""
+    sandbox.socket.settimeout(PATIENCE)
+    heard = b""
+    with contextlib.suppress(OSError):
+        while not heard.endswith(b"\n") and (more := sandbox.socket.recv(65536)):
+            heard += more
+    return json.loads(heard) if heard.endswith(b"\n") else [f"{silent} ({sandbox.ended() or 'it does not answer'})"]
+
+
+def _outliving(sandbox: Sandbox) -> list[str]:
+    """Close a sandbox in which a canary has left a daemon, and look for what is left of it."""
+    namespace = os.readlink(f"/proc/{sandbox.init}/ns/pid")
+    before = members(namespace)
+    sandbox.close()
+    after = members(namespace)
+    if len(before) < 4:  # init, main process, fork server, and the daemon
+        return ["leaves no daemon to look for: the canary is broken"]
+    return [f"leaves {len(after)} processes behind"] if after else []
+
+
+def _must_end(sandbox: Sandbox, reason: str) -> list[str]:
+    """Wait until a canary that takes too much is ended for it, or tells that it has it all."""
+    select.select([sandbox.socket], [], [], PATIENCE)
+    ended = sandbox.ended()
+    return [] if ended == reason else [f"is not ended for taking too much of: {reason} ({ended or 'it lives on'})"]

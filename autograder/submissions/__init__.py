@@ -1,0 +1,1 @@
+"""What comes in: notebooks and zips, read as data."""

@@ -1,0 +1,1 @@
+"""What may cross between the judge and the sandbox, and how: plain, bounded data over a socket."""

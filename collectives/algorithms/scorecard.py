@@ -1,0 +1,280 @@
+"""Every algorithm with its three coefficients: counted from its schedule, and as the literature gives them.
+
+On links that are all alike a collective takes a alpha + b S beta + g S gamma seconds. `coefficients` reads a, b and g
+off a schedule by pricing it with one of the three at a time; `ROWS` holds the closed forms that they are set beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from .. import topology
+from ..price import Cost, price
+from ..schedule import Schedule
+from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
+
+CHUNKS = 8  # that the pipelined algorithms are entered with, chain and double tree
+
+
+class Coefficients(NamedTuple):
+    """Messages in a row, buffers of S bytes in a row, and buffers added in a row, on the longest way through."""
+
+    alpha: float
+    beta: float
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """An algorithm, and what the literature says that it costs on P ranks: `closed_form(P)`.
+
+    `exact`: False where the closed form is an upper bound. `powers_of_two`: whether it takes only such P.
+    """
+
+    name: str
+    algorithm: Callable[[int], Schedule]
+    closed_form: Callable[[int], tuple[float, float, float]]
+    formula: str
+    source: str
+    exact: bool = True
+    powers_of_two: bool = False
+
+    def takes(self, world_size: int) -> bool:
+        return not self.powers_of_two or world_size & (world_size - 1) == 0
+
+
+def coefficients(schedule: Schedule) -> Coefficients:
+    """What `schedule` costs, counted from its transfers: in alphas, S betas and S gammas."""
+    num_bytes = 0 if schedule.collective == "barrier" else schedule.num_chunks
+    alpha, *by_byte = (cost.seconds for cost in unit_costs(schedule, num_bytes))
+    return Coefficients(alpha, *(total / max(num_bytes, 1) for total in by_byte))
+
+
+def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Cost]:
+    """The price where only a message costs a second, then where only a byte does, then where only adding one does."""
+    units = (topology.uniform(schedule.world_size, *unit) for unit in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    return [price(schedule, num_bytes, unit, itemsize) for unit in units]
+
+
+def lower_bounds(collective: str, world_size: int) -> Coefficients:
+    """What no algorithm can go below, with one port: rounds to reach all, bytes to get in or out of a rank, additions.
+
+    Source: E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and
+    experience", 2007.
+    """
+    rounds, others = log2(world_size), (world_size - 1) / world_size
+    moved = {"broadcast": 1 if world_size > 1 else 0, "all_reduce": 2 * others, "barrier": 0}
+    moved["reduce"] = moved["broadcast"]
+    adds = {"reduce": others, "reduce_scatter": others, "all_reduce": others}
+    return Coefficients(rounds, moved.get(collective, others), adds.get(collective, 0))
+
+
+def log2(world_size: int) -> int:
+    """ceil(log2 P): how often one can double from 1 to reach P."""
+    return (world_size - 1).bit_length()
+
+
+def ranks_per_node(world_size: int) -> int:
+    """The nodes that the hierarchical row is entered with: of 4 ranks, or of 2 or 1 where P asks for it."""
+    return gcd(world_size, 4)
+
+
+def _around(p: int) -> float:
+    return (p - 1) / p
+
+
+def _chain(p: int) -> float:
+    return p - 2 + CHUNKS if p > 1 else 0
+
+
+def _folds(p: int) -> int:
+    return int(p & (p - 1) != 0)
+
+
+def _inner(p: int) -> int:
+    return doubling.largest_power_of_two(p)
+
+
+def _halving_doubling(p: int) -> tuple[float, float, float]:
+    inner, folds = _inner(p), _folds(p)
+    return 2 * log2(inner) + 2 * folds, 2 * _around(inner) + 2 * folds, _around(inner) + folds
+
+
+def _double_tree(p: int) -> tuple[float, float, float]:
+    steps = 4 * CHUNKS + 4 * log2(p) if p > 1 else 0
+    return steps, steps / (2 * CHUNKS), steps / (2 * CHUNKS)
+
+
+THAKUR, CHAN = "Thakur et al. 2005", "Chan et al. 2007"
+
+ROWS = (
+    Row("pairwise", pairwise.barrier, lambda p: (p - 1, 0, 0), r"(P-1)\,\alpha", "S4"),
+    Row("dissemination", doubling.barrier, lambda p: (log2(p), 0, 0), r"L\,\alpha", "Hensgen et al. 1988"),
+    Row("flat", flat.broadcast, lambda p: (p - 1, p - 1, 0), r"(P-1)(\alpha + S\beta)", "S4"),
+    Row("binomial tree", tree.broadcast, lambda p: (log2(p), log2(p), 0), r"L(\alpha + S\beta)", THAKUR),
+    Row(
+        f"chain, {CHUNKS} chunks",
+        chain.broadcast,
+        lambda p: (_chain(p), _chain(p) / CHUNKS, 0),
+        r"(P-2+C)(\alpha + \tfrac{S}{C}\beta)",
+        CHAN,
+    ),
+    Row("flat", flat.reduce, lambda p: (p - 1, p - 1, p - 1), r"(P-1)(\alpha + S\beta + S\gamma)", "S4"),
+    Row("binomial tree", tree.reduce, lambda p: (log2(p),) * 3, r"L(\alpha + S\beta + S\gamma)", THAKUR),
+    Row(
+        f"chain, {CHUNKS} chunks",
+        chain.reduce,
+        lambda p: (_chain(p), _chain(p) / CHUNKS, _chain(p) / CHUNKS),
+        r"(P-2+C)(\alpha + \tfrac{S}{C}\beta + \tfrac{S}{C}\gamma)",
+        CHAN,
+    ),
+    Row("flat", flat.scatter, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", "S4"),
+    Row("binomial tree", tree.scatter, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
+    Row("flat", flat.gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", "S4"),
+    Row("binomial tree", tree.gather, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
+    Row("ring", ring.all_gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", THAKUR),
+    Row(
+        "recursive doubling",
+        doubling.all_gather,
+        lambda p: (log2(p), _around(p), 0),
+        r"L\alpha + \tfrac{P-1}{P}S\beta",
+        THAKUR,
+        powers_of_two=True,
+    ),
+    Row(
+        "pairwise", pairwise.all_gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", THAKUR
+    ),
+    Row(
+        "ring",
+        ring.reduce_scatter,
+        lambda p: (p - 1, _around(p), _around(p)),
+        r"(P-1)\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
+        CHAN,
+    ),
+    Row(
+        "recursive halving",
+        halving_doubling.reduce_scatter,
+        lambda p: (log2(p), _around(p), _around(p)),
+        r"L\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
+        THAKUR,
+        powers_of_two=True,
+    ),
+    Row(
+        "pairwise",
+        pairwise.reduce_scatter,
+        lambda p: (p - 1, _around(p), _around(p)),
+        r"(P-1)\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
+        THAKUR,
+    ),
+    Row(
+        "flat",
+        flat.all_reduce,
+        lambda p: (2 * (p - 1), 2 * (p - 1), p - 1),
+        r"2(P-1)(\alpha + S\beta) + (P-1)S\gamma",
+        "S2 S4",
+    ),
+    Row(
+        "binomial tree",
+        tree.all_reduce,
+        lambda p: (2 * log2(p), 2 * log2(p), log2(p)),
+        r"2L(\alpha + S\beta) + L\,S\gamma",
+        "S4",
+    ),
+    Row(
+        "recursive doubling",
+        doubling.all_reduce,
+        lambda p: (log2(_inner(p)) + 2 * _folds(p), log2(_inner(p)) + 2 * _folds(p), log2(_inner(p)) + _folds(p)),
+        r"\log_2 P\,(\alpha + S\beta + S\gamma)",
+        THAKUR,
+    ),
+    Row(
+        "ring",
+        ring.all_reduce,
+        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
+        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "Patarasuk and Yuan 2009",
+    ),
+    Row(
+        "bidirectional ring",
+        ring.all_reduce_bidirectional,
+        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
+        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "as the ring",
+    ),
+    Row(
+        "halving-doubling",
+        halving_doubling.all_reduce,
+        _halving_doubling,
+        r"2\log_2 P\,\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "Rabenseifner 2004",
+    ),
+    Row(
+        "pairwise",
+        pairwise.all_reduce,
+        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
+        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        THAKUR,
+    ),
+    Row(
+        f"double tree, {CHUNKS} chunks each",
+        double_tree.all_reduce,
+        _double_tree,
+        r"\le (4C + 4L)(\alpha + \tfrac{S}{2C}(\beta+\gamma))",
+        "Sanders et al. 2009",
+        exact=False,
+    ),
+    Row(
+        "hierarchical",
+        lambda p: hierarchical.all_reduce(p, ranks_per_node(p)),
+        lambda p: (2 * (ranks_per_node(p) - 1) + 2 * (p // ranks_per_node(p) - 1), 2 * _around(p), _around(p)),
+        r"2(L_n - 1 + N - 1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "Cho et al. 2019",
+    ),
+    Row(
+        "pairwise by shift",
+        pairwise.all_to_all,
+        lambda p: (p - 1, _around(p), 0),
+        r"(P-1)\alpha + \tfrac{P-1}{P}S\beta",
+        THAKUR,
+    ),
+    Row(
+        "pairwise by XOR",
+        pairwise.all_to_all_xor,
+        lambda p: (p - 1, _around(p), 0),
+        r"(P-1)\alpha + \tfrac{P-1}{P}S\beta",
+        "S4",
+        powers_of_two=True,
+    ),
+)
+
+
+def markdown(world_size: int) -> str:
+    """The scorecard for `world_size` ranks as a Markdown table: counted coefficients, closed forms, lower bounds.
+
+    A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
+    """
+    head = r"| algorithm | times $\alpha$ | times $S\beta$ | times $S\gamma$ | closed form | source |"  # words for ears
+    lines = [head, "|---|--:|--:|--:|---|---|"]
+    collective = None
+    for row in ROWS:
+        if row.takes(world_size):
+            schedule = row.algorithm(world_size)
+            if schedule.collective != collective:  # a row of its own above its algorithms
+                collective = schedule.collective
+                lines.append(f"| **{collective.replace('_', '-')}** | | | | | |")
+            bounds = lower_bounds(collective, world_size)
+            cells = (_cell(*pair) for pair in zip(coefficients(schedule), bounds, strict=True))
+            lines.append(f"| {row.name} | {' | '.join(cells)} | ${row.formula}$ | {row.source} |")
+    return "\n".join(lines)
+
+
+def _cell(coefficient: float, bound: float) -> str:
+    """ "**3**" at the bound, "14 (4.67x)" above it, "" for nothing."""
+    if coefficient == 0:
+        return ""
+    if coefficient <= bound * (1 + 1e-9):
+        return f"**{coefficient:.4g}**"
+    return f"{coefficient:.4g} ({coefficient / bound:.2g}×)" if bound else f"{coefficient:.4g}"

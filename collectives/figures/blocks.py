@@ -1,0 +1,699 @@
+"""Matrices cut into the ranks' blocks, as a figure to step through: what each rank has of each, and what it does next.
+
+    by_axis(world_size=4)      # Y = X W: the reader picks how each matrix lies; the collectives are derived
+    mlp(), gates(), heads()    # Megatron's split of a transformer's block
+    cycle()                    # a layer's life under FSDP
+    mesh()                     # a layer under tensor parallelism and FSDP at once, ranks as a grid
+
+A row is a rank, a column is a matrix or a gate; or the ranks lie as a grid, and each has its matrices in its place. A
+block has the colour and the number of the rank whose slice it is; what all ranks have alike is grey; a rank's term of a
+sum, of the full shape, is hatched. The layouts and the collectives are what `training.shardings` derives: nothing is
+known here about which axis costs what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from itertools import product
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ..training.mesh import Mesh
+from ..training.shardings import AXES, PARTIAL, REPLICATED, Layout, Move, Pair, Plan, derive, derive_pair
+from .player import GREY, RANK_COLOURS, Figure, ink_on, listed
+
+LEGEND = {"s": "a rank's slice", "a": "the same on every rank", "p": "a rank's term of a sum"}
+NOTHING = "nothing"  # what a gate does that lets everything through
+
+AXIS_NAMES = {  # how a reader is asked for a layout, by matrix; the figure begins with the first of each
+    "X": {"inner": "by columns (inner)", "rows": "by rows", REPLICATED: "on all ranks"},
+    "W": {"inner": "by rows (inner)", "columns": "by columns", REPLICATED: "on all ranks"},
+    "Y": {REPLICATED: "on all ranks", "rows": "by rows", "columns": "by columns"},
+}
+
+
+class Block(NamedTuple):
+    """A part of a matrix, in units of its shape. `kind`: a key of `LEGEND`. `label`: what is written on it."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+    rank: int
+    kind: str
+    label: str = ""
+
+
+Content = tuple[Block, ...]  # what one rank has of one matrix
+NONE: Content = ()
+
+
+class Column(NamedTuple):
+    """A matrix of so many rows and columns, in units of the picture; of 0 and 0: a gate between two matrices."""
+
+    heading: str
+    rows: float = 0
+    columns: float = 0
+
+
+class Scene(NamedTuple):
+    """One step: a sentence, what each rank has of each column's matrix, and a note below some columns.
+
+    `contents`: by heading, one `Content` a rank; nobody has anything of a matrix that is missing. `notes`: by heading,
+    what happens to it in this step, such as "all-reduce"; such a column is framed, unless the note is `NOTHING`.
+    `headings`: what is written over some columns in place of their headings. `along`: in a grid, the axis whose
+    neighbours do what the note says.
+    """
+
+    words: str
+    contents: Mapping[str, Sequence[Content]]
+    notes: Mapping[str, str] = MappingProxyType({})
+    headings: Mapping[str, str] = MappingProxyType({})
+    along: str = ""
+
+
+class Story(NamedTuple):
+    """A sequence of scenes over the same columns."""
+
+    columns: Sequence[Column]
+    scenes: Sequence[Scene]
+
+
+class Blocks(Figure):
+    """A figure of one story, or of several among which the reader chooses.
+
+    `choices`: {question: its answers}. `stories`: one for each combination of answers, the last question's running
+    fastest; the figure begins with the first. All have as many scenes, and columns of the same shapes.
+    """
+
+    picture = "blocks"
+
+    def __init__(
+        self,
+        stories: Sequence[Story],
+        world_size: int,
+        caption: str,
+        choices: Mapping[str, Sequence[str]] | None = None,
+        grid: Mesh | None = None,
+        legend: Mapping[str, str] = MappingProxyType({}),
+    ):
+        self.stories, self.world_size, self.caption = list(stories), world_size, caption
+        self.choices, self.grid, self.legend = dict(choices or {}), grid, {**LEGEND, **legend}
+        combinations = len(list(product(*self.choices.values())))
+        if len(self.stories) != combinations:
+            raise ValueError(f"{len(self.stories)} stories for {combinations} combinations of choices")
+        if len({(len(story.scenes), *(column[1:] for column in story.columns)) for story in self.stories}) > 1:
+            raise ValueError("all stories of a figure have as many scenes, and columns of the same shapes")
+        if world_size > len(RANK_COLOURS):
+            raise ValueError(f"{world_size} ranks are too many to see: at most {len(RANK_COLOURS)}")
+        self.words = self.told(0)
+
+    def told(self, number: int) -> list[str]:
+        """The words of a story, by its number."""
+        return [scene.words for scene in self.stories[number].scenes]
+
+    def data(self) -> dict:
+        """What the player shows, as plain data.
+
+        `looks`: the contents that occur, each a list of blocks. A story's scene has for each column, and in it for each
+        rank, the number of a look; and for each column its note.
+        """
+        looks: dict[Content, int] = {NONE: 0}
+        stories = []
+        for columns, scenes in self.stories:
+            told = []
+            for scene in scenes:
+                contents = [scene.contents.get(column.heading, [NONE] * self.world_size) for column in columns]
+                told.append(
+                    {
+                        "held": [[looks.setdefault(tuple(each), len(looks)) for each in rows] for rows in contents],
+                        "notes": [scene.notes.get(column.heading, "") for column in columns],
+                        **({"along": scene.along} if scene.along else {}),
+                    }
+                )
+                if scene.headings:
+                    told[-1]["headings"] = [scene.headings.get(column.heading, column.heading) for column in columns]
+            headings = [column.heading for column in columns]
+            stories.append({"headings": headings, "scenes": told})
+        colours = RANK_COLOURS[: self.world_size]
+        return {
+            "ranks": self.world_size,
+            "colours": [[colour, ink_on(colour)] for colour in colours],
+            "shapes": [column[1:] for column in self.stories[0].columns],
+            **(self._choices() if self.choices else {}),
+            "looks": list(looks),
+            "stories": stories,
+            "legend": self.legend,
+            "nothing": NOTHING,
+            **({"grid": self._places()} if self.grid else {}),
+        }
+
+    def _choices(self) -> dict:
+        """The questions, as `Family.data` has them, and each story's words."""
+        questions = [[question, list(answers), 0] for question, answers in self.choices.items()]
+        return {"choices": questions, "told": [self.told(number) for number in range(len(self.stories))]}
+
+    def _places(self) -> dict:
+        """The grid's `axes`, and each rank's `places` along them."""
+        places = [list(self.grid.coordinates(rank).values()) for rank in range(self.world_size)]
+        return {"axes": list(self.grid.axes), "places": places}
+
+    def still_svg(self) -> str:
+        """As `Figure.still_svg`: all scenes of the first story, two to a row."""
+        return _still(self.data(), self.caption)
+
+
+# --- what the library derives, as stories -----------------------------------------------------------------------
+
+
+def by_axis(world_size: int = 4, sizes: Mapping[str, int] | None = None) -> Blocks:
+    """Y = X W in each of the 27 ways that X, W and Y can lie: the reader picks one, and steps through what it takes.
+
+    `sizes`: lengths of the axes "rows", "inner" and "columns", which decide what is cheaper to move.
+    """
+    sizes = sizes or {"rows": 4096, "inner": 8192, "columns": 8192}
+    layouts = product(*AXIS_NAMES.values())
+    stories = [_product_story(derive(*lies, sizes, world_size), lies, sizes, world_size) for lies in layouts]
+    choices = {f"{matrix} lies": list(names.values()) for matrix, names in AXIS_NAMES.items()}
+    return Blocks(stories, world_size, f"Y = X W on {world_size} ranks: pick how each matrix lies", choices)
+
+
+def _product_story(plan: Plan, lies: tuple[Layout, ...], sizes: Mapping[str, int], world_size: int) -> Story:
+    scale = world_size / min(sizes.values())
+    shapes = {matrix: tuple(sizes[axis] * scale for axis in AXES[matrix]) for matrix in AXES}
+    columns = [Column(matrix, *shape) for matrix, shape in shapes.items()]
+    x, w, y = (AXIS_NAMES[matrix][layout] for matrix, layout in zip(AXES, lies, strict=True))
+    held = {move.matrix: _held(move, shapes[move.matrix], world_size, False) for move in (plan.x, plan.w)}
+    moved = {move.matrix: _held(move, shapes[move.matrix], world_size) for move in (plan.x, plan.w)}
+    made, repaired = (_held(plan.y, shapes["Y"], world_size, after) for after in (False, True))
+    total = plan.sent(sizes, world_size)
+    sent = f"A rank sends {total / 1e6:,.1f} million elements in all." if total else "Nobody sends anything."
+    scenes = [
+        Scene(f"X lies {x}, W {w}; Y is wanted {y}.", held),
+        Scene(f"Before: {_told(plan.x)}; {_told(plan.w)}.", moved, _notes(plan.x) | _notes(plan.w)),
+        Scene(f"Each rank multiplies what it has. {_made('Y', plan.y)}", {**moved, "Y": made}),
+        Scene(f"After: {_told(plan.y)}. {sent}", {**moved, "Y": repaired}, _notes(plan.y)),
+    ]
+    return Story(columns, scenes)
+
+
+SPLITS = {  # how A and B of an MLP are cut: in words, and by axis
+    "A by columns, B by rows (Megatron)": ("columns", "inner"),
+    "both by columns": ("columns", "columns"),
+    "both by rows": ("inner", "inner"),
+    "A by rows, B by columns": ("inner", "columns"),
+}
+MEGATRON = SPLITS["A by columns, B by rows (Megatron)"]
+SIZES = {"rows": 4096, "inner": 8192, "hidden": 32768, "columns": 8192}  # of X, A, Y = GeLU(X A), B and Z = Y B
+SHAPES = {"X": (1, 2), "A": (2, 8), "Y": (1, 8), "B": (8, 2), "Z": (1, 2)}  # the same, by the unit
+
+
+def mlp(world_size: int = 2) -> Blocks:
+    """Z = GeLU(X A) B, X and Z on all ranks, in each of the four ways to cut both A and B."""
+    stories = [_mlp_story(derive_pair(*cut, SIZES, world_size), world_size) for cut in SPLITS.values()]
+    choices = {"The weights are cut": list(SPLITS)}
+    return Blocks(stories, world_size, f"An MLP on {world_size} ranks: Z = GeLU(X A) B", choices)
+
+
+def _mlp_story(plans: Pair, world_size: int) -> Story:
+    first, second = plans.first, plans.second
+    moves = {"X": first.x, "A": first.w, "Y": first.y, "B": second.w, "Z": second.y}
+
+    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+        return {name: _held(move, SHAPES[name], world_size, after)}
+
+    def ends(name: str) -> dict[str, list[Content]]:
+        return lies(name, moves[name])
+
+    start = lies("X", first.x, False) | ends("A") | ends("B")
+    made = start | ends("X") | lies("Y", first.y, False)
+    bent = made | ends("Y")
+    multiplied = bent | lies("Y", second.x) | lies("Z", second.y, False)
+    sent = f"{plans.sent(world_size) / 1e6:,.1f} million elements"
+    scenes = [
+        Scene("X is on all ranks; of A and of B each rank has its slice, and no weight is ever sent.", start),
+        Scene(f"X A: {_told(first.x)}. {_made('Y', first.y)}", made, _notes(first.x, "X")),
+        Scene(f"GeLU wants finished sums: {_told(first.y)}. Then it bends what each has.", bent, _notes(first.y, "Y")),
+        Scene(f"Y B: {_told(second.x, 'Y')}. {_made('Z', second.y)}", multiplied, _notes(second.x, "Y")),
+        Scene(
+            f"Z on all ranks: {_told(second.y, 'Z')}. In all a rank has sent {sent}.",
+            multiplied | ends("Z"),
+            _notes(second.y, "Z"),
+        ),
+    ]
+    return Story([Column(name, *shape) for name, shape in SHAPES.items()], scenes)
+
+
+def gates(world_size: int = 2) -> Blocks:
+    """Megatron's f and g around an MLP, by direction: what one lets through, the other sums."""
+    stories = [_gates_story(world_size, backward) for backward in (False, True)]
+    choices = {"Direction": ["forward", "backward"]}
+    return Blocks(stories, world_size, f"The gates f and g on {world_size} ranks", choices)
+
+
+def _gates_story(world_size: int, backward: bool) -> Story:
+    # backward: dY = dZ B^T and dX = dY A^T, and B^T is cut by its columns and A^T by its rows: the same pair of plans
+    plans = derive_pair(*MEGATRON, SIZES, world_size)
+    names, d = ["X", "f", "Y", "g", "Z"], "d" if backward else ""
+    headings = [name if name in "fg" else d + name for name in names]
+    start, middle, end = (d + name for name in ("ZYX" if backward else "XYZ"))
+    enter, leave = "gf" if backward else "fg"
+    moves = {start: plans.first.x, middle: plans.first.y, end: plans.second.y}
+    shapes = {name: SHAPES[name[-1]] for name in moves}
+    held = {name: _held(move, shapes[name], world_size) for name, move in moves.items()}
+    terms = {end: _held(plans.second.y, shapes[end], world_size, False)}
+    note = plans.second.y.collective.replace("_", "-")
+    first, second = ("B transposed", "A transposed") if backward else ("A", "B")
+    given = {start: held[start]}
+    scenes = [
+        Scene(f"{start} is the same on every rank.", given),
+        Scene(f"{enter} lets it through: nothing is sent.", given, {enter: NOTHING}),
+        Scene(f"Times the slices of {first}. {_made(middle, plans.first.y)}", {**given, middle: held[middle]}),
+        Scene(f"Times the slices of {second}. {_made(end, plans.second.y)}", {**given, middle: held[middle], **terms}),
+        Scene(f"{leave} sums the terms by an {note}: {end} is the same on every rank.", held, {leave: note}),
+    ]
+    columns = [Column(heading, *SHAPES.get(name, ())) for heading, name in zip(headings, names, strict=True)]
+    return Story(columns, scenes)
+
+
+def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
+    """Attention on ranks that have whole heads: weights of queries, keys, values by columns, those after it by rows."""
+    if num_heads % world_size:
+        raise ValueError(f"{num_heads} heads do not divide among {world_size} ranks")
+    plans = derive_pair(*MEGATRON, SIZES, world_size)
+    size, own = num_heads, num_heads // world_size  # a head is one unit wide
+    tokens = size / 2
+
+    def by_head(rows: float, cut_by_rows: bool = False) -> list[Content]:
+        """The slices of each rank's own heads."""
+        blocks = []
+        for head in range(num_heads):
+            top, left, height, width = (head, 0, 1, size) if cut_by_rows else (0, head, rows, 1)
+            blocks.append(Block(top, left, height, width, head // own, "s", str(head)))
+        return [tuple(blocks[rank * own : (rank + 1) * own]) for rank in range(world_size)]
+
+    given = _held(plans.first.x, (tokens, size), world_size)
+    terms, whole = (_held(plans.second.y, (tokens, size), world_size, after) for after in (False, True))
+    start = {"X": given, "W q,k,v": by_head(size), "W out": by_head(size, cut_by_rows=True)}
+    projected = {**start, "q,k,v": by_head(tokens)}
+    attended = {**projected, "heads": by_head(tokens)}
+    note = plans.second.y.collective.replace("_", "-")
+    which = "; ".join(
+        f"rank {rank} has {listed([block.label for block in each])}" for rank, each in enumerate(by_head(1))
+    )
+    scenes = [
+        Scene(f"X is on all ranks. Each has the weights of its own heads: {which}.", start),
+        Scene("Queries, keys and values of its heads, for all tokens: nothing is sent.", projected),
+        Scene("Each head attends by itself, softmax(q k) v: nothing is sent.", attended),
+        Scene(f"Times its rows of the output weights. {_made('Z', plans.second.y)}", {**attended, "Z": terms}),
+        Scene(f"g sums the terms by one {note}: Z is on all ranks.", {**attended, "Z": whole}, {"Z": note}),
+    ]
+    wide, square = (tokens, size), (size, size)
+    shapes = {"X": wide, "W q,k,v": square, "q,k,v": wide, "heads": wide, "W out": square, "Z": wide}
+    columns = [Column(name, *shape) for name, shape in shapes.items()]
+    return Blocks([Story(columns, scenes)], world_size, f"Attention: {num_heads} heads on {world_size} ranks")
+
+
+CYCLE_SIZE = 4096  # tokens of all ranks, inputs and outputs of the layer
+
+
+def cycle(world_size: int = 4) -> Blocks:
+    """A layer Y = X W under FSDP, from rest to rest: W is gathered, used and freed, twice; its gradient scattered."""
+    sizes, shape = dict.fromkeys(("rows", "inner", "columns"), CYCLE_SIZE), (4.0, 4.0)
+    gather, scatter, stay = Move("W", "inner", REPLICATED), Move("Y", PARTIAL, "rows"), Move("X", "rows", "rows")
+
+    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+        return {name: _held(move, shape, world_size, after)}
+
+    rest = lies("state", gather, False) | lies("W", gather, False) | lies("X", stay)
+    gathered, made = lies("W", gather), lies("Y", stay)
+    note = _notes(gather)["W"]
+    sent = (2 * gather.sent(sizes, world_size) + scatter.sent(sizes, world_size)) / CYCLE_SIZE**2
+    scenes = [
+        Scene("At rest: each rank has its slice of W, the optimizer's state for it, and its own tokens X.", rest),
+        Scene(f"Forward: {_told(gather)}, and every rank has all of it.", rest | gathered, _notes(gather)),
+        Scene("Each rank multiplies its own tokens, Y = X W. Nothing is sent.", rest | gathered | made),
+        Scene("W is freed but for a rank's own slice. The next layer takes its turn.", rest | made),
+        Scene(f"Backward: W takes the same {note} once more.", rest | made | gathered, _notes(gather)),
+        Scene(
+            f"Each rank's tokens make a gradient of all of W. {_made('dW', scatter)}",
+            rest | gathered | lies("dW", scatter, False),
+        ),
+        Scene(
+            f"{_told(scatter, 'dW')}: each rank has its slice of the sum. W is freed.",
+            rest | lies("dW", scatter),
+            _notes(scatter, "dW"),
+        ),
+        Scene(
+            "The optimizer updates each rank's slice of W by its slice of dW. Nothing is sent. In all a rank has sent "
+            f"{sent:g} times the size of W.",
+            rest,
+        ),
+    ]
+    columns = [Column(name, *shape) for name in ("X", "W", "Y", "dW", "state")]
+    return Blocks([Story(columns, scenes)], world_size, f"A layer's life under FSDP, {world_size} ranks: Y = X W")
+
+
+MESH_SIZES = {"rows": 8192, "inner": 8192, "columns": 8192}  # tokens of all ranks, inputs and outputs of the layer
+MESH_CUTS = {"by rows (RowwiseParallel)": "inner", "by columns (ColwiseParallel)": "columns"}  # of W, along tp
+WHOLE = 4.0  # a matrix of the mesh is so many units long and wide
+
+
+def mesh(grid: Mesh | None = None, sizes: Mapping[str, int] | None = None, itemsize: int = 2) -> Blocks:
+    """A layer Y = X W under tensor parallelism and FSDP at once, phase by phase, the ranks in their places of `grid`.
+
+    `grid`: a mesh of the axes dp and tp, of 2 ranks each. `sizes`: of "rows" (the tokens of all ranks), "inner"
+    and "columns", which decide how many bytes are moved. `itemsize`: bytes of an element. The reader picks whether W is
+    cut along tp by rows or by columns. What that leaves is cut along dp by columns: torch's FSDP2 cuts dimension 0 of a
+    weight, and that of a `Linear` is its outputs. Raises `ValueError` for another mesh, or a length that the ranks do
+    not divide.
+    """
+    grid, sizes = grid or Mesh(dp=2, tp=2), dict(sizes or MESH_SIZES)
+    if dict(grid.sizes) != {"dp": 2, "tp": 2}:
+        raise ValueError(f"the figure has room for two axes, dp and tp, of 2 ranks each: {grid} cannot be drawn")
+    if uneven := [axis for axis, length in sizes.items() if length % grid.world_size]:
+        raise ValueError(f"{listed(uneven)} of {sizes} do not divide among the {grid.world_size} ranks of {grid}")
+    stories = [_mesh_story(_Layer(grid, axis, sizes, itemsize)) for axis in MESH_CUTS.values()]
+    caption = f"A layer Y = X W on {grid}: {grid.axes[0]} downwards, {grid.axes[1]} across"
+    legend = {"a": "the same on all ranks along tp"}
+    return Blocks(stories, grid.world_size, caption, {"W is cut along tp": list(MESH_CUTS)}, grid, legend)
+
+
+class _Layer:
+    """What each rank of a mesh has of a layer's matrices, and what it sends, where W is `cut` along tp."""
+
+    def __init__(self, grid: Mesh, cut: str, sizes: Mapping[str, int], itemsize: int):
+        self.grid, self.cut, self.itemsize = grid, cut, itemsize
+        self.dp, self.tp = grid.size("dp"), grid.size("tp")
+        self.places = [grid.coordinates(rank) for rank in range(grid.world_size)]
+        wholes = [Block(0.0, 0.0, WHOLE, WHOLE, rank, "s", str(rank)) for rank in range(grid.world_size)]
+        self.tokens = self._each(wholes, 0, "dp")
+        self.slices = self._each(wholes, AXES["W"].index(cut), "tp")
+        self.own = self._each(self.slices, 1, "dp")
+        # Along tp as any product. Backward it is dX = dY W^T, and the columns of W are the inner axis of W^T.
+        by_rows, by_columns = ("inner", "inner", REPLICATED), (REPLICATED, "columns", "columns")
+        lies = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
+        self.forward, self.backward = (derive(*each, weights_stay=True) for each in lies)
+        mine = {**sizes, "rows": sizes["rows"] / self.dp}
+        self.sizes, self.sizes_back = mine, {**mine, "inner": mine["columns"], "columns": mine["inner"]}
+        # Along dp: what tp leaves of W is gathered, and the terms of its gradient are summed and scattered.
+        self.gather, self.scatter = Move("W", "columns", REPLICATED), Move("Y", PARTIAL, "columns")
+        self.slice_sizes = {"inner": sizes["inner"], "columns": sizes["columns"], cut: sizes[cut] / self.tp}
+        self.slice_sizes["rows"] = self.slice_sizes["inner"]  # of the gradient, as a product
+
+    def _each(self, blocks: Sequence[Block], side: int, axis: str) -> list[Block]:
+        """Each rank's part of its block along a side, 0 or 1, by its place along an axis of the mesh."""
+        size = self.grid.size(axis)
+        return [_part(block, side, place[axis], size) for block, place in zip(blocks, self.places, strict=True)]
+
+    def lies(self, layout: Layout) -> list[Content]:
+        """Of a matrix with a row for each token, what each rank has: of its own tokens all, some columns or a term."""
+        if layout == PARTIAL:
+            return _terms(self.tokens)
+        if layout is REPLICATED:
+            return [(block._replace(rank=0, kind="a", label=""),) for block in self.tokens]
+        return [(block,) for block in self._each(self.tokens, 1, "tp")]
+
+    def at_rest(self) -> list[Content]:
+        """What each rank keeps of W, or of its gradient."""
+        return [(block,) for block in self.own]
+
+    def gathered(self) -> list[Content]:
+        """What each rank has of W when its group along dp has all-gathered."""
+        held = {rank: tuple(self.own[peer] for peer in group) for group in self.grid.groups("dp") for rank in group}
+        return [held[rank] for rank in range(self.grid.world_size)]
+
+    def sent(self, move: Move) -> float:
+        """Bytes that a rank sends in a move along dp."""
+        return self.itemsize * move.sent(self.slice_sizes, self.dp)
+
+    def summed(self, move: Move, sizes: Mapping[str, int]) -> float:
+        """Bytes that a rank sends in a product's move along tp."""
+        return self.itemsize * move.sent(sizes, self.tp)
+
+    def called(self, axis: str, move: Move) -> str:
+        """ "All-gather along dp, among ranks 0, 2 and among 1, 3"."""
+        groups = " and among ".join(", ".join(map(str, group)) for group in self.grid.groups(axis))
+        return f"{move.collective.replace('_', '-').capitalize()} along {axis}, among ranks {groups}"
+
+    def told(self, move: Move, sizes: Mapping[str, int], name: str, taker: str) -> str:
+        """What a product's move does along tp, in words."""
+        if not move.collective:
+            return f"Along tp nothing is sent: {name} lies by columns, as {taker} can take it."
+        terms = self.itemsize * sizes["rows"] * sizes["columns"]
+        return (
+            f"{self.called('tp', move)}: the terms of {name}, {_size(terms)}, are summed; each rank sends "
+            f"{_size(self.summed(move, sizes))}. None can go on without the sum: it is waited for."
+        )
+
+
+def _mesh_story(layer: _Layer) -> Story:
+    forward, backward, gather, scatter = layer.forward, layer.backward, layer.gather, layer.scatter
+    weights, gathered = {"W": layer.at_rest()}, {"W": layer.gathered()}
+    start = weights | {"X": layer.lies(forward.x.after)}
+    made = start | gathered | {"Y": layer.lies(forward.y.before)}
+    output = made | {"Y": layer.lies(forward.y.after)}
+    returned = start | gathered | {"Y": layer.lies(backward.x.after)}
+    terms = returned | {"X": layer.lies(backward.y.before), "dW": _terms(layer.slices)}
+    done = terms | {"X": layer.lies(backward.y.after)}
+    slice_bytes = layer.itemsize * layer.slice_sizes["inner"] * layer.slice_sizes["columns"]
+    ways = "along tp by rows" if layer.cut == "inner" else "along tp by columns"
+    x_lies = "and along tp by columns" if layer.cut == "inner" else "but not along tp"
+    moved, come, both = {"W": "all-gather"}, {"Y": "dY"}, {"X": "dX", "Y": "dY"}
+    by_dp = 2 * layer.sent(gather) + layer.sent(scatter)
+    by_tp = layer.summed(forward.y, layer.sizes) + layer.summed(backward.y, layer.sizes_back)
+    scenes = [
+        Scene(
+            f"Idle. W is cut twice: {ways}, and each slice along dp by columns. A rank keeps 1 of "
+            f"{layer.grid.world_size} parts, {_size(slice_bytes / layer.dp)}. X is cut along dp by tokens, {x_lies}.",
+            start,
+        ),
+        Scene(
+            f"{layer.called('dp', gather)}: each rank gets its slice of W, {_size(slice_bytes)}, and sends "
+            f"{_size(layer.sent(gather))}. Nobody has all of W. It can run while the layer before computes.",
+            start | gathered,
+            moved,
+            along="dp",
+        ),
+        Scene(f"Forward: each rank multiplies what it has. {_made('Y of its tokens', forward.y)}", made),
+        Scene(
+            layer.told(forward.y, layer.sizes, "Y", "the layer behind"),
+            output,
+            _notes(forward.y),
+            along=_axis(forward.y),
+        ),
+        Scene("Each rank frees what it gathered of W, and keeps its own part.", output | weights),
+        Scene(
+            f"Backward, dY has come. {layer.called('dp', gather)}, again: each rank sends {_size(layer.sent(gather))}. "
+            "It can run while the layer behind computes.",
+            returned,
+            moved,
+            come,
+            "dp",
+        ),
+        Scene(
+            f"dX = dY W^T and dW = X^T dY. {_made('dX of its tokens', backward.y)} Of its slice of dW it has "
+            "a term, over its own tokens alone.",
+            terms,
+            headings=both,
+        ),
+        Scene(
+            layer.told(backward.y, layer.sizes_back, "dX", "the layer before"),
+            done,
+            _notes(backward.y, "X"),
+            both,
+            _axis(backward.y),
+        ),
+        Scene(
+            f"{layer.called('dp', scatter)}: the terms of dW are summed, and each rank keeps the part that it keeps of "
+            f"W. It sends {_size(layer.sent(scatter))}; in all {_size(by_dp)} along dp and {_size(by_tp)} along tp.",
+            done | weights | {"dW": layer.at_rest()},
+            {"dW": "reduce-scatter"},
+            both,
+            "dp",
+        ),
+    ]
+    return Story([Column(name, WHOLE, WHOLE) for name in ("dW", "W", "X", "Y")], scenes)
+
+
+def _part(block: Block, side: int, number: int, parts: int) -> Block:
+    """One of so many equal parts of a block along a side, 0 or 1."""
+    corner, size = [block.top, block.left], [block.height, block.width]
+    size[side] /= parts
+    corner[side] += number * size[side]
+    return block._replace(top=corner[0], left=corner[1], height=size[0], width=size[1])
+
+
+def _terms(blocks: Sequence[Block]) -> list[Content]:
+    """Each rank's term of a sum, where its block is."""
+    return [(block._replace(kind="p", label=f"+{block.rank}"),) for block in blocks]
+
+
+def _axis(move: Move) -> str:
+    """Along which axis of a mesh a product is moved, if it is."""
+    return "tp" if move.collective else ""
+
+
+def _size(num_bytes: float) -> str:
+    """Bytes in MB of 1e6."""
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool = True) -> list[Content]:
+    """What each rank has of a matrix of this shape, after the move or before it."""
+    layout, (rows, columns) = move.after if after else move.before, shape
+    if layout == PARTIAL:
+        return [(Block(0, 0, rows, columns, rank, "p", f"+{rank}"),) for rank in range(world_size)]
+    if layout is not REPLICATED:
+        return [(_slice(rank, AXES[move.matrix].index(layout), shape, world_size),) for rank in range(world_size)]
+    if after and move.before in AXES[move.matrix]:  # gathered: it shows from whom
+        axis = AXES[move.matrix].index(move.before)
+        return [tuple(_slice(rank, axis, shape, world_size) for rank in range(world_size))] * world_size
+    return [(Block(0, 0, rows, columns, 0, "a"),)] * world_size
+
+
+def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Block:
+    """A rank's slice of a matrix along an axis, 0 or 1."""
+    return _part(Block(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
+
+
+def _told(move: Move, name: str = "") -> str:
+    """A move in words, without a full stop. `name`: what the matrix is called here."""
+    name = name or move.matrix
+    if move.collective:
+        article = "a" if move.collective == "reduce_scatter" else "an"
+        return f"{name} takes {article} {move.collective.replace('_', '-')}"
+    if move.before != move.after:
+        return f"of {name} each rank takes its slice, and sends nothing"
+    return f"{name} stays as it is"
+
+
+def _made(name: str, move: Move) -> str:
+    """How a product lies at first, as a sentence."""
+    if move.before is REPLICATED:
+        return f"Every rank has all of {name}."
+    if move.before == PARTIAL:
+        return f"Every rank has a term of {name}, of the full shape."
+    return f"Of {name} each rank has a slice, by {move.before}."
+
+
+def _notes(move: Move, name: str = "") -> dict[str, str]:
+    return {name or move.matrix: move.collective.replace("_", "-")} if move.collective else {}
+
+
+# --- the still --------------------------------------------------------------------------------------------------
+
+ACROSS, BETWEEN, TYPE, HEAD = 312, 16, 9, 28  # of a scene: its width, from one to the next, letters, room for headings
+GATE = 14  # a gate's width
+HIGHEST = 220  # all ranks' rows together, without what is between them
+GUTTER, CELL_GAP, LINE = 14, 6, 13  # in a grid: between ranks, between a rank's matrices, a heading's height
+
+
+def _still(data: dict, caption: str) -> str:
+    """All scenes of the first story, two to a row."""
+    story, drawn = data["stories"][0], []
+    draw, unit, tall, height = _in_a_grid(data) if "grid" in data else _in_rows(data)
+    for number, scene in enumerate(story["scenes"]):
+        x, y = number % 2 * (ACROSS + BETWEEN), number // 2 * height
+        drawn.append(f'<g transform="translate({x} {y:.1f})">{draw(data, story, number, scene, unit, tall)}</g>')
+    total = (len(story["scenes"]) + 1) // 2 * height
+    width = 2 * ACROSS + BETWEEN
+    look = f'font-family="sans-serif" font-size="{TYPE}" text-anchor="middle" fill="currentColor" color="{GREY}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(caption)}" {look} '
+        f'viewBox="0 0 {width} {total:.0f}" width="{width}" height="{total:.0f}">{"".join(drawn)}</svg>'
+    )
+
+
+def _in_rows(data: dict) -> tuple[Callable, float, float, float]:
+    """How a scene with a row for each rank is drawn: the function, a unit, a row's height and the scene's."""
+    shapes = data["shapes"]
+    gaps, most = 14 * len(shapes) + 10, max(rows for rows, _ in shapes)
+    unit = (ACROSS - gaps - GATE * shapes.count((0, 0))) / sum(columns for _, columns in shapes)
+    unit = min(16, unit, HIGHEST / most / data["ranks"])
+    tall = most * unit + 8
+    return _scene, unit, tall, HEAD + data["ranks"] * tall + TYPE * 2
+
+
+def _in_a_grid(data: dict) -> tuple[Callable, float, float, float]:
+    """As `_in_rows`, with the height of a rank's cell: two matrices below each other, each with its heading."""
+    (down, across), (rows, columns) = _lengths(data), data["shapes"][0]
+    unit = min(9, (ACROSS / across - GUTTER - 3 * CELL_GAP) / 2 / columns)
+    tall = 2 * (rows * unit + LINE) + CELL_GAP
+    return _grid_scene, unit, tall, HEAD + down * (tall + GUTTER)
+
+
+def _scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall: float) -> str:
+    bottom = HEAD + data["ranks"] * tall
+    parts = [f'<text x="0" y="{TYPE}" text-anchor="start" font-weight="bold">step {number}</text>']
+    for rank in range(data["ranks"]):
+        parts.append(f'<text x="4" y="{HEAD + (rank + 0.5) * tall:.1f}">{rank}</text>')
+    x = 18.0
+    for heading, (rows, columns), held, note in zip(
+        story["headings"], data["shapes"], scene["held"], scene["notes"], strict=True
+    ):
+        width, sends = columns * unit or GATE, note and note != NOTHING
+        parts.append(f'<text x="{x + width / 2:.1f}" y="{HEAD - 5}">{escape(heading)}</text>')
+        if sends or not rows:
+            look = f'stroke-width="{1.6 if sends else 0.5}" fill="none" stroke="currentColor"'
+            frame = f'x="{x - 2:.1f}" y="{HEAD - 1}" width="{width + 4:.1f}" height="{bottom - HEAD:.1f}"'
+            parts.append(f"<rect {frame} {look}/>")
+        parts.append(f'<text x="{x + width / 2:.1f}" y="{bottom + TYPE}">{escape(note)}</text>' if note else "")
+        for rank, look in enumerate(held if rows else []):
+            top = HEAD + rank * tall + (tall - 8 - rows * unit) / 2
+            box = f'x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{rows * unit:.1f}"'
+            parts.append(f'<rect {box} fill="none" stroke="currentColor" stroke-width=".5" stroke-dasharray="2 2"/>')
+            parts += [_drawn(block, x, top, unit, data["colours"]) for block in data["looks"][look]]
+        x += width + 14
+    return "".join(parts)
+
+
+def _lengths(data: dict) -> tuple[int, int]:
+    """Of a grid: how many ranks below each other and beside each other."""
+    down, across = zip(*data["grid"]["places"], strict=True)
+    return max(down) + 1, max(across) + 1
+
+
+def _grid_scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall: float) -> str:
+    """Outlines of one look are one path, which keeps the SVG small."""
+    (rows, columns), along = data["shapes"][0], scene.get("along")
+    side, wide = columns * unit, 2 * columns * unit + 3 * CELL_GAP
+    said = "".join(note and f": {note} along {along}" for note in scene["notes"])
+    texts = [f'<text x="0" y="{TYPE}" text-anchor="start" font-weight="bold">step {number}{escape(said)}</text>']
+    ends = [length - 1 for length in _lengths(data)]
+    homes, matrices, framed, joints, blocks = "", "", "", "", []
+    for rank, place in enumerate(data["grid"]["places"]):
+        x, y = place[1] * (wide + GUTTER), HEAD - LINE + place[0] * (tall + GUTTER)
+        homes += _outline(x, y, wide, tall)
+        texts.append(f'<text x="{x + 6:g}" y="{y + TYPE:g}" font-weight="bold">{rank}</text>')
+        for axis, joint in enumerate(
+            (f"M{x + wide / 2:g} {y + tall:g}v{GUTTER}", f"M{x + wide:g} {y + tall / 2:g}h{GUTTER}")
+        ):
+            joints += joint if along == data["grid"]["axes"][axis] and place[axis] < ends[axis] else ""
+        for i, heading in enumerate(scene.get("headings", story["headings"])):
+            left = x + CELL_GAP + i % 2 * (side + CELL_GAP)
+            top = y + LINE + i // 2 * (rows * unit + LINE)
+            texts.append(f'<text x="{left + side / 2:g}" y="{top - 3:g}">{escape(heading)}</text>')
+            outline = _outline(left, top, side, rows * unit)
+            matrices, framed = (matrices, framed + outline) if scene["notes"][i] else (matrices + outline, framed)
+            blocks += [_drawn(b, left, top, unit, data["colours"]) for b in data["looks"][scene["held"][i][rank]]]
+    looks = (homes, "1"), (matrices, '.5" stroke-dasharray="2 2'), (framed, "1.6"), (joints, "3")
+    paths = [f'<path fill="none" stroke="currentColor" d="{d}" stroke-width="{look}"/>' for d, look in looks if d]
+    return "".join([*paths, *texts, *blocks])
+
+
+def _outline(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
+
+
+def _drawn(block: Block, x: float, y: float, unit: float, colours: list) -> str:
+    colour, ink = colours[block.rank]
+    left, top, width, height = x + block.left * unit, y + block.top * unit, block.width * unit, block.height * unit
+    box = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    if block.kind == "a":
+        return f'<rect {box} fill="currentColor" fill-opacity=".3" stroke="currentColor" stroke-width=".5"/>'
+    dashes = ' stroke-dasharray="2 1.5"' if block.kind == "p" else ""
+    size = min(TYPE, height * 0.95, width / max(1, len(block.label)) * 1.4)
+    label = f'x="{left + width / 2:.1f}" y="{top + height / 2 + size * 0.36:.1f}" font-size="{size:.1f}" fill="{ink}"'
+    return f'<rect {box} fill="{colour}" stroke="{ink}"{dashes}/><text {label}>{escape(block.label)}</text>'

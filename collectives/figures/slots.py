@@ -1,0 +1,324 @@
+"""A schedule as a figure to step through: on the web page, in a notebook, and as a still picture on paper.
+
+`frames` says what every slot holds at every moment and what that is worth (its *kind*); `words` says every step in
+a sentence; `draw` puts both into one piece of HTML. The player (`player/player.js`) only shows what is written here:
+it knows ranks, chunks and kinds, and no algorithm. A schedule that breaks its contract is drawn too, up to the step
+that goes wrong and in the contract's own words: that is how to look for a mistake.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .. import contracts
+from ..contracts import Contract, ContractError, Terms, ranks_in_words
+from ..dataflow import Contents, contributions, live
+from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
+from .player import RANK_COLOURS, Figure, ink_on, listed
+from .still import Still, columns, lanes, places
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.still` pays for it
+    from matplotlib.figure import Figure as Picture
+
+
+KINDS = {
+    "empty": "nothing yet",
+    "own": "its own input",
+    "partial": "a part, still needed",
+    "finished": "finished",
+    "stale": "stale: nobody will read it",
+    "wrong": "wrong",
+}
+"""What a slot's contents can be worth, and how the legend says it."""
+
+MAX_RANKS, MAX_CHUNKS, MAX_STEPS = 16, 64, 128  # beyond these a reader sees nothing any more
+SPOKEN_TRANSFERS = 2  # up to so many, each is a full sentence with its outcome
+
+
+class Frame(NamedTuple):
+    """The machine at one moment: before the first step, or after a step.
+
+    `step`: the step that led here, with one chunk a transfer; None before the first. `counts`: int [world_size,
+    num_chunks, world_size], how often each slot holds each rank's input. `kinds`: str [world_size, num_chunks], one
+    of `KINDS` for each slot.
+    """
+
+    step: Step | None
+    counts: np.ndarray
+    kinds: np.ndarray
+
+
+def frames(schedule: Schedule, contract: Contract | None = None) -> list[Frame]:
+    """What every slot holds and what it is worth: `num_steps + 1` frames, the first before any step."""
+    return _frames(schedule, _terms(schedule, contract), find_fault(schedule, contract))
+
+
+def _frames(schedule: Schedule, terms: Terms, fault: ContractError | None) -> list[Frame]:
+    steps, written, told = [None, *(step.singles for step in schedule)], terms.given.copy(), []
+    for step, contents, needed in zip(steps, contributions(schedule), live(schedule, terms.wanted), strict=True):
+        if step is not None:
+            written[step.dst, step.lands] = True
+        told.append(Frame(step, contents.ranks, _kinds(contents, written, needed, terms)))
+    if fault is not None:
+        told[-1].kinds[fault.wrong] = "wrong"
+    return told
+
+
+def find_fault(schedule: Schedule, contract: Contract | None = None) -> ContractError | None:
+    """How `schedule` breaks its contract; None if it keeps it, or has none."""
+    contract = contract or contracts.of(schedule)
+    try:
+        if contract is not None:
+            contract.check(schedule)
+    except ContractError as fault:
+        return fault
+    return None
+
+
+def _terms(schedule: Schedule, contract: Contract | None) -> Terms:
+    """The contract's terms; without one, all is given and wanted and no slot is ever finished or wrong."""
+    contract = contract or contracts.of(schedule)
+    if contract is not None:
+        return contract.terms(schedule)
+    shape = schedule.world_size, schedule.num_chunks
+    everywhere, out_of_reach = np.ones(shape, dtype=bool), np.full((*shape, schedule.world_size), np.inf)
+    return Terms(everywhere, everywhere, out_of_reach, np.broadcast_to(np.arange(schedule.num_chunks), shape))
+
+
+def _kinds(contents: Contents, written: np.ndarray, needed: np.ndarray, terms: Terms) -> np.ndarray:
+    """The kind of every slot, str [world_size, num_chunks]: the first of these that is true of it."""
+    only_own = np.eye(len(contents.ranks), dtype=int)[:, None, :]
+    signs = {
+        "empty": ~written,
+        "stale": ~needed,  # also when it holds too much: nobody will read that
+        "wrong": terms.excess(contents).any(axis=-1),
+        "finished": terms.finished(contents),
+        "own": (contents.ranks == only_own).all(axis=-1),
+    }
+    return np.select(list(signs.values()), list(signs), default="partial")
+
+
+# --- in words ---------------------------------------------------------------------------------------------------
+
+
+def words(schedule: Schedule, contract: Contract | None = None) -> list[str]:
+    """The schedule told in English: what holds before, then a few sentences for each step.
+
+    Steps are numbered from 0, as a printed schedule and a `ContractError` number them. The last text ends with
+    whether the contract is kept; if it is not, with the error's own message.
+    """
+    return Drawing(schedule, contract).words
+
+
+def _words(schedule: Schedule, contract: Contract | None, given: np.ndarray, told: list[Frame], fault) -> list[str]:
+    texts = [_before(schedule, given)]
+    for index, (before, after) in enumerate(pairwise(told)):
+        phase = f", {_prose(after.step.phase)}" if after.step.phase else ""
+        sentences = [*_moves(after), *_outcomes(before, after)]
+        if fault is not None and fault.step == index:
+            sentences.append("This is the step that goes wrong.")
+        texts.append(f"Step {index} ({index + 1} of {len(told) - 1}){phase}: {' '.join(sentences)}")
+    texts[-1] += _verdict(contract or contracts.of(schedule), fault)
+    return texts
+
+
+def _before(schedule: Schedule, given: np.ndarray) -> str:
+    """Who holds what at first. `given`: bool [world_size, num_chunks]."""
+    chunks = f", cut into {schedule.num_chunks} chunks" if schedule.num_chunks > 1 else " in one chunk"
+    holders = np.flatnonzero(given.any(axis=1))
+    if given.all():
+        return f"Before: every rank holds its own buffer{chunks}."
+    if len(holders) == 1:
+        return f"Before: only rank {holders[0]} holds data, a buffer{chunks}."
+    if given.shape[0] == given.shape[1] and (given == np.eye(len(given), dtype=bool)).all():
+        return "Before: every rank holds only the chunk that has its own number."
+    return f"Before: every rank holds only its own part of the {schedule.num_chunks} chunks."
+
+
+def _moves(frame: Frame) -> list[str]:
+    """A sentence for the transfers that are added on arrival, and one for those that are copied."""
+    transfers = list(frame.step)
+    kept_apart = [[t for t in transfers if t.combine == combine] for combine in (REDUCE, COPY)]
+    return [_move(alike, frame.counts) for alike in kept_apart if alike]
+
+
+def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
+    """What `transfers`, which all combine alike, do; `counts` is what the slots hold after them."""
+    takes = "adds it" if transfers[0].combine == REDUCE else "keeps a copy"
+    if len(transfers) <= SPOKEN_TRANSFERS:
+        return " ".join(_move_one(transfer, takes, counts) for transfer in transfers)
+    shifts = {(t.dst - t.src) % len(counts) for t in transfers}
+    if len({chunk for t in transfers for chunk in (t.chunk, t.lands)}) == 1:
+        pairs = listed([f"rank {t.src} to rank {t.dst}" for t in transfers])
+        return f"Chunk {transfers[0].chunk} goes from {pairs}; each receiver {takes}."
+    stay = all(t.lands == t.chunk for t in transfers)
+    if stay and len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
+        shift = shifts.pop()
+        neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
+        to = neighbours.get(shift, f"the rank {shift} further on")
+        sends = listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
+        return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
+    lands = "added" if transfers[0].combine == REDUCE else "copied"
+    if any(t.lands != t.chunk for t in transfers):
+        routes = listed(
+            [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers], ", "
+        )
+        return f"{len(transfers)} chunks move and are {lands} where they land: {routes}."
+    return f"{len(transfers)} chunks move and are {lands} where they land: {_routes(transfers)}."
+
+
+def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
+    now = ranks_in_words(counts[transfer.dst, transfer.lands] > 0)
+    outcome = f" and now holds {now}" if transfer.combine == REDUCE else ""
+    place = f" as its chunk {transfer.lands}" if transfer.lands != transfer.chunk else ""
+    return f"Rank {transfer.src} sends chunk {transfer.chunk} to rank {transfer.dst}, which {takes}{place}{outcome}."
+
+
+def _routes(transfers: list[Transfer]) -> str:
+    """ "chunks 2 and 3 from rank 0 to rank 1, chunk 0 from rank 1 to rank 0"."""
+    chunks = defaultdict(list)
+    for t in transfers:
+        chunks[t.src, t.dst].append(str(t.chunk))
+    return listed(
+        [
+            f"chunk{'s' if len(moved) > 1 else ''} {listed(moved)} from rank {src} to rank {dst}"
+            for (src, dst), moved in chunks.items()
+        ],
+        last=", ",
+    )
+
+
+def _outcomes(before: Frame, after: Frame) -> list[str]:
+    """What the step changed for the slots: how big the sums are, and what is now finished, stale or wrong."""
+    sentences, adds = [], after.step.reduces
+    arrived = after.step.dst[adds], after.step.lands[adds]
+    sizes = set((after.counts[arrived] > 0).sum(axis=-1).tolist())
+    if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and (after.counts[arrived] <= 1).all():
+        size = sizes.pop()
+        sentences.append(f"Each sum is now of {'all ' if size == len(after.counts) else ''}{size} ranks.")
+    new = [_newly(kind, before, after) for kind in ("finished", "stale", "wrong")]
+    if any(new):
+        sentences.append(f"Now {listed([text for text in new if text])}.")
+    return sentences
+
+
+def _newly(kind: str, before: Frame, after: Frame) -> str:
+    """Which slots have become `kind`: "chunk 0 on rank 4 is stale", "8 more slots are finished", or nothing."""
+    new = (after.kinds == kind) & (before.kinds != kind)
+    if new.sum() > SPOKEN_TRANSFERS:
+        return f"{new.sum()} more slots are {kind}"
+    slots = [f"chunk {chunk} on rank {rank}" for rank, chunk in np.argwhere(new)]
+    return f"{listed(slots)} {'is' if len(slots) == 1 else 'are'} {kind}" if slots else ""
+
+
+def _verdict(contract: Contract | None, fault: ContractError | None) -> str:
+    if fault is not None:
+        return f" Wrong: {fault}"
+    return f" Done: {_prose(contract.name)} keeps its promise." if contract else ""
+
+
+def _prose(name: str) -> str:
+    return name.replace("_", "-")
+
+
+# --- the figure -------------------------------------------------------------------------------------------------
+
+
+class Drawing(Figure):
+    """What `draw` returns for a schedule."""
+
+    picture = "schedule"
+
+    def __init__(self, schedule: Schedule, contract: Contract | None = None, caption: str | None = None):
+        _refuse_if_too_big(schedule)
+        schedule.validate()
+        self.schedule = schedule
+        terms, self.fault = _terms(schedule, contract), find_fault(schedule, contract)
+        self.frames = _frames(schedule, terms, self.fault)
+        self.words = _words(schedule, contract, terms.given, self.frames, self.fault)
+        self.caption = caption or _title(schedule)
+
+    def data(self) -> dict:
+        """What the player shows, as plain data. A slot is a letter and digits: "p03" is a partial sum of 0 and 3.
+
+        The letter is the kind's first, the digits are ranks in hexadecimal, and one that is held more than once is
+        written twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step; each
+        step has its transfers [src, dst, chunk, adds, lane, goes wrong, into] and the slots that it changed. `alarms`
+        are the frames that a broken contract marks: the one after the step that did it, and the last.
+        """
+        slots = [_slot_texts(frame) for frame in self.frames]
+        steps = []
+        for index, (before, after) in enumerate(pairwise(slots), start=1):
+            step = self.frames[index].step
+            moves = [
+                [t.src, t.dst, t.chunk, int(t.combine == REDUCE), lane, int(self.blames(index, t)), t.lands]
+                for t, lane in zip(step, lanes(step), strict=True)
+            ]
+            changed = {slot: new for slot, new in enumerate(after) if new != before[slot]}
+            steps.append({"moves": moves, "changed": changed})
+        ranks = self.schedule.world_size
+        return {
+            "ranks": ranks,
+            "chunks": self.schedule.num_chunks,
+            "places": places(self.frames),
+            "columns": columns(places(self.frames)),
+            "colours": [[colour, ink_on(colour)] for colour in RANK_COLOURS[:ranks]],
+            "kinds": {kind[0]: text for kind, text in KINDS.items() if self._occurs(kind)},
+            "alarms": [index for index in range(len(slots)) if self.alarms(index)],
+            "first": slots[0],
+            "steps": steps,
+        }
+
+    def goes_wrong(self, index: int) -> bool:
+        """Whether frame `index` comes after the very step that the contract's error names."""
+        return self.fault is not None and self.fault.step == index - 1
+
+    def alarms(self, index: int) -> bool:
+        """Whether frame `index` is one to look at: the step that goes wrong, or the wrong end."""
+        return self.goes_wrong(index) or (self.fault is not None and index == len(self.frames) - 1)
+
+    def blames(self, index: int, transfer: Transfer) -> bool:
+        """Whether `transfer`, of the step that led to frame `index`, is what goes wrong."""
+        spoils = self.frames[index].kinds[transfer.dst, transfer.lands] == "wrong"
+        return self.goes_wrong(index) and bool(spoils or transfer.lands == self.fault.chunk)
+
+    def _occurs(self, kind: str) -> bool:
+        return any((frame.kinds == kind).any() for frame in self.frames)
+
+    def still(self) -> Picture:
+        """A matplotlib figure with a small picture for each step; for a big schedule, of a few spread over it."""
+        return Still(self).figure()
+
+    def still_svg(self) -> str:
+        """As `Figure.still_svg`."""
+        return Still(self).svg()
+
+
+def _title(schedule: Schedule) -> str:
+    name = _prose(schedule.name)
+    return f"{name[:1].upper()}{name[1:]}, {schedule.world_size} ranks"
+
+
+def _refuse_if_too_big(schedule: Schedule) -> None:
+    limits = {"ranks": (schedule.world_size, MAX_RANKS), "chunks": (schedule.num_chunks, MAX_CHUNKS)}
+    if all(size <= limit for size, limit in limits.values()):  # only then: counting the steps of millions takes time
+        limits["steps"] = sum(1 for _ in islice(schedule, MAX_STEPS + 1)), MAX_STEPS
+    for what, (size, limit) in limits.items():
+        if size > limit:
+            raise ValueError(
+                f"{schedule.name} is too big to draw: at most {limit} {what} can be seen. "
+                "Draw the same algorithm on fewer ranks, or print(schedule) for its first steps."
+            )
+
+
+def _slot_texts(frame: Frame) -> list[str]:
+    """Every slot of a frame as `Drawing.data` writes it, in the order of their numbers."""
+    texts = []
+    for kind, counts in zip(frame.kinds.ravel(), frame.counts.reshape(-1, frame.counts.shape[-1]), strict=True):
+        holds = "".join(f"{rank:x}" * min(count, 2) for rank, count in enumerate(counts))
+        texts.append(kind[0] + ("" if kind == "empty" else holds))
+    return texts

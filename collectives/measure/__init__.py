@@ -1,0 +1,1 @@
+"""What is measured: bytes on the wire, bytes held, seconds, and what NCCL logs about itself."""

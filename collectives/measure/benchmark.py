@@ -1,0 +1,276 @@
+"""All-reduce against the clock: the backend's own, ours over each transport, MPI, and what the machine allows at most.
+
+What is compared is measured side by side: on the same ranks, every method in turn, again and again, until the time is
+up. A time is the median over these rounds, on the slowest rank; only ratios of such times mean anything elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import ranks
+from ..algorithms import doubling, halving_doubling, pairwise, ring, tree
+from ..execute import execute
+from ..schedule import Schedule
+
+SIZES = [2**exponent for exponent in (16, 18, 20, 22, 24, 26)]  # bytes of a rank's buffer, 64 KiB to 64 MiB
+ALGORITHMS = [tree.all_reduce, doubling.all_reduce, halving_doubling.all_reduce, pairwise.all_reduce, ring.all_reduce]
+FINALISTS = 2  # schedules of each transport that stay in the race after the first rounds
+FIRST_ROUNDS = 3
+TOGETHER = 2**21  # bytes: short calls are timed several at a time, so that the clock and the barrier weigh little
+OWN, BLOCKING, GROUP = "gloo's own", "send/recv, blocking", "execute, group"
+ORDINARY, ARENA = "execute, shared memory", "execute, arena"
+COPY, STREAM = "memory copy", "loopback"  # the limits, measured among the methods
+
+
+class Timing(NamedTuple):
+    """How long an all-reduce takes: `num_bytes` on each of `world_size` ranks by `method`, with a `schedule` if ours.
+
+    `ratio`: the time of the backend's own over this one, measured beside it; above 1 is faster. `fraction`: the least
+    time that the machine allows, over this one. In memory each rank's buffer must be read once and written once: the
+    least is what all ranks take to copy a buffer each. Over sockets all ranks together must send 2(P-1) S: the least
+    is what plain sockets take for that, in one direction between pairs of ranks.
+    """
+
+    world_size: int
+    num_bytes: int
+    method: str
+    schedule: str
+    seconds: float
+    ratio: float
+    fraction: float
+
+
+def measure(
+    world_size: int, sizes: Iterable[int] = SIZES, seconds: float = 1.0, rounds: int = 1, mpi: dict | None = None
+) -> list[Timing]:
+    """All methods at all `sizes`, for about `seconds` each size and round, in `rounds` of fresh ranks.
+
+    `mpi`: names and interpreters of MPI libraries (see `find_mpi`), which take their turn in every round.
+    """
+    seen: dict[tuple, list[tuple[float, float, float]]] = {}
+    for _ in range(rounds):
+        ours = ranks.run(_race, world_size, list(sizes), seconds, timeout=600)[0]
+        for name, python in (mpi or {}).items():
+            for size, taken in measure_mpi(python, world_size, sizes, seconds / 10).items():
+                ours[size][name, ""] = taken
+        for size, times in ours.items():
+            for (method, schedule), taken in times.items():
+                least = times[STREAM if method in (OWN, BLOCKING, GROUP) else COPY, ""]
+                row = (taken, times[OWN, ""] / taken, least / taken)
+                seen.setdefault((world_size, size, method, schedule), []).append(row)
+    medians = {key: [statistics.median(column) for column in zip(*rows, strict=True)] for key, rows in seen.items()}
+    return [Timing(*key, *row) for key, row in medians.items() if key[2] not in (COPY, STREAM)]
+
+
+def _race(rank: int, world_size: int, sizes: list[int], seconds: float) -> dict[int, dict[tuple[str, str], float]]:
+    """On each rank: for each size, the median seconds of every (method, schedule)."""
+    import torch
+    import torch.distributed as dist
+
+    from ..ranks.shared import Arena
+
+    arena = Arena(2 * max(sizes))
+    living, ordinary, other = arena.empty(max(sizes) // 4), torch.zeros(max(sizes) // 4), torch.zeros(max(sizes) // 4)
+    stream = _stream(rank, world_size)
+    schedules = [algorithm(world_size) for algorithm in ALGORITHMS if _takes(algorithm, world_size)]
+    results = {}
+    for size in sizes:
+        x, y, z = (tensor[: size // 4].zero_() for tensor in (ordinary, living, other))
+        methods = {
+            (OWN, ""): lambda x=x: dist.all_reduce(x),
+            (BLOCKING, "ring all_reduce"): lambda x=x: blocking_ring(rank, world_size, x),
+            (COPY, ""): lambda x=x, z=z: z.copy_(x),
+            (STREAM, ""): lambda size=size: stream(2 * (world_size - 1) * size // max(world_size // 2, 1)),
+        }
+        for s in schedules:
+            methods[GROUP, s.name] = lambda s=s, x=x: execute(s, x)
+            methods[ORDINARY, s.name] = lambda s=s, x=x: execute(s, x, transport=arena)
+            methods[ARENA, s.name] = lambda s=s, y=y: execute(s, y, transport=arena)
+        results[size] = _in_turns(methods, max(1, min(4, TOGETHER // size)), seconds)
+    return results
+
+
+def _in_turns(methods: dict[tuple[str, str], Callable], repeat: int, seconds: float) -> dict[tuple[str, str], float]:
+    """Median seconds of each method on the slowest rank. After some rounds only the fastest schedules run on."""
+    import torch
+    import torch.distributed as dist
+
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in methods}
+    for call in methods.values():  # once without the clock: memory is touched, connections are made
+        call()
+    going, start = list(methods), time.monotonic()
+    while True:
+        for key in going:
+            dist.barrier()
+            begun = time.perf_counter()
+            for _ in range(repeat):
+                methods[key]()
+            times[key].append((time.perf_counter() - begun) / repeat)
+        if len(times[OWN, ""]) >= FIRST_ROUNDS:
+            medians = torch.tensor([statistics.median(taken) for taken in times.values()], dtype=torch.float64)
+            late = torch.tensor([float(time.monotonic() - start > seconds)], dtype=torch.float64)
+            dist.all_reduce(both := torch.cat([medians, late]), dist.ReduceOp.MAX)
+            slowest = dict(zip(times, both.tolist(), strict=False))
+            if both[-1]:
+                return slowest
+            going = [key for key in methods if _rank_of(key, slowest) < FINALISTS]
+
+
+def _rank_of(key: tuple[str, str], times: dict[tuple[str, str], float]) -> int:
+    """How many schedules of the same method are faster."""
+    return sum(times[other] < times[key] for other in times if other[0] == key[0])
+
+
+def _takes(algorithm: Callable[[int], Schedule], world_size: int) -> bool:
+    try:
+        return bool(algorithm(world_size))
+    except ValueError:
+        return False
+
+
+def blocking_ring(rank: int, world_size: int, x) -> None:
+    """The ring as a first program would have it: `send` and `recv`, one after the other."""
+    import torch
+    import torch.distributed as dist
+
+    chunks = list(x.tensor_split(world_size))
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    for step in range(2 * (world_size - 1)):
+        sent, received = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
+        arriving = torch.empty_like(received)
+        if rank % 2:  # the odd ones listen first, or all would wait to be heard
+            dist.recv(arriving, left)
+            dist.send(sent, right)
+        else:
+            dist.send(sent, right)
+            dist.recv(arriving, left)
+        if step < world_size - 1:
+            received += arriving
+        else:
+            received.copy_(arriving)
+
+
+def _stream(rank: int, world_size: int) -> Callable[[int], None]:
+    """A function by which an even rank sends so many bytes to the odd rank beside it, over a plain socket."""
+    import torch.distributed as dist
+
+    ports: list = [None] * world_size
+    server = socket.create_server(("127.0.0.1", 0)) if rank % 2 else None
+    dist.all_gather_object(ports, server.getsockname()[1] if server else None)
+    if server:
+        end, _ = server.accept()
+    elif rank + 1 < world_size:
+        end = socket.create_connection(("127.0.0.1", ports[rank + 1]))
+    else:
+        return lambda num_bytes: None  # the last of an odd number of ranks has nobody beside it
+    piece = memoryview(bytearray(2**18))  # stays in the cache: larger ones are slower
+
+    def stream(num_bytes: int) -> None:
+        left = num_bytes
+        while left:
+            left -= end.recv_into(piece, min(left, len(piece))) if server else end.send(piece[:left])
+
+    return stream
+
+
+MPI_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
+MPI_PROGRAM = """
+import json, statistics, sys, time
+import numpy as np
+from mpi4py import MPI
+world, repeat_bytes, seconds = MPI.COMM_WORLD, int(sys.argv[1]), float(sys.argv[2])
+medians = {}
+for size in map(int, sys.argv[3:]):
+    x, times, start = np.zeros(size // 4, np.float32), [], time.monotonic()
+    world.Allreduce(MPI.IN_PLACE, x)
+    repeat = max(1, min(4, repeat_bytes // size))
+    while True:
+        world.Barrier()
+        begun = time.perf_counter()
+        for _ in range(repeat):
+            world.Allreduce(MPI.IN_PLACE, x)
+        times.append((time.perf_counter() - begun) / repeat)
+        late = len(times) >= 3 and time.monotonic() - start > seconds
+        if world.bcast(late):
+            break
+    medians[size] = world.allreduce(statistics.median(times), MPI.MAX)
+if world.rank == 0:
+    print(json.dumps(medians))
+"""
+
+
+def find_mpi(folder: Path) -> dict[str, Path]:
+    """{name: interpreter} of each MPI library that has a virtual environment of its own in `folder`."""
+    pythons = {name: folder / stem / "bin" / "python" for stem, name in MPI_NAMES.items()}
+    return {name: python for name, python in pythons.items() if python.exists()}
+
+
+def measure_mpi(python: Path, world_size: int, sizes: Iterable[int], seconds: float) -> dict[int, float]:
+    """Median seconds of MPI's Allreduce at each size, by the mpi4py and the `mpiexec` beside an interpreter."""
+    launch = [str(python.parent / "mpiexec"), "-n", str(world_size)]
+    environment = os.environ | {  # Open MPI asks for this where ranks outnumber cores, and where root runs them
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    program = [str(python), "-c", MPI_PROGRAM, str(TOGETHER), str(seconds), *map(str, sizes)]
+    answer = subprocess.run(launch + program, capture_output=True, text=True, env=environment, timeout=600)
+    if answer.returncode:
+        raise RuntimeError(f"{launch[0]} failed:\n{answer.stderr.strip()}")
+    return {int(size): taken for size, taken in json.loads(answer.stdout.splitlines()[-1]).items()}
+
+
+def best(timings: Iterable[Timing]) -> list[Timing]:
+    """Of each method at each size and number of ranks, the schedule with the highest ratio."""
+    chosen: dict[tuple, Timing] = {}
+    for timing in timings:
+        key = timing[:3]
+        chosen[key] = max(chosen.get(key, timing), timing, key=lambda t: t.ratio)
+    return list(chosen.values())
+
+
+def table(timings: Iterable[Timing]) -> str:
+    """Ratios over the backend's own all-reduce, with the best schedule of each method; then their geometric mean."""
+    rows = best(timings)
+    sizes = sorted({row.num_bytes for row in rows})
+    lines = []
+    for world_size in sorted({row.world_size for row in rows}):
+        mine = [row for row in rows if row.world_size == world_size]
+        lines.append(f"{world_size} ranks".ljust(24) + "".join(_size(size).rjust(15) for size in sizes) + "   mean")
+        for method in dict.fromkeys(row.method for row in mine):
+            by_size = {row.num_bytes: row for row in mine if row.method == method}
+            cells = [
+                f"{by_size[s].ratio:.2f} {by_size[s].schedule.split()[0][:8] if by_size[s].schedule else ''}"
+                for s in sizes
+            ]
+            mean = statistics.geometric_mean(by_size[s].ratio for s in sizes)
+            lines.append(method.ljust(24) + "".join(cell.rjust(15) for cell in cells) + f"{mean:7.2f}")
+    return "\n".join(lines)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes >> 20} MiB" if num_bytes >= 2**20 else f"{num_bytes >> 10} KiB"
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on: cores, versions, and how busy the machine is."""
+    import torch
+
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load": os.getloadavg(),
+    }

@@ -1,0 +1,182 @@
+"""What exercise 02_tree checks answers with: a broadcast and a reduce as schedules, and a reduce on real ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from reprlib import repr as brief
+
+import numpy as np
+
+from .. import contracts
+from ..algorithms import tree
+from ..contracts import Contract, ranks_in_words
+from ..draw import draw
+from ..schedule import REDUCE, Schedule, Transfer
+from .checks import NotYet, call_in_words, check_kept, show, steps_of
+from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
+
+# Schedules
+
+
+def check_rooted(function: Callable, contract: Contract, world_size: int, *root: int) -> Schedule:
+    """Check that `function(world_size, *root)` gives the steps of a schedule that keeps `contract`; return it.
+
+    The buffer is a single chunk, and without `root` the root is rank 0. A schedule that breaks its contract is drawn.
+    """
+    call = call_in_words(function, [world_size, *root])
+    steps = steps_of(function, world_size, *root)
+    remark = lambda schedule, _: _added(schedule, contract)  # noqa: E731
+    return check_kept(steps, call, contract, world_size, 1, remark, root=root[0] if root else 0)
+
+
+def _added(schedule: Schedule, contract: Contract) -> str:
+    """A remark on a broadcast that adds; "" if this one does not."""
+    adds = any(transfer.combine == REDUCE for step in schedule for transfer in step)
+    remark = " In a broadcast what arrives takes the place of what was there: combine is 'copy', not 'reduce'."
+    return remark if adds and contract is contracts.broadcast else ""
+
+
+def check_fewest_steps(schedule: Schedule, contract: Contract) -> None:
+    """Check that `schedule`, which keeps `contract`, does so in as few steps as can be, with one message at a time.
+
+    A rank may send one message and receive one in a step, and the data goes to each rank (a sum leaves each rank)
+    once. Any tree that obeys this is good. Steps without a message are not counted. A slower schedule is drawn.
+    """
+    _check_one_at_a_time(schedule)
+    _check_once(schedule, contract)
+    steps = sum(len(step) > 0 for step in schedule)
+    enough = len(list(tree.broadcast(schedule.world_size)))
+    if steps > enough:
+        show(draw(schedule, contract, caption=f"{schedule.name}: right, but {enough} steps are enough"))
+        raise NotYet(
+            f"{schedule.name} does what it should, but takes {steps} steps; {schedule.world_size} ranks need "
+            f"{enough}. {_idle(schedule, contract)}"
+        )
+
+
+def _check_one_at_a_time(schedule: Schedule) -> None:
+    for index, step in enumerate(schedule):
+        for does, ranks in (("sends", step.src), ("receives", step.dst)):
+            for rank, messages in Counter(ranks.tolist()).items():
+                if messages > 1:
+                    raise NotYet(
+                        f"{schedule.name}, step {index}: rank {rank} {does} {messages} messages at once ({step}); "
+                        f"a rank {does} one message a step"
+                    )
+
+
+def _check_once(schedule: Schedule, contract: Contract) -> None:
+    broadcasts = contract is contracts.broadcast
+    what = "receives the data" if broadcasts else "hands on its sum"
+    seen: dict[int, int] = {}
+    for index, step in enumerate(schedule):
+        for rank in (step.dst if broadcasts else step.src).tolist():
+            if rank == schedule.root:
+                raise NotYet(f"{schedule.name}, step {index}: the root, rank {rank}, {what}; it need not")
+            if rank in seen:
+                raise NotYet(f"{schedule.name}: rank {rank} {what} in step {seen[rank]} and again in step {index}")
+            seen[rank] = index
+
+
+def _idle(schedule: Schedule, contract: Contract) -> str:
+    """The first step in which fewer ranks send than could, in words."""
+    broadcasts, left = contract is contracts.broadcast, schedule.world_size
+    have = 1  # ranks with the data
+    for index, step in enumerate(schedule):
+        could = min(have, left - 1) if broadcasts else left // 2
+        if 0 < len(step) < could:
+            before = f"{have} ranks have the data" if broadcasts else f"{left} ranks hold a part of the sum"
+            do = "1 does" if len(step) == 1 else f"{len(step)} do"
+            return f"Before step {index}, {before}; in it {could} of them could send, but only {do}."
+        have, left = have + len(step), left - len(step)
+    return ""
+
+
+# Real ranks
+
+
+def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
+    """Check that `function(rank, world_size, buffer)` leaves the sum of `buffers` in the buffer of rank 0."""
+    try:
+        outcomes = on_ranks(function, buffers)
+    except NotYet as stuck:
+        if "did not finish" not in str(stuck):
+            raise
+        there = f"the ranks are 0 to {len(buffers) - 1}"
+        raise NotYet(
+            f"{stuck}\n  Does every receive have its sender, and every send its receiver? Here {there}."
+        ) from None
+    root, total = outcomes[0], buffers.sum(axis=0)
+    if root.buffer.shape == total.shape and same(root.buffer, total):
+        witnessed_sums(outcomes, buffers)
+        return outcomes
+    who = f"with {len(buffers)} ranks and {len(total)} elements, rank 0"
+    if not isinstance(root.returned, str) and root.returned.shape == total.shape and same(root.returned, total):
+        raise NotYet(f"{who} returns the sum, but its buffer does not hold it: work in place")
+    told = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
+    raise NotYet(f"{who} ends with {told}")
+
+
+def summed(got: np.ndarray, world_size: int) -> str | None:
+    """Which ranks' `tagged` buffers a sum is made of, in words; None if it is not made of such buffers."""
+    sums, left = np.divmod(got, np.arange(len(got)) + 1)
+    if left.any() or (sums != sums[0]).any() or not 0 < sums[0] < 10**world_size:
+        return None
+    counts = sums[0] // 10 ** np.arange(world_size) % 10
+    if counts.sum() == counts[0] == 1:
+        return "what it began with"
+    faults = [f"without {ranks_in_words(counts == 0)}"] if (counts == 0).any() else []
+    faults += [f"with {ranks_in_words(counts > 1)} more than once"] if (counts > 1).any() else []
+    return f"a sum {' and '.join(faults)}"
+
+
+def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
+    """Check that the sum is right, that each rank but 0 sends its buffer once, and that few messages wait in a row.
+
+    In which order a rank receives cannot be seen from here; it is given the best one. A slower tree is drawn.
+    """
+    world_size, one_buffer = len(buffers), buffers[0].nbytes
+    outcomes = check_sum(function, buffers)
+    for rank, outcome in enumerate(outcomes):
+        sent, most = sum(outcome.bytes_to.values()), min(rank, 1)
+        if outcome.messages != most or sent != most * one_buffer:
+            wanted = f"its sum once, {one_buffer} bytes" if rank else "nothing: the sum is wanted there"
+            raise NotYet(
+                f"with {world_size} ranks, rank {rank} sends {sent} bytes in {outcome.messages} messages; "
+                f"it should send {wanted}"
+            )
+    parents = {rank: next(iter(outcome.bytes_to)) for rank, outcome in enumerate(outcomes) if rank}
+    messages = earliest(parents)
+    if len(messages) != len(parents):
+        raise NotYet(f"with {world_size} ranks, not every rank's sum finds its way to rank 0")
+    steps = [[t for at, t in messages if at == step] for step in range(1 + max((at for at, _ in messages), default=-1))]
+    enough = len(list(tree.reduce(world_size)))
+    if len(steps) > enough:
+        schedule = Schedule.of(world_size, 1, steps, name=function.__name__, root=0)
+        show(draw(schedule, contracts.reduce, caption=f"{function.__name__}: who sends to whom, as early as can be"))
+        raise NotYet(
+            f"with {world_size} ranks the sum is right, but rank 0 has it only after {len(steps)} messages, one after "
+            f"the other; {enough} are enough (chunk:from→to, as early as can be: {' | '.join(map(str, schedule))})"
+        )
+    witnessed(outcomes, (world_size - 1) * one_buffer, (world_size - 1) * one_buffer, messages=world_size)
+
+
+def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer]]:
+    """The messages by which `rank` gets the sum of its subtree, each with the first step in which it can go.
+
+    `parents`: whom each rank sends its sum to. A rank takes one message a step, those first that are ready first.
+    """
+    children = [child for child, parent in parents.items() if parent == rank]
+    below = [(earliest(parents, child), child) for child in children]
+    messages, step = [], 0
+    for earlier, child in sorted(below, key=lambda pair: how_many_steps(pair[0])):
+        step = max(step, how_many_steps(earlier))
+        messages += [*earlier, (step, Transfer(child, rank, 0, REDUCE))]
+        step += 1
+    return messages
+
+
+def how_many_steps(messages: list[tuple[int, Transfer]]) -> int:
+    """How many steps these messages take."""
+    return 1 + max((step for step, _ in messages), default=-1)

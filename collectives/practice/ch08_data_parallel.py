@@ -1,0 +1,554 @@
+"""Checks of exercise 08: buckets within a bound, when they are ready and done, and how near a choice comes to the best.
+
+The truth is a timeline on which the step is run, or, where the fewest or the fastest buckets are asked for, a search
+through all ways to cut the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from random import Random
+from reprlib import repr as brief
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .. import ranks
+from ..draw import draw
+from ..training import timeline
+from .checks import NotYet, answer, call_in_words, show
+from .on_ranks import PATIENCE, reported, witnessed
+
+if TYPE_CHECKING:
+    import torch
+
+Buckets = Sequence[Sequence[int]]
+Slips = dict[str, Any]  # what went wrong in words: what comes out then
+FAIR, GOOD, BEST = 0.20, 0.06, 0.001  # how much longer than the fastest a step may take
+
+
+def step(
+    buckets: Buckets, backward: Sequence[float], sizes: Sequence[int], alpha: float, beta: float
+) -> timeline.Timeline:
+    """A backward pass with its all-reduces: gradient i takes `backward[i]` seconds and has `sizes[i]` bytes.
+
+    An all-reduce of n bytes takes alpha + n beta, when its bucket is full and the all-reduce before it is done.
+    """
+    layers = [timeline.Layer(0.0, seconds, size) for seconds, size in zip(backward, sizes, strict=True)]
+    return timeline.run(timeline.data_parallel(layers, buckets, lambda num_bytes: alpha + num_bytes * beta))
+
+
+# Part a
+
+
+def check_order(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that `function(sizes, bound)` puts every parameter into one bucket, from the last one to the first."""
+    for case in cases:
+        _buckets_of(function, case)
+
+
+def check_bound(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that no bucket of `function(sizes, bound)` holds more than `bound` bytes."""
+    for sizes, bound in cases:
+        call, buckets = _buckets_of(function, (sizes, bound))
+        held = [sum(sizes[number] for number in bucket) for bucket in buckets]
+        if max(held) > bound:
+            fault = f"{call}: bucket {np.argmax(held)} holds {max(held):,} bytes, and {bound:,} are allowed"
+            without_last = [total - sizes[bucket[-1]] for total, bucket in zip(held, buckets, strict=True)]
+            if max(without_last) < bound:
+                fault += ". It is closed when it has outgrown the bound already: look before you put one more into it"
+            raise NotYet(fault)
+
+
+def check_fewest(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that `function(sizes, bound)` has as few buckets as there can be within the bound."""
+    cases = list(cases)
+    check_bound(function, cases)
+    for sizes, bound in cases:
+        call, buckets = _buckets_of(function, (sizes, bound))
+        least = fewest(sizes, bound)
+        if len(buckets) == least:
+            continue
+        fault = f"{call} gives {len(buckets)} buckets, where {least} are enough"
+        for number, (bucket, after) in enumerate(pairwise(buckets)):
+            held = sum(sizes[each] for each in bucket)
+            if held + sizes[after[0]] <= bound:
+                exactly = " exactly: a bucket may be full" if held + sizes[after[0]] == bound else ""
+                fault += (
+                    f": bucket {number} holds {held:,} bytes of {bound:,}, and parameter {after[0]} with its "
+                    f"{sizes[after[0]]:,} still fits{exactly}"
+                )
+                break
+        raise NotYet(fault)
+
+
+def fewest(sizes: Sequence[int], bound: int) -> int:
+    """The fewest runs of neighbours into which `sizes` can be cut, none of more than `bound`: all cuts are tried."""
+    least = [0]
+    for end in range(1, len(sizes) + 1):
+        least.append(1 + min(least[start] for start in range(end) if sum(sizes[start:end]) <= bound))
+    return least[-1]
+
+
+def _buckets_of(function: Callable, case: tuple, call: str | None = None) -> tuple[str, list[list[int]]]:
+    """The call in words, and the buckets that a learner's function returns: in order, every parameter once.
+
+    The first of `case` are the sizes of the gradients. `call`: the words, where the arguments are too long to be shown.
+    """
+    call, sizes = call or call_in_words(function, case), case[0]
+    given = answer(function, *case, call=call)
+    try:
+        buckets = [[int(number) for number in bucket] for bucket in given]
+    except (TypeError, ValueError):
+        raise NotYet(f"{call} returns {brief(given)}, which is not a list of lists of parameter numbers") from None
+    if [] in buckets:
+        raise NotYet(f"{call}: bucket {buckets.index([])} is empty, and would be launched for nothing")
+    order, wanted = [number for bucket in buckets for number in bucket], list(reversed(range(len(sizes))))
+    if sorted(order) != sorted(wanted):
+        missing = sorted(set(wanted) - set(order))
+        twice = sorted({number for number in order if order.count(number) > 1})
+        strange = sorted(set(order) - set(wanted))
+        fault = f"parameter {missing[0]} is in no bucket" if missing else f"parameter {(twice or strange)[0]} is "
+        fault += "" if missing else ("in two buckets" if twice else f"not there: they are 0 to {len(sizes) - 1}")
+        raise NotYet(f"{call} returns {brief(buckets)}: {fault}")
+    if order == sorted(order) and len(order) > 1:
+        raise NotYet(
+            f"{call} returns {brief(buckets)}: it begins with parameter 0, but the backward pass makes that gradient "
+            "last. The first bucket to be launched holds the last parameters"
+        )
+    if order != wanted:
+        at = next(place for place, (got, want) in enumerate(zip(order, wanted, strict=True)) if got != want)
+        raise NotYet(
+            f"{call} returns {brief(buckets)}: parameter {order[at]} comes before parameter {wanted[at]}, whose "
+            "gradient is made earlier. Keep to the order of the backward pass, from the last parameter to the first, "
+            "within a bucket and from bucket to bucket"
+        )
+    return call, buckets
+
+
+def random_bounds(seed: int, how_many: int = 30) -> list[tuple]:
+    """Cases `(sizes, bound)`: bytes of up to 20 gradients, and a bound that the largest of them meets."""
+    random = Random(seed)
+    cases = []
+    for _ in range(how_many):
+        sizes = [random.randint(1, 9) * 4 for _ in range(random.randint(1, 20))]
+        cases.append((sizes, max(sizes) + random.randint(0, 8) * 4))
+    return cases
+
+
+# Part b
+
+
+def check_ready(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that `function(buckets, backward)` says when each bucket has its last gradient."""
+    rows = [(buckets, backward) for buckets, backward, *_ in cases]
+
+    def truth(buckets: Buckets, backward: Sequence[float]) -> list[float]:
+        spans = step(buckets, backward, [1] * len(backward), 0, 0).spans
+        return [span.start for span in spans if span.kind == "all_reduce"]
+
+    _check_values(function, truth, rows, _ready_slips)
+
+
+def _ready_slips(buckets: Buckets, backward: Sequence[float]) -> Slips:
+    passed = np.cumsum(backward[::-1])[::-1]  # seconds until the gradient of parameter i is there
+    forward = np.cumsum(backward)
+    own = np.array([sum(backward[number] for number in bucket) for bucket in buckets])
+    return {
+        "this lets the gradient of parameter 0 come first; the backward pass begins with the last parameter": [
+            forward[max(bucket)] for bucket in buckets
+        ],
+        "this counts from parameter 0 on; the backward pass begins with the last parameter": [
+            forward[min(bucket)] for bucket in buckets
+        ],
+        "this is when the bucket gets its first gradient; it is full with its last one": [
+            passed[max(bucket)] for bucket in buckets
+        ],
+        "this is the end of the whole backward pass; a bucket need not wait for it": [passed[0]] * len(buckets),
+        "this counts the bucket's own gradients alone; those of the buckets before it are made first": own,
+        "this is when the bucket's last gradient is begun; it is there when it is finished": [
+            passed[min(bucket)] - backward[min(bucket)] for bucket in buckets
+        ],
+    }
+
+
+def check_end(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that `function(buckets, backward, sizes, alpha, beta)` says when the last all-reduce is done."""
+    _check_values(function, lambda *case: step(*case).seconds, cases, _end_slips)
+
+
+def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int], alpha: float, beta: float) -> Slips:
+    held = np.array([sum(sizes[number] for number in bucket) for bucket in buckets])
+    ready = np.array([sum(backward[min(bucket) :]) for bucket in buckets])
+    each = alpha + held * beta
+
+    def end(seconds: Sequence[float]) -> float:
+        done = 0.0
+        for start, taken in zip(ready, seconds, strict=True):
+            done = max(done, start) + taken
+        return done
+
+    return {
+        "this lets communication begin after the backward pass; a bucket goes as soon as it is full": (
+            ready[-1] + each.sum()
+        ),
+        "this lets all-reduces run side by side; each waits for the one before it": (ready + each).max(),
+        "this keeps the network busy from the first bucket on; it may have to wait for the next": ready[0] + each.sum(),
+        "this counts alpha once; every launch pays it": end([alpha, *[0] * (len(held) - 1)] + held * beta),
+        "this leaves out alpha": end(held * beta),
+        "this counts the last bucket alone; it may have to wait for those before it": ready[-1] + each[-1],
+        "this leaves out the backward pass": each.sum(),
+        "beta is seconds a byte, not a bandwidth: multiply by it": end(alpha + held / beta),
+        "this is when the last all-reduce begins; count its own seconds, too": end(each) - each[-1],
+        "this is the time after the backward pass; count from its beginning": end(each) - ready[-1],
+    }
+
+
+def _check_values(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
+    """Check that `function(*case)` is `truth(*case)`, a number or a list of them; name a slip that explains all."""
+    rows = []
+    for case in cases:
+        call, want = call_in_words(function, case), np.array(truth(*case), dtype=float)
+        given = answer(function, *case)
+        try:
+            got = np.array(given, dtype=float)
+        except (TypeError, ValueError):
+            got = np.array(np.nan)
+        if got.shape != want.shape or not np.isfinite(got).all():
+            wanted = "one number" if want.ndim == 0 else f"{len(want)} numbers, one for each bucket"
+            raise NotYet(f"{call} returns {brief(given)}; {wanted} are asked for".replace("number are", "number is"))
+        rows.append((call, got, want, slips(*case)))
+    for call, got, want, _ in rows:
+        if not np.allclose(got, want, rtol=1e-9, atol=0):
+            explained = [
+                words for words in rows[0][3] if all(np.allclose(g, s[words], rtol=1e-9, atol=0) for _, g, _, s in rows)
+            ]
+            hint = f": {explained[0]}" if explained else ""
+            raise NotYet(f"{call} returns {_rounded(got)}, but it is {_rounded(want)}{hint}")
+
+
+def _rounded(values: np.ndarray) -> str:
+    return f"{values:.6g}" if values.ndim == 0 else brief([float(f"{value:.6g}") for value in values])
+
+
+def random_steps(seed: int, how_many: int = 12) -> list[tuple]:
+    """Cases `(buckets, backward, sizes, alpha, beta)`; in some the network waits, in others it is waited for."""
+    random = Random(seed)
+    cases = []
+    for _ in range(how_many):
+        count = random.randint(4, 12)
+        sizes = [random.randint(1, 50) * 1000 for _ in range(count)]
+        backward = [random.randint(1, 40) / 1000 for _ in range(count)]
+        cuts = sorted(random.sample(range(1, count), random.randint(1, count - 1)))
+        numbers = list(reversed(range(count)))
+        buckets = [numbers[a:b] for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
+        beta = sum(backward) / sum(sizes) * random.choice((0.2, 0.7, 1.0, 2.0))
+        cases.append((buckets, backward, sizes, random.randint(1, 20) / 1000, beta))
+    return cases
+
+
+# Part c
+
+
+def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> None:
+    """Check that the step with the buckets of `function(sizes, backward, alpha, beta)` is near the fastest.
+
+    It may take at most (1 + `within`) times as long as with the best buckets. Where it does not, both are drawn.
+    """
+    lost = []
+    for case in cases:
+        sizes, backward, alpha, beta = case
+        words = f"{function.__name__}(<{len(sizes)} sizes>, <{len(sizes)} times>, {alpha:.3g}, {beta:.3g})"
+        call, buckets = _buckets_of(function, case, words)
+        yours, target = (step(each, backward, sizes, alpha, beta) for each in (buckets, fastest(*case)))
+        lost.append((yours.seconds / target.seconds - 1, call, buckets, case, yours, target))
+    regret, call, buckets, case, yours, target = max(lost, key=lambda row: row[0])
+    if regret <= within + 1e-9:
+        return
+    bad = sum(row[0] > within + 1e-9 for row in lost)
+    show(draw({"with your buckets": yours.lasting(), "with the best": target.lasting()}))
+    raise NotYet(
+        f"{call} gives {len(buckets)} bucket{'s' * (len(buckets) > 1)}: the step takes {yours.seconds:.6g} s, and with "
+        f"the best {target.seconds:.6g}. That is {regret:.1%} more, where {within:.1%} is allowed. It is so in {bad} "
+        f"of {len(lost)} cases. {_where_it_goes(buckets, case, yours)}"
+    )
+
+
+def _where_it_goes(buckets: Buckets, case: tuple, yours: timeline.Timeline) -> str:
+    """What makes this step long, in a sentence."""
+    sizes, _, alpha, _ = case
+    if len(buckets) == 1:
+        return "A single bucket begins when the backward pass has ended: nothing overlaps"
+    if len(buckets) == len(sizes):
+        return f"A bucket for every gradient pays {alpha:.3g} s {len(sizes)} times"
+    reduced = [span for span in yours.spans if span.kind == "all_reduce"]
+    idle = sum(max(0.0, after.start - before.end) for before, after in pairwise(reduced))
+    last = sum(sizes[number] for number in buckets[-1]) / sum(sizes)
+    return (
+        f"The network is idle for {reduced[0].start:.3g} s before the first bucket and for {idle:.3g} s between "
+        f"buckets; {len(buckets) * alpha:.3g} s are alphas; the last bucket, which nothing hides, holds {last:.0%} of "
+        "the bytes"
+    )
+
+
+def fastest(sizes: Sequence[int], backward: Sequence[float], alpha: float, beta: float) -> list[list[int]]:
+    """The buckets, runs of neighbours from the last parameter to the first, with which the step ends first.
+
+    For every number of gradients that are through, the earliest moment at which they can be: a later bucket only ever
+    gains when those before it are done earlier.
+    """
+    count = len(sizes)
+    made = np.cumsum([0.0, *backward[::-1]])  # seconds until so many gradients are there
+    held = np.cumsum([0, *sizes[::-1]])
+    done, cut = [0.0], [0]
+    for end in range(1, count + 1):
+        ends = [max(done[start], made[end]) + alpha + (held[end] - held[start]) * beta for start in range(end)]
+        cut.append(int(np.argmin(ends)))
+        done.append(ends[cut[-1]])
+    buckets, end = [], count
+    while end:
+        buckets.append([count - 1 - place for place in range(cut[end], end)])
+        end = cut[end]
+    return buckets[::-1]
+
+
+def random_models(seed: int, how_many: int = 12) -> list[tuple]:
+    """Cases `(sizes, backward, alpha, beta)`: models of blocks, whose gradients take from half as long as the backward
+    pass to twice as long on the network, and alphas from a thousandth of that on.
+    """
+    random = Random(seed)
+    cases = []
+    for _ in range(how_many):
+        sizes = []
+        for _ in range(random.randint(3, 8)):
+            width = random.choice((64, 128, 256))
+            sizes += [4 * width * width, 4 * width] * random.randint(1, 3)
+        backward = [size * 1e-9 * random.uniform(0.5, 2) for size in sizes]
+        beta = sum(backward) / sum(sizes) * random.choice((0.5, 0.8, 1.0, 2.0))
+        cases.append((sizes, backward, sum(backward) * 10 ** random.uniform(-3, -1), beta))
+    return cases
+
+
+# Part d
+
+
+class Step:
+    """One backward pass on one rank, for the functions of part d.
+
+    `buckets`: the numbers of the parameters in each, in the order of launch. `world_size`: how many ranks there are.
+    `arrived`: an empty set, `works`: an empty list, for whatever is to be remembered between calls.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], buckets: Buckets, world_size: int):
+        self.parameters, self.buckets, self.world_size = parameters, buckets, world_size
+        self.arrived, self.works = set(), []
+        self._packed = None  # which bucket was packed last
+
+    def pack(self, bucket: int) -> torch.Tensor:
+        """The gradients of a bucket, one after another in a flat tensor."""
+        import torch
+
+        if bucket not in range(len(self.buckets)):
+            raise ValueError(f"pack({bucket}): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
+        self._packed = bucket
+        missing = [number for number in self.buckets[bucket] if self.parameters[number].grad is None]
+        if missing:
+            raise ValueError(f"bucket {bucket} cannot be packed: parameter {missing[0]} has no gradient yet")
+        return torch.cat([self.parameters[number].grad for number in self.buckets[bucket]])
+
+    def unpack(self, bucket: int, flat: torch.Tensor) -> None:
+        """Write a flat tensor back into the gradients of a bucket."""
+        if bucket not in range(len(self.buckets)):
+            raise ValueError(f"unpack({bucket}, flat): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
+        start = 0
+        for number in self.buckets[bucket]:
+            gradient = self.parameters[number].grad
+            gradient.copy_(flat[start : start + len(gradient)])
+            start += len(gradient)
+
+
+class Event(NamedTuple):
+    """What happened on a rank: the "gradient" of a parameter was made, a bucket was launched ("launch"), waited for
+    ("wait") or "asked" otherwise whether it is done, or the backward pass came to its "end". `number`: of the parameter
+    or the bucket; None if unknown.
+    """
+
+    kind: str
+    number: int | None = None
+
+
+class Done(NamedTuple):
+    """What a rank did. `gradients`: at last, by parameter; None if it could not finish, as ranks did not agree."""
+
+    events: list[Event]
+    gradients: list[np.ndarray] | None
+
+
+class _Noted:
+    """A `Work` that notes when it is waited for, or "asked" for something else, such as its future."""
+
+    def __init__(self, work: Any, note: Callable[[str], None]):
+        self._work, self._note = work, note
+
+    def wait(self, *args: Any) -> Any:
+        self._note("wait")
+        return self._work.wait(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        self._note("asked")
+        return getattr(self._work, name)
+
+
+def check_overlapped(
+    arrived: Callable,
+    finish: Callable,
+    buckets: Buckets,
+    orders: Sequence[Sequence[int]],
+    timing: bool = True,
+    seed: int | None = None,
+) -> None:
+    """Check a step of data parallelism on real ranks: `arrived(step, number)` for every gradient, then `finish(step)`.
+
+    `orders[r]`: the order in which the backward pass of rank r makes its gradients, each of four elements; with a
+    `seed`, of many at random. Every gradient must be the mean over the ranks in the end, and every bucket waited for,
+    lest the mean be a matter of luck; and, if `timing`, every bucket must be launched as soon as it and those before
+    it are full, and waited for only in the end. When that is, each rank tells itself, beside the learner's code.
+    """
+    world_size, made = len(orders), _gradients(orders, seed)
+    own = ranks.PerRank(made), ranks.PerRank(list(order) for order in orders)
+    try:
+        done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=PATIENCE, backend="gloo")
+    except ranks.RanksError as error:
+        if "NotImplementedError" in str(error):
+            unwritten = finish if f"in {finish.__name__}" in str(error) else arrived
+            raise NotYet(f"{unwritten.__name__} is not written yet") from None
+        hint = (
+            "\nWithout async_op=True, dist.all_reduce returns no work, but None" if "'NoneType'" in str(error) else ""
+        )
+        raise NotYet(f"with {len(orders)} ranks, {error}{hint}") from None
+    reported(done, world_size, Done)
+    launched = [[event.number for event in each.events if event.kind == "launch"] for each in done]
+    if not any(launched):
+        raise NotYet(f"{arrived.__name__} and {finish.__name__} call no dist.all_reduce: no rank hears of the others")
+    for rank, order in enumerate(launched):
+        if any(mine != theirs for mine, theirs in zip(launched[0], order, strict=False)):
+            raise NotYet(
+                f"rank 0 launches its buckets in the order {launched[0]}, rank {rank} in the order {order}: ranks "
+                "match collectives by the order of the calls, so that gradients of different buckets are added up"
+            )
+    for rank, each in enumerate(done if timing else []):
+        _check_events(rank, each.events, buckets)
+    for rank, each in enumerate(done):
+        if each.gradients is None:
+            raise NotYet(
+                "when the backward pass ends, the ranks have launched "
+                f"{', '.join(str(len(order)) for order in launched)} buckets: an all-reduce that only some ranks have "
+                "launched waits for ever"
+            )
+        awaited = {event.number for event in each.events if event.kind in ("wait", "asked")}
+        for number in launched[rank]:
+            if number not in awaited:
+                raise NotYet(
+                    f"rank {rank} launches bucket {number} and never waits for it: its tensor may not be added up yet "
+                    "when it is read. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
+                )
+        _check_gradients(rank, each.gradients, made)
+    witnessed(done, made[0].nbytes * (world_size - 1))  # half of what all-reduces send, as in fp32
+
+
+def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
+    made, launched = set(), 0
+    for event in events:
+        due = next((b for b, bucket in enumerate(buckets) if not made.issuperset(bucket)), len(buckets))
+        if event.kind in ("gradient", "end") and launched < due:
+            raise NotYet(
+                f"rank {rank}: bucket {launched} and those before it are full with the gradients "
+                f"{sorted(made, reverse=True)}, but it is not launched then: "
+                + ("the backward pass ends" if event.kind == "end" else f"the gradient {event.number} is made")
+                + " first. Launch in `arrived`, and as many buckets as are full"
+            )
+        if event.kind == "wait" and "end" in [later.kind for later in events[events.index(event) :]]:
+            raise NotYet(
+                f"rank {rank} waits for an all-reduce while the backward pass is still running, which stands still "
+                "meanwhile: launch with async_op=True, keep the work, and wait for it in `finish`"
+            )
+        made |= {event.number} if event.kind == "gradient" else set()
+        launched += event.kind == "launch"
+    if launched != len(buckets):
+        raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
+
+
+def _check_gradients(rank: int, gradients: list[np.ndarray], made: np.ndarray) -> None:
+    world_size = len(made)
+    for number, (mine, mean) in enumerate(zip(made[rank], made.mean(axis=0), strict=True)):
+        got = gradients[number]
+        if got.shape == mean.shape and np.allclose(got, mean):
+            continue
+        slips = {
+            "this is the sum over the ranks; the mean is asked for": mean * world_size,
+            "this is still the rank's own gradient; write the mean back": mine,
+            "this is divided by the number of ranks twice": mean / world_size,
+            "this is the rank's own share, divided but not added up": mine / world_size,
+        }
+        hint = next((f": {words}" for words, value in slips.items() if np.allclose(got, value)), "")
+        raise NotYet(
+            f"on rank {rank} of {world_size} the gradient of parameter {number} is {_rounded(got)} in the end, but the "
+            f"mean over the ranks is {_rounded(mean)}{hint}"
+        )
+
+
+MANY = 20_000  # elements of a gradient: enough to see from outside that they are sent
+
+
+def _gradients(orders: Sequence[Sequence[int]], seed: int | None) -> np.ndarray:
+    """The gradients of all parameters on all ranks: [ranks, parameters, elements]."""
+    world_size, count = len(orders), len(orders[0])
+    if seed is not None:
+        return np.random.default_rng(seed).standard_normal((world_size, count, MANY))
+    return np.multiply.outer(1 + np.arange(world_size) ** 2, np.add.outer(10.0 * np.arange(count), np.arange(1, 5)))
+
+
+def _step_on_rank(
+    rank: int,
+    world_size: int,
+    arrived: Callable,
+    finish: Callable,
+    buckets: Buckets,
+    made: np.ndarray,
+    order: Sequence[int],
+) -> Done:
+    """Runs beside the learner's code, and only observes."""
+    import torch
+    import torch.distributed as dist
+
+    parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in made]
+    state, events, all_reduce = Step(parameters, buckets, world_size), [], dist.all_reduce
+    aside = dist.new_group()  # in which what a learner launches does not count
+
+    def noted(*args: Any, **kwargs: Any) -> _Noted | None:
+        number = state._packed
+        events.append(Event("launch", number))
+        work = all_reduce(*args, **kwargs)
+        if work is None:  # not asynchronous: it has waited
+            events.append(Event("wait", number))
+        return work and _Noted(work, lambda kind: events.append(Event(kind, number)))
+
+    def hook(number: int, _: torch.Tensor) -> None:
+        events.append(Event("gradient", number))
+        arrived(state, number)
+
+    for number, parameter in enumerate(parameters):
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: hook(number, _))
+    loss = torch.zeros((), dtype=torch.float64)
+    for number in reversed(order):  # what is used last gets its gradient first
+        loss = loss + (parameters[number] * torch.tensor(made[number])).sum()
+    dist.all_reduce = noted  # in this process, which is the rank's own
+    loss.backward()
+    events.append(Event("end"))
+    launched = [None] * world_size
+    dist.all_gather_object(launched, [event.number for event in events if event.kind == "launch"], group=aside)
+    if any(order != launched[0] for order in launched):
+        return Done(events, None)  # to wait would last for ever
+    finish(state)
+    return Done(events, [parameter.grad.numpy() for parameter in parameters])

@@ -1,0 +1,407 @@
+"""What exercise 13 checks answers with: can a schedule be run, what does each rank keep, and where does it stall?
+
+F, I and W take one unit of time each and a whole backward, B, two. A rank **stalls** when it computes nothing between
+its own first operation and its own last. What a schedule costs always comes from `price`, and is drawn with its stalls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, takewhile
+from random import Random
+from reprlib import repr as brief
+from typing import Any, NamedTuple
+
+from ..draw import draw
+from ..figures.player import Figure
+from ..training import pipeline
+from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
+from ..training.timeline import Span, Timeline
+from .checks import LibraryUsed, NotYet, call_in_words, check_formula, own_answer, show
+
+BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
+_WORD = re.compile(r"([FBIW])(-?\d{1,5})")
+_AN_OPERATION = 'an operation is a letter and a micro-batch, as "F0" or ("F", 0)'
+
+
+def unit_price(schedule: PipelineSchedule) -> PipelineCost:
+    """The price of `schedule` where F, I and W take one unit of time each."""
+    return pipeline.price(schedule, 1, 1, 1)
+
+
+# Part a: formulas
+
+
+def bubble_over_total(world_size: int, num_micro_batches: int) -> float:
+    """What `price` says of 1F1B; GPipe's is the same."""
+    return _cost_of_1f1b(world_size, num_micro_batches).bubble_over_total
+
+
+def bubble_over_ideal(world_size: int, num_micro_batches: int) -> float:
+    """What `price` says of 1F1B; GPipe's is the same."""
+    return _cost_of_1f1b(world_size, num_micro_batches).bubble_over_ideal
+
+
+@cache
+def _cost_of_1f1b(world_size: int, num_micro_batches: int) -> PipelineCost:
+    return unit_price(pipeline.one_f_one_b(world_size, num_micro_batches))
+
+
+def check_bubble(function: Callable, over: str, cases: Iterable[tuple[int, int]]) -> None:
+    """Check that `function(p, m)` is the bubble of GPipe and 1F1B `over` "total" or "ideal" time."""
+    truth = {"total": bubble_over_total, "ideal": bubble_over_ideal}[over]
+
+    def slips(want: float, p: int, m: int) -> dict[str, float]:
+        other = bubble_over_ideal(p, m) if over == "total" else bubble_over_total(p, m)
+        called = "ideal" if over == "total" else "total"
+        return {
+            f"this is the bubble over {called} time": other,
+            "this is the part in which a rank computes": 1 - want,
+            "this is the time over the ideal time; how much of it is idle?": 1 + want,
+            "the last rank begins after P - 1 others, not after P": p / (m + p) if over == "total" else p / m,
+            "m micro-batches behind one another, on p ranks, take m + p - 1 turns, not m + p": (p - 1) / (m + p),
+            "this is half of it: the backwards leave a gap as the forwards do": want / 2,
+            "this is twice as much: backwards take longer, but so does all the rest": want * 2,
+            "`//` has rounded a fraction down": want // 1,
+        }
+
+    check_formula(function, truth, cases, slips)
+
+
+def enough(world_size: int, share: float) -> int:
+    """The fewest micro-batches with which `bubble_over_total` is at most `share`."""
+    most = 1
+    while bubble_over_total(world_size, most) > share:
+        most *= 2
+    least = most // 2  # too few, or none
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if bubble_over_total(world_size, middle) > share else (least, middle)
+    return most
+
+
+def check_enough(function: Callable, cases: Iterable[tuple[int, float]]) -> None:
+    """Check that `function(p, share)` is the fewest micro-batches with a bubble over total time of at most `share`."""
+    check_formula(function, enough, cases, _enough_slips)
+
+
+def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
+    turns = (p - 1) / share  # in all, of which m do work
+    return {
+        "this is (p - 1) / share: a bubble over ideal time. Over total time that many are m + p - 1": math.ceil(turns),
+        "round up: with fewer the bubble is larger": math.floor(turns - (p - 1)),
+        "only whole micro-batches can be computed: round up": turns - (p - 1),
+        "this is one too many where the bubble is just `share`": math.floor(turns - (p - 1)) + 1,
+        "this is one too few": want - 1,
+        "this is one too many": want + 1,
+        "this is the time in turns, m + p - 1": want + p - 1,
+        "this has p where p - 1 belongs": math.ceil(p * (1 - share) / share),
+    }
+
+
+def check_kept_count(function: Callable, of: str, cases: Iterable[tuple[int, int, int]]) -> None:
+    """Check that `function(rank, p, m)` is how many micro-batches' activations a rank keeps in "GPipe" or "1F1B"."""
+
+    def truth(rank: int, p: int, m: int) -> float:
+        return peak_activations(pipeline.BY_NAME[of](p, m))[rank]
+
+    def slips(want: float, rank: int, p: int, m: int) -> dict[str, float]:
+        return {
+            "this is what GPipe keeps": m,
+            "this is what 1F1B keeps": min(m, p - rank),
+            "there may be fewer micro-batches than that": p - rank,
+            "this is one too few: the micro-batch that the rank works on counts too": min(m, p - rank) - 1,
+            "ranks count from 0: this is one too many": min(m, p - rank + 1),
+            "this counts the ranks before this one; a micro-batch is out with those after it": min(m, rank + 1),
+            "this is what rank 0 keeps; the others keep less": min(m, p),
+        }
+
+    check_formula(function, truth, cases, slips)
+
+
+def random_sizes(seed: int, how_many: int = 8) -> list[tuple[int, int]]:
+    """(world_size, num_micro_batches), from 2 and 1 on."""
+    random = Random(seed)
+    return [(random.randint(2, 9), random.randint(1, 24)) for _ in range(how_many)]
+
+
+def random_ranks(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
+    """(rank, world_size, num_micro_batches), the number of micro-batches often below that of ranks."""
+    random, cases = Random(seed), []
+    for p, _ in random_sizes(seed, how_many):
+        cases.append((random.randrange(p), p, random.randint(1, 2 * p)))
+    return cases
+
+
+# A learner's schedule
+
+
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """In here none of the library's schedules can be made: a reminder to learners, not a lock."""
+    made = PipelineSchedule.__post_init__
+
+    def refuse(schedule: PipelineSchedule) -> None:
+        if schedule.name in pipeline.BY_NAME:
+            raise LibraryUsed(f"the library's own {schedule.name} is for comparing, afterwards; write this yourself")
+        made(schedule)
+
+    PipelineSchedule.__post_init__ = refuse
+    try:
+        yield
+    finally:
+        PipelineSchedule.__post_init__ = made
+
+
+def schedule_of(
+    function: Callable, world_size: int, num_micro_batches: int, *more: int, kinds: str = "FBIW"
+) -> PipelineSchedule:
+    """The schedule whose orders are `function(rank, world_size, num_micro_batches, *more)`, one stage a rank.
+
+    `kinds`: the letters that may occur. It is not checked yet.
+    """
+    sizes = (world_size, num_micro_batches, *more)
+    name = f"{function.__name__}(rank, {', '.join(map(str, sizes))})"
+    if world_size < 1 or num_micro_batches < 1:
+        raise NotYet(f"{name}: there must be a rank and a micro-batch")
+    orders = []
+    for rank in range(world_size):
+        call = call_in_words(function, [rank, *sizes])
+        given = own_answer(__name__, function, rank, *sizes)
+        words = given.split() if isinstance(given, str) else given
+        if not isinstance(words, Iterable):
+            raise NotYet(f"{call} returns {brief(given)}; a list of operations is asked for, such as ['F0', 'B0']")
+        where = f"{call}, operation"
+        orders.append(tuple(_operation(word, rank, kinds, f"{where} {n}") for n, word in enumerate(words, 1)))
+    return _made(orders, world_size, num_micro_batches, name)
+
+
+def _operation(given: Any, rank: int, kinds: str, where: str) -> Operation:
+    """A learner's operation, or words on what is wrong with it."""
+    found = None
+    if isinstance(given, str):
+        match = _WORD.fullmatch(given.strip())
+        found = match and Operation(match[1], rank, int(match[2]))
+    elif isinstance(given, tuple | list) and len(given) == 2 and given[0] in list(pipeline.KINDS):
+        with contextlib.suppress(TypeError):
+            found = Operation(given[0], rank, operator.index(given[1]))
+    if not found:
+        raise NotYet(f"{where}: it is {brief(given)}; {_AN_OPERATION}")
+    if found.kind not in kinds:
+        raise NotYet(f"{where}: it is {brief(given)}, but the letters here are {' and '.join(kinds)}")
+    return found
+
+
+def _made(orders: list[tuple], world_size: int, num_micro_batches: int, name: str) -> PipelineSchedule:
+    for rank, order in enumerate(orders):
+        for place, found in enumerate(order, 1):
+            if not 0 <= found.micro_batch < num_micro_batches:
+                there_are = f"micro-batches are 0 to {num_micro_batches - 1}"
+                raise NotYet(f"{name}: rank {rank}'s operation {place} is {found.kind}{found.micro_batch}; {there_are}")
+    return PipelineSchedule(tuple(orders), pipeline.loop(world_size), num_micro_batches, name=name)
+
+
+def schedule_in_text(function: Callable) -> PipelineSchedule:
+    """The schedule that the text of `function()` describes, for the ranks and micro-batches of `BY_HAND`."""
+    world_size, num_micro_batches = BY_HAND
+    call = f"{function.__name__}()"
+    text = own_answer(__name__, function)
+    if not isinstance(text, str):
+        raise NotYet(f"{call} returns {brief(text)}; a text is asked for, a line a rank")
+    said = [said for line in text.splitlines() if (said := line.split("#")[0].strip())]
+    if staged := re.search(r"\b\d+([FBIW]\d+)", " ".join(said)):
+        raise NotYet(f"{call}: {staged[0]} names a stage; each rank has one stage here, so write {staged[1]}")
+    try:
+        schedule = pipeline.from_text(text, name=call)
+    except PipelineError as error:
+        raise NotYet(f"{call}: {error}") from None
+    if len(said) != world_size or schedule.routes != pipeline.loop(world_size):
+        raise NotYet(f"{call} has {len(said)} lines; there are {world_size} ranks, each with one line and one stage")
+    if schedule.paired:
+        raise NotYet(f"{call} does two operations as one, with a &; write them one after the other")
+    return _made(list(schedule.orders), world_size, num_micro_batches, call)
+
+
+# Parts b, c and d: what a schedule must be
+
+
+def check_runs(schedule: PipelineSchedule) -> None:
+    """Check that every rank does every micro-batch, forward and backward, and that none waits for ever."""
+    try:
+        pipeline.check(schedule)
+    except PipelineError as error:
+        raise NotYet(str(error)) from None
+
+
+def check_kept(schedule: PipelineSchedule, limits: Sequence[int], remark: Callable[..., str] | None = None) -> None:
+    """Check that no rank keeps more micro-batches' activations than `limits[rank]`; the first one that does is named.
+
+    `remark(schedule, rank, limit)`: a sentence on the slip behind it, or "".
+    """
+    for rank, (peak, limit) in enumerate(zip(peak_activations(schedule), limits, strict=True)):
+        if peak <= limit:
+            continue
+        order = schedule.orders[rank]
+        number = next(n for n in range(len(order) + 1) if _kept_after(schedule, rank, n) > limit)
+        last = "W" if any(each.kind == pipeline.W for each in order) else "B"
+        raise NotYet(
+            f"{schedule.name}: rank {rank} keeps the activations of {peak:g} micro-batches at once, and may keep "
+            f"{limit}. With {schedule.short(order[number - 1])}, its operation {number}, they become {limit + 1}: a "
+            f"micro-batch is kept from its F to the end of its {last}.{remark(schedule, rank, limit) if remark else ''}"
+        )
+
+
+def _kept_after(schedule: PipelineSchedule, rank: int, number: int) -> float:
+    """The most that a rank has kept by the end of its first `number` operations."""
+    return peak_activations(replace(schedule, orders=tuple(order[:number] for order in schedule.orders)))[rank]
+
+
+def check_1f1b(function: Callable, world_size: int, num_micro_batches: int) -> None:
+    """Check that `function(rank, p, m)` runs, keeps what 1F1B keeps at most, on every rank, and takes its time.
+
+    A schedule that takes longer is drawn, with its stalls.
+    """
+    schedule = schedule_of(function, world_size, num_micro_batches, kinds="FB")
+    check_runs(schedule)
+    limits = [int(peak) for peak in peak_activations(pipeline.one_f_one_b(world_size, num_micro_batches))]
+    check_kept(schedule, limits, _warm_up_too_long)
+    taken = unit_price(schedule).seconds
+    least = _cost_of_1f1b(world_size, num_micro_batches).seconds
+    if taken > least:
+        show(drawn(schedule))
+        words = f"{schedule.name} takes {taken:g} units of time, 1F1B {least:g} (F takes 1, B 2). "
+        raise NotYet(words + _longest(schedule) + _warm_up_too_short(schedule, limits))
+
+
+def _warm_up(schedule: PipelineSchedule, rank: int) -> int:
+    """How many forwards a rank does before its first backward."""
+    return sum(1 for _ in takewhile(lambda each: each.kind == pipeline.F, schedule.orders[rank]))
+
+
+def _warm_up_too_long(schedule: PipelineSchedule, rank: int, limit: int) -> str:
+    ahead = _warm_up(schedule, rank)
+    if ahead <= limit:
+        return " It begins right; afterwards, each forward needs a backward before the next."
+    if ahead == schedule.num_micro_batches > limit + 1:
+        return " It does all forwards first: that is GPipe."
+    return f" It does {ahead} forwards before its first backward; how many ranks are there from this one on?"
+
+
+def _warm_up_too_short(schedule: PipelineSchedule, limits: list[int]) -> str:
+    for rank, limit in enumerate(limits):
+        ahead = _warm_up(schedule, rank)
+        if ahead < limit:
+            return f" Rank {rank} does only {ahead} before its first backward, where it may keep {limit} micro-batches."
+    return ""
+
+
+def check_stall(schedule: PipelineSchedule, limit: int, most: float) -> None:
+    """Check that no rank keeps more than `limit` micro-batches, nor stalls for more than `most` units of time.
+
+    A schedule that does is drawn, with its stalls.
+    """
+    check_runs(schedule)
+    check_kept(schedule, [limit] * schedule.world_size)
+    stalled = unit_price(schedule).stalled
+    rank = max(range(schedule.world_size), key=stalled.__getitem__)
+    if stalled[rank] <= most:
+        return
+    show(drawn(schedule))
+    whole = next((each for order in schedule.orders for each in order if each.kind == pipeline.B), None)
+    split = f" {schedule.short(whole)} is a whole backward: what does the rank before wait for?" if whole else ""
+    raise NotYet(
+        f"{schedule.name}: rank {rank} stalls for {stalled[rank]:g} units of time, and at most {most:g} are asked for "
+        f"here. {_longest(schedule, rank)}{split}"
+    )
+
+
+def check_by_hand(function: Callable, most: float | None = None) -> None:
+    """Check the text of `function()`: no rank may keep more than p micro-batches, nor stall for more than `most`.
+
+    `most`: None for less than 1F1B.
+    """
+    if most is None:
+        most = max(_cost_of_1f1b(*BY_HAND).stalled) - 1  # all times are whole numbers
+    check_stall(schedule_in_text(function), limit=BY_HAND[0], most=most)
+
+
+def check_within(function: Callable, cases: Iterable[tuple[int, int, int]]) -> None:
+    """Check `function(rank, p, m, limit)` for each (p, m, limit): its stall is the least that `limit` permits."""
+    for p, m, limit in cases:
+        check_stall(schedule_of(function, p, m, limit), limit, least_stall(p, limit))
+
+
+def least_stall(world_size: int, limit: int) -> int:
+    """Units of time that rank 0 must stall if it keeps at most `limit` micro-batches; ZB-H1 to ZB-H2 reach it.
+
+    I0 is on rank 0 only after 2p - 1 units, p forwards and p - 1 times I; before that it can only do forwards.
+    """
+    return max(0, 2 * world_size - 1 - limit)
+
+
+# To look at
+
+
+class Stall(NamedTuple):
+    """Rank `rank` waits from `start` to `end` before an `operation`, until `need` has ended on another rank."""
+
+    rank: int
+    operation: Operation
+    need: Operation
+    start: float
+    end: float
+
+
+def stalls(schedule: PipelineSchedule) -> list[Stall]:
+    """When ranks wait between their own first operation and their own last, and for what."""
+    spans, found = {span.name: span for span in unit_price(schedule).timeline.spans}, []
+    for rank, order in enumerate(schedule.orders):
+        for before, after in pairwise(order):
+            start, end = spans[str(before)].end, spans[str(after)].start
+            if end > start:
+                need = max(schedule.needs(after), key=lambda need: spans[str(need)].end)
+                found.append(Stall(rank, after, need, start, end))
+    return found
+
+
+def drawn(schedule: PipelineSchedule) -> Figure:
+    """The figure of `schedule`, with its stalls as bars of their own."""
+    names = {str(operation): schedule.short(operation) for operation in schedule.position}  # a row is a stage: no 1F0
+    spans = [span._replace(name=names[span.name]) for span in unit_price(schedule).timeline.spans]
+    for rank, operation, _, start, end in stalls(schedule):
+        spans.append(Span(f"wait before {schedule.short(operation)}", "", start, end - start, "stall", f"rank {rank}"))
+    return draw(Timeline(tuple(spans)), caption=f"{schedule.name} and its stalls (a unit of time is drawn as a second)")
+
+
+def _longest(schedule: PipelineSchedule, rank: int | None = None) -> str:
+    """The longest stall, of `rank` or of all, in words."""
+    longest = max(
+        (stall for stall in stalls(schedule) if rank in (None, stall.rank)), key=lambda stall: stall.end - stall.start
+    )
+    need = f"{schedule.short(longest.need)} of rank {schedule.rank_of(longest.need)}"
+    return f"Its longest wait is rank {longest.rank}'s, from {longest.start:g} to {longest.end:g}, for {need}."
+
+
+def look(function: Callable, *sizes: int) -> Figure | None:
+    """Print the schedule of `function(rank, *sizes)`, or of the text `function()`, and return its figure.
+
+    A row a rank: what it does, how long it stalls, how many micro-batches it keeps. Of one that is not right yet, the
+    reason is printed instead; none is raised.
+    """
+    try:
+        schedule = schedule_of(function, *sizes) if sizes else schedule_in_text(function)
+        check_runs(schedule)
+    except NotYet as error:
+        print(f"Not right yet: {error}")
+        return None
+    rows = zip(str(schedule).splitlines(), unit_price(schedule).stalled, peak_activations(schedule), strict=True)
+    lines = [(row, f"stalls {stalled:g}, keeps {kept:g}") for row, stalled, kept in rows]
+    width = max(len(row) for row, _ in lines)
+    print("\n".join(f"{row.ljust(width)}   {words}" for row, words in lines))
+    return drawn(schedule)

@@ -1,0 +1,837 @@
+"""Checks of exercise 14: where a rank stands on a mesh, what it holds and sends along each axis, and where axes belong.
+
+The truth is the library's: `training.mesh.Mesh` says who stands where, schedules are counted for bytes, and priced over
+two levels of links for seconds. In part b a sum tells who is in it: rank r adds 10 to the r.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from .. import topology
+from ..ranks import PerRank
+from ..topology import Link
+from ..training import mesh as library
+from ..training.mesh import Mesh
+from .checks import LibraryUsed, NotYet, Row, answer, brief, check_formula, check_rows, counted, number_of, own_answer
+from .on_ranks import run_on_ranks, witnessed, witnessed_terms
+
+Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
+Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
+At = Mapping[str, int]  # where a rank stands: its index on each axis
+
+
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """In here the library's mesh says nothing: a reminder to learners, not a lock."""
+    methods = {name: getattr(Mesh, name) for name in ("coordinates", "groups")}
+
+    def refuse(*_: Any) -> None:
+        raise LibraryUsed("the library's own Mesh is for comparing, afterwards; write this part yourself")
+
+    for name in methods:
+        setattr(Mesh, name, refuse)
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(Mesh, name, method)
+
+
+def _asked(function: Callable, *args: Any) -> tuple[str, Any]:
+    """The call in words, in full, and what it returns."""
+    call = f"{function.__name__}({', '.join(map(repr, args))})"
+    return call, own_answer(__name__, function, *copy.deepcopy(args), call=call)
+
+
+def _on_copies(function: Callable) -> Callable:
+    """The learner's function, called with copies: it may pop from a dictionary that a check still needs."""
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        return function(*copy.deepcopy(args))
+
+    return called
+
+
+# Part a: the numbers of the ranks
+
+
+def check_coordinates(function: Callable, cases: Iterable[Sizes]) -> None:
+    """Check that `function(rank, sizes)` says where every rank of every mesh stands."""
+    told, turned = "", True
+    for sizes in cases:
+        mesh = Mesh(**sizes)
+        for rank in range(mesh.world_size):
+            call, given = _asked(function, rank, dict(sizes))
+            got, want = _indices(given, sizes, call), dict(mesh.coordinates(rank))
+            turned = turned and got == _first_axis_fastest(rank, sizes)
+            wrong = next((axis for axis in sizes if got[axis] != want[axis]), None)
+            if wrong and not told:
+                told = f"{call} says {got[wrong]} along {wrong!r}; rank {rank} stands at {want[wrong]} there"
+                if not 0 <= got[wrong] < sizes[wrong]:
+                    told += f" (that axis has the indices 0 to {sizes[wrong] - 1})"
+    if told:
+        slip = ". In all that you say, the first axis moves fastest; it is to be the last one" if turned else ""
+        raise NotYet(told + slip)
+
+
+def _indices(given: Any, sizes: Sizes, call: str) -> dict[str, int]:
+    if not isinstance(given, Mapping):
+        raise NotYet(f"{call} returns {brief(given)}; a dictionary {{axis: index}} is wanted")
+    if set(given) != set(sizes):
+        raise NotYet(f"{call} has the axes {_listed(given)}; they are {_listed(sizes)}")
+    return {axis: _whole(given[axis], f"{call}: its {axis!r}") for axis in sizes}
+
+
+def _whole(given: Any, what: str) -> int:
+    number = number_of(given, what)
+    if number != int(number):
+        raise NotYet(f"{what} is {number:g}; a whole number is wanted (`//` divides without a rest)")
+    return int(number)
+
+
+def _first_axis_fastest(rank: int, sizes: Sizes) -> dict[str, int]:
+    """What a rank's coordinates would be if ranks were numbered from column to column."""
+    indices = {}
+    for axis, size in sizes.items():
+        rank, indices[axis] = divmod(rank, size)
+    return indices
+
+
+def check_groups(function: Callable, cases: Iterable[tuple[str, Sizes]]) -> None:
+    """Check that `function(axis, sizes)` gives the ranks of every group along `axis`: groups in any order."""
+    for axis, sizes in cases:
+        call, given = _asked(function, axis, dict(sizes))
+        mesh = Mesh(**sizes)
+        groups = _rank_lists(given, call)
+        want = [list(group) for group in mesh.groups(axis)]
+        if sorted(groups) != sorted(want):
+            raise NotYet(f"{call}: {_wrong_groups(groups, axis, mesh, sizes)}")
+
+
+def _rank_lists(given: Any, call: str) -> list[list[int]]:
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else None
+    if listed is None or not all(isinstance(group, Iterable) and not isinstance(group, str) for group in listed):
+        raise NotYet(f"{call} returns {brief(given)}; a list of lists of ranks is wanted")
+    return [[_whole(rank, f"{call}: a rank") for rank in group] for group in listed]
+
+
+def _wrong_groups(groups: list[list[int]], axis: str, mesh: Mesh, sizes: Sizes) -> str:
+    """What is wrong with groups, in words: about the first rank that is in no group, or in a wrong one."""
+    for other in sizes:
+        if other != axis and sorted(groups) == sorted(map(list, mesh.groups(other))):
+            return f"these are the groups along {other!r}"
+    want = {rank: list(group) for group in mesh.groups(axis) for rank in group}
+    for rank in range(mesh.world_size):
+        mine = [group for group in groups if rank in group]
+        if len(mine) != 1:
+            return f"rank {rank} is in {len(mine) or 'no'} group{'s' * (len(mine) > 1)}; every rank is in exactly one"
+        (got,) = mine
+        if sorted(got) == want[rank] != got:
+            return f"the group of rank {rank} is {got}; put its ranks in order, {want[rank]}"
+        if got == want[rank]:
+            continue
+        words = f"rank {rank} is in {got}; its group is {want[rank]}"
+        stranger = next((each for each in got if each not in want[rank]), None)
+        if stranger is None:
+            return f"{words}: along {axis!r} there are {sizes[axis]}"
+        if stranger not in want:
+            return f"{words}: the ranks are 0 to {mesh.world_size - 1}"
+        here, there = mesh.coordinates(rank), mesh.coordinates(stranger)
+        differs = [each for each in sizes if each != axis and here[each] != there[each]]
+        return f"{words}. Rank {stranger} stands elsewhere along {differs[0]!r}: in a group only {axis!r} differs"
+    return "there is a rank too many"  # every rank's own group is right
+
+
+def random_meshes(seed: int, how_many: int = 4, most: int = 5) -> list[dict[str, int]]:
+    """Sizes of two, three and four axes, whose names and order say nothing."""
+    random, names = Random(seed), ("pp", "dp", "cp", "tp", "ep")
+    return [
+        {name: random.randint(1 if len(names) > 3 else 2, most - count) for name in random.sample(names, count)}
+        for count in (2 + n % 3 for n in range(how_many))
+    ]
+
+
+def every_axis(meshes: Iterable[Sizes]) -> list[tuple[str, Sizes]]:
+    return [(axis, sizes) for sizes in meshes for axis in sizes]
+
+
+def groups_of(sizes: Sizes) -> dict[str, list[list[int]]]:
+    """The groups of every axis."""
+    mesh = Mesh(**sizes)
+    return {axis: [list(group) for group in mesh.groups(axis)] for axis in sizes}
+
+
+# Part b: a real mesh
+
+
+class Named(NamedTuple):
+    """What stands for a process group while the calls are only noted down. `ranks`: sorted; () for all."""
+
+    ranks: tuple[int, ...]
+
+
+class Calls(NamedTuple):
+    """The groups that a learner's function asks for, in order, and what it returns."""
+
+    made: list[tuple[int, ...]]
+    returned: Any
+
+
+def check_calls(function: Callable, sizes: Sizes) -> None:
+    """Check that `function(groups, rank)` calls `dist.new_group` as every rank must, and returns the right groups.
+
+    No rank is real here: each call is only noted down.
+    """
+    groups = groups_of(sizes)
+    mesh = Mesh(**sizes)
+    calls = {}
+    for rank in range(mesh.world_size):
+        call = f"on rank {rank} of a mesh {dict(sizes)}, {function.__name__}(groups, {rank})"
+        made, given = _noted(function, groups, rank, call)
+        calls[rank] = made
+        if not isinstance(given, Mapping) or set(given) != set(sizes):
+            raise NotYet(f"{call} returns {brief(given)}; a dictionary with the axes {_listed(sizes)} is wanted")
+        for axis in sizes:
+            want = next(tuple(group) for group in groups[axis] if rank in group)
+            got = given[axis]
+            if not isinstance(got, Named):
+                what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
+                raise NotYet(f"{call}: its {axis!r} is {what}; what dist.new_group has returned is wanted")
+            if got.ranks != want:
+                held = f"the ranks {list(got.ranks)}" if got.ranks else "all ranks"
+                without = "" if rank in (got.ranks or want) else ", without this one"
+                raise NotYet(f"{call}: its {axis!r} is a group of {held}{without}; it is {list(want)}")
+    for rank, made in calls.items():
+        if made != calls[0]:
+            theirs, own = _first_difference(calls[0], made)
+            raise NotYet(
+                f"on a mesh {dict(sizes)}, rank 0 calls dist.new_group for {theirs} where rank {rank} calls it for "
+                f"{own}. All ranks have to make the same calls in the same order, for groups that they are not in, "
+                "too: else they wait for each other"
+            )
+
+
+def _noted(function: Callable, groups: Groups, rank: int, call: str) -> Calls:
+    """What a learner's function asks for, and returns."""
+
+    def called(groups: Groups, rank: int) -> Calls:
+        return noted(function, groups, rank)
+
+    called.__name__ = function.__name__
+    calls = answer(called, copy.deepcopy(groups), rank, call=call)
+    if not isinstance(calls, Calls):
+        raise NotYet(f"{call} cannot be called with a stand-in for dist.new_group")
+    if calls.returned is None:
+        raise NotYet(f"{call} returns None; is its `return` missing?")
+    return calls
+
+
+def noted(function: Callable, groups: Groups, rank: int) -> Calls:
+    """Call a learner's function where no rank is real, and nothing is made. Runs where the learner's code does."""
+    made: list[tuple[int, ...]] = []
+
+    def new_group(
+        ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
+    ) -> Named:
+        group = tuple(sorted(ranks or ()))  # torch sorts them, too
+        made.extend([] if use_local_synchronization else [group])  # such a call is the group's alone
+        return Named(group)
+
+    world_size = sum(map(len, next(iter(groups.values()))))
+    asked = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
+    with _stand_ins(function, new_group=new_group, **asked):
+        return Calls(made, function(groups, rank))
+
+
+@contextlib.contextmanager
+def _stand_ins(function: Callable, **stand_ins: Callable) -> Iterator[None]:
+    """In here `dist.new_group` is stand_ins["new_group"], and so on: also where a notebook has imported it by name."""
+    spaces = [vars(dist), vars(distributed_c10d), getattr(function, "__globals__", {})]
+    real = {name: getattr(dist, name) for name in stand_ins}
+    places = [
+        (space, own, name)
+        for space in spaces
+        for own, value in space.items()
+        for name in stand_ins
+        if value is real[name]
+    ]
+    for space, own, name in places:
+        space[own] = stand_ins[name]
+    try:
+        yield
+    finally:
+        for space, own, name in places:
+            space[own] = real[name]
+
+
+def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
+    length = max(len(one), len(other))
+    pairs = [[list(made[n]) if n < len(made) else "nothing more" for made in (one, other)] for n in range(length)]
+    return tuple(map(str, next(pair for pair in pairs if pair[0] != pair[1])))
+
+
+MANY = 20_000  # numbers on a rank: enough to see from outside that they are sent
+
+
+def _numbers(world_size: int, seed: int | None) -> np.ndarray:
+    """What the ranks have: float64 [world_size, 2], whose digits tell who is in a sum; with a seed, many at random."""
+    if seed is not None:
+        return np.random.default_rng(seed).standard_normal((world_size, MANY))
+    return np.multiply.outer(10.0 ** np.arange(world_size), [1.0, 2.0])
+
+
+def _close(got: np.ndarray, want: np.ndarray) -> bool:
+    return got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def _witnessed_along(everyone: list[Any], groups: Groups, axes: Iterable[str], numbers: np.ndarray) -> None:
+    """Check that an all-reduce along each of these axes was on the wire: half of what fp64 needs, and terms of sums."""
+    summed = [group for axis in axes for group in groups[axis] if len(group) > 1]  # who is alone sends nothing
+    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
+    if len(numbers[0]) == MANY:
+        random = np.random.default_rng()
+        terms = [numbers[group, random.integers(MANY)] for group in summed for _ in range(4)]
+        witnessed_terms(everyone, [_ways(term) for term in terms])
+
+
+def _ways(terms: np.ndarray) -> set[bytes]:
+    """The bytes of each of these terms of a sum or of their mean, in fp64 and in fp32."""
+    return {kind(one).tobytes() for one in (*terms, *terms / len(terms)) for kind in (np.float64, np.float32)}
+
+
+def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
+    """Check the groups that `function(groups, rank)` makes on real ranks: an all-reduce along each axis."""
+    check_calls(function, sizes)
+    groups = groups_of(sizes)
+    numbers = _numbers(math.prod(sizes.values()), seed)
+    given = function, groups, PerRank(numbers)
+    everyone = run_on_ranks(_sums_along, len(numbers), *given, kind=dict[str, np.ndarray])
+    for rank, by_axis in enumerate(everyone):
+        for axis in sizes:
+            want = next(group for group in groups[axis] if rank in group)
+            total = by_axis.get(axis)
+            if total is None or not _close(total, numbers[want].sum(axis=0)):
+                added = "other numbers" if total is None or seed is not None else members(total[0])
+                raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {added}; it is to add {want}")
+    _witnessed_along(everyone, groups, sizes, numbers)
+
+
+def _sums_along(
+    rank: int, world_size: int, function: Callable, groups: Groups, own: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Runs beside the learner's code, and only observes."""
+    made, sums = function(copy.deepcopy(groups), rank), {}
+    for axis in groups:
+        total = torch.tensor(own)
+        dist.all_reduce(total, group=made[axis])
+        sums[axis] = total.numpy()
+    return sums
+
+
+def members(total: float) -> list[int]:
+    """The ranks in a sum of powers of ten; one that is in it twice is named twice."""
+    return [rank for rank, digit in enumerate(reversed(str(round(total)))) for _ in range(int(digit))]
+
+
+class Reduced(NamedTuple):
+    """What a rank returned, as arrays, or words on what it returned instead. `kept`: its input, as it was."""
+
+    output: np.ndarray | str
+    gradient: np.ndarray | str
+    kept: bool
+
+
+def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
+    """Check on real ranks that `function(terms, gradient, groups)` sums along "tp" and takes the mean along "dp"."""
+    groups = groups_of(sizes)
+    numbers = _numbers(math.prod(sizes.values()), seed)
+    everyone = run_on_ranks(_reduced, len(numbers), function, groups, PerRank(numbers), kind=Reduced)
+    for rank, seen in enumerate(everyone):
+        own = {axis: next(group for group in groups[axis] if rank in group) for axis in groups}
+        who = f"on a mesh {dict(sizes)}, rank {rank}"
+        total, mean = numbers[own["tp"]].sum(axis=0), numbers[own["dp"]].mean(axis=0)
+        _check_reduced(who, "the output", seen.output, total, f"sum over {own['tp']}, along 'tp'")
+        _check_reduced(who, "the gradient", seen.gradient, mean, f"mean over {own['dp']}, along 'dp'")
+        if not seen.kept:
+            raise NotYet(f"{who}: what it was given is changed, in place; all-reduce a clone()")
+    _witnessed_along(everyone, groups, ("tp", "dp"), numbers)
+
+
+def _check_reduced(who: str, what: str, got: np.ndarray | str, want: np.ndarray, words: str) -> None:
+    if isinstance(got, str):
+        raise NotYet(f"{who} returns {got} for {what}; return a tensor like the one given")
+    if _close(got, want):
+        return
+    wanted = f"it is to be the {words}"
+    for count, word in ((1, "sum"), *((n, f"sum divided by {n}") for n in range(2, 17))):
+        total = got[0] * count
+        if total >= 1 and math.isclose(total, round(total)) and math.isclose(got[1], 2 * got[0]):
+            ranks_in = members(total)
+            if set(ranks_in) and max(map(ranks_in.count, ranks_in)) < 2:
+                is_own = len(ranks_in) == 1
+                told = "what the rank itself had" if is_own and count == 1 else f"the {word}, over {ranks_in}"
+                raise NotYet(f"{who}: {what} is {told}; {wanted}")
+    raise NotYet(f"{who}: {what} is {got[0]:g}; {wanted}, {want[0]:g}")
+
+
+def _reduced(rank: int, world_size: int, function: Callable, groups: Groups, own: np.ndarray) -> Reduced:
+    """Runs beside the learner's code, and only observes."""
+    made = {}
+    for axis, every in groups.items():
+        for ranks in every:
+            group = dist.new_group(ranks)
+            if rank in ranks:
+                made[axis] = group
+    numbers = torch.tensor(own)
+    terms, gradient = numbers.clone(), numbers.clone()
+    try:
+        given = function(terms, gradient, made)
+    except NotImplementedError:
+        raise NotYet(f"{function.__name__} is not written yet") from None
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise NotYet(f"{function.__name__} returns {_kind(given)}; two tensors are wanted, output and gradient")
+    fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in given]
+    plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(given, fit, strict=True)]
+    return Reduced(*plain, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
+
+
+def _kind(given: Any) -> str:
+    if isinstance(given, torch.Tensor):
+        return f"a tensor of shape {list(given.shape)}"
+    return f"a value of type {type(given).__name__}"
+
+
+# Part c: a weight that is cut twice
+
+COLUMN, ROW = "column", "row"
+Block = tuple[range, range]  # rows and columns of a weight
+
+
+def held(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> Block:
+    """The rows and the columns that a rank holds: TP cuts first, and FSDP cuts the rows of what is left."""
+    rows, columns = range(shape[0]), range(shape[1])
+    if style == COLUMN:
+        rows = _cut(rows, at["tp"], sizes["tp"])
+    else:
+        columns = _cut(columns, at["tp"], sizes["tp"])
+    return _cut(rows, at["shard"], sizes["shard"]), columns
+
+
+def _cut(whole: range, index: int, count: int) -> range:
+    length = len(whole) // count
+    return whole[index * length : (index + 1) * length]
+
+
+def _held_slips(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> dict[str, Block]:
+    """What a rank would hold after each usual slip."""
+    rows, columns = range(shape[0]), range(shape[1])
+    tp, dp = (at["tp"], sizes["tp"]), (at["shard"], sizes["shard"])
+    other = ROW if style == COLUMN else COLUMN
+    whole_tp = _cut(rows, *tp), columns
+    slips = {
+        f"this is how a {other}-parallel layer lies; torch's weight is [outputs, inputs]": held(
+            shape, other, at, sizes
+        ),
+        "this is what is left after TP alone: FSDP cuts it once more": (
+            whole_tp if style == COLUMN else (rows, _cut(columns, *tp))
+        ),
+        "this is FSDP alone: what has TP cut before?": (_cut(rows, *dp), columns),
+    }
+    if style == COLUMN:
+        slips |= {
+            "FSDP has cut first here, and TP what was left; TP's cut comes first": (
+                _cut(_cut(rows, *dp), *tp),
+                columns,
+            ),
+            "FSDP cuts rows, dimension 0, also where TP has cut them already": (_cut(rows, *tp), _cut(columns, *dp)),
+        }
+    else:
+        twice = _cut(_cut(columns, *tp), *dp)
+        slips["FSDP cuts rows, dimension 0; here it has cut the columns once more"] = (rows, twice)
+    return slips
+
+
+def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, int], Sizes]]) -> None:
+    """Check that `function(shape, style, at, sizes)` gives the rows and columns of every rank."""
+    told, explained = "", None
+    for shape, sizes in cases:
+        for indices in product(*map(range, sizes.values())):
+            at = dict(zip(sizes, indices, strict=True))
+            call, given = _asked(function, shape, style, at, dict(sizes))
+            got = _block(given, call)
+            want = tuple(map(list, held(shape, style, at, sizes)))
+            slips = _held_slips(shape, style, at, sizes).items()
+            these = [words for words, block in slips if got == tuple(map(list, block))]
+            explained = these if explained is None else [words for words in explained if words in these]
+            for what, mine, right in zip(("rows", "columns"), got, want, strict=True):
+                if mine != right and not told:
+                    told = f"{call} has the {what} {_run(mine)}; at {at} a rank holds {_run(right)}"
+                    if len(mine) == 2 and mine[0] == right[0] and mine[1] - right[-1] in (0, 1):
+                        told += " (are these the two ends? A range is wanted, or a list of all of them)"
+    if told:
+        raise NotYet(told + (f": {explained[0]}" if explained else ""))
+
+
+def _block(given: Any, call: str) -> tuple[list[int], list[int]]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise NotYet(f"{call} returns {brief(given)}; two ranges are wanted, rows and columns")
+    listed = []
+    for what, part in zip(("rows", "columns"), given, strict=True):
+        if isinstance(part, slice) and part.start is not None and part.stop is not None:
+            part = range(part.start, part.stop)
+        if not isinstance(part, Iterable) or isinstance(part, str):
+            raise NotYet(f"{call}: its {what} are {brief(part)}; a range is wanted")
+        listed.append([_whole(number, f"{call}: one of its {what}") for number in part])
+    return listed[0], listed[1]
+
+
+def _run(numbers: list[int]) -> str:
+    """ "4 to 7", or the numbers themselves if they are no run."""
+    if not numbers:
+        return "none"
+    if numbers != list(range(numbers[0], numbers[-1] + 1)):
+        return brief(numbers)
+    return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+
+
+# Part d: what is sent along each axis
+
+WEIGHTS = 12  # times hidden squared: the weights of a block, 4 of attention and 8 of an MLP that is 4 times as wide
+
+
+def sends(axis: str, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> list[library.Sends]:
+    """What the library says that a rank calls along `axis` in a step."""
+    everything = library.sends(Mesh(**sizes), num_blocks, hidden, tokens, itemsize=itemsize)
+    return [sent for sent in everything if sent.axis == axis]
+
+
+def calls(axis: str, num_blocks: int, sizes: Sizes) -> dict[str, int]:
+    """How often a rank calls each collective along `axis` in a step."""
+    counts: Counter[str] = Counter()
+    for sent in sends(axis, num_blocks, math.prod(sizes.values()), 1, 1, sizes):
+        counts[sent.collective] += sent.times
+    return dict(counts)
+
+
+def check_calls_of_a_step(function: Callable, cases: Iterable[tuple[int, Sizes]]) -> None:
+    """Check that `function(num_blocks, sizes)` counts the collectives of a step, {axis: {name: count}}."""
+    for num_blocks, sizes in cases:
+        call, given = _asked(function, num_blocks, dict(sizes))
+        if not isinstance(given, Mapping) or not all(isinstance(counts, Mapping) for counts in given.values()):
+            raise NotYet(f"{call} returns {brief(given)}; a dictionary {{axis: {{collective: count}}}} is wanted")
+        if extra := set(given) - set(sizes):
+            raise NotYet(f"{call} has the axis {min(map(str, extra))!r}; the mesh has {_listed(sizes)}")
+        for axis in sizes:
+            counts = given.get(axis, {}).items()
+            got = {name: _whole(count, f"{call}: {name} along {axis!r}") for name, count in counts if count}
+            want = calls(axis, num_blocks, sizes)
+            if got != want:
+                why = _wrong_counts(got, want, axis, num_blocks)
+                raise NotYet(f"{call}: along {axis!r} it has {_counts(got)}; {why}")
+
+
+def _wrong_counts(got: Mapping[str, int], want: Mapping[str, int], axis: str, num_blocks: int) -> str:
+    if not want:
+        return "an axis of one rank has nobody to talk to"
+    if got and {name: count * num_blocks for name, count in got.items()} == want and num_blocks > 1:
+        return f"that is one block; there are {num_blocks}"
+    if axis == "tp" and got == {"all_reduce": want["all_reduce"] // 2}:
+        return "a block has attention and an MLP, and each all-reduces once forward (g) and once backward (f)"
+    if axis == "shard" and got == {"all_gather": num_blocks, "reduce_scatter": num_blocks}:
+        return "after the forward pass the weights are given back: what does the backward pass need?"
+    if axis == "shard" and set(got) == {"all_reduce"}:
+        return "that is DDP; FSDP's ranks each keep only a shard, of weights and of gradients"
+    if axis == "replicate" and set(got) & {"all_gather", "reduce_scatter"}:
+        return "replicas hold the same shard; which of them is to be told what, once a step?"
+    return f"there are {_counts(want)}" if set(got) == set(want) else "which collectives does a rank call along it?"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
+
+
+def sent_along(axis: str) -> Callable[..., float]:
+    """The truth: the bytes that a rank sends along `axis` in a step, counted on ring schedules."""
+
+    def truth(num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> float:
+        return sum(
+            sent.times * _sent(sent.collective, sizes[axis], sent.num_bytes)
+            for sent in sends(axis, num_blocks, hidden, tokens, itemsize, sizes)
+        )
+
+    return truth
+
+
+def _sent(collective: str, world_size: int, num_bytes: int) -> int:
+    return int(counted(library.ALGORITHMS[collective](world_size), num_bytes).bytes_sent[0])
+
+
+def check_sent(function: Callable, axis: str, cases: Iterable[tuple]) -> None:
+    """Check that `function(num_blocks, hidden, tokens, itemsize, sizes)` is what a rank sends along `axis`."""
+    slips = {"tp": _tp_slips, "shard": _shard_slips, "replicate": _replicate_slips}[axis]
+    check_formula(_on_copies(function), sent_along(axis), cases, slips)
+
+
+def _any_slips(want: float, num_blocks: int, itemsize: int, sizes: Sizes, axis: str) -> dict[str, float]:
+    size = sizes[axis]
+    part, world = (size - 1) / size if size > 1 else 1, math.prod(sizes.values())
+    return {
+        "`//` has rounded a fraction below 1 down to 0": 0,
+        "these are elements, not bytes": want / itemsize,
+        "this is one block": want / num_blocks,
+        "this leaves out the factor (P - 1)/P of a ring": want / part,
+        "this has (P - 1)/P of the whole world; a ring along an axis has only the axis's ranks": (
+            want / part * (world - 1) / world
+        ),
+        f"this counts all ranks of {axis!r} together; one rank is asked for": want * size,
+    }
+
+
+def _tp_slips(want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> dict[str, float]:
+    weights = sent_along("tp")(num_blocks, hidden, WEIGHTS * hidden, itemsize, sizes)
+    return _any_slips(want, num_blocks, itemsize, sizes, "tp") | {
+        "this is half of it: two all-reduces forward and two backward, and each goes round twice": want / 2,
+        "this is a quarter of it: two all-reduces forward and two backward, and each goes round twice": want / 4,
+        "activations are whole on every rank of 'tp': do not divide them by it": want / sizes["tp"],
+        "along 'tp' go activations, tokens x hidden, and no weights": weights,
+        "along 'tp' go activations, tokens x hidden, and no weights (nor shards of them)": weights / sizes["tp"],
+        "`tokens` are this rank's already: do not divide them by 'shard'": want / sizes["shard"],
+    }
+
+
+def _shard_slips(
+    want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes
+) -> dict[str, float]:
+    return _any_slips(want, num_blocks, itemsize, sizes, "shard") | {
+        "this gathers whole weights, but TP has cut them: each group along 'shard' gathers only a slice": want
+        * sizes["tp"],
+        "a gather makes the whole slice, of which a shard is only a part: do not divide by 'shard'": want
+        / sizes["shard"],
+        "these are two times round the ring: a gather forward, a gather backward, and a reduce-scatter": want * 2 / 3,
+        "these are four times round the ring; a gather is only one of an all-reduce's two phases": want * 4 / 3,
+        "weights do not depend on tokens": want / (WEIGHTS * hidden) * tokens,
+    }
+
+
+def _replicate_slips(
+    want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes
+) -> dict[str, float]:
+    return _any_slips(want, num_blocks, itemsize, sizes, "replicate") | {
+        "an all-reduce goes round the ring twice": want / 2,
+        "FSDP has reduce-scattered the gradients: of each, a rank has only a shard left to share": want
+        * sizes["shard"],
+        "TP has cut the weights, and so their gradients": want * sizes["tp"],
+        "these are whole gradients; TP and FSDP have each cut them": want * sizes["shard"] * sizes["tp"],
+        "these are three times round the ring; replicas gather nothing": want * 3 / 2,
+    }
+
+
+STEPS = [(6, 24, 40, 2, {"replicate": 3, "shard": 2, "tp": 4}), (2, 48, 16, 4, {"replicate": 2, "shard": 4, "tp": 2})]
+
+
+def random_steps(seed: int, how_many: int = 6) -> list[tuple]:
+    """Cases `(num_blocks, hidden, tokens, itemsize, sizes)`; every buffer divides evenly."""
+    random, cases = Random(seed), []
+    for _ in range(how_many):
+        sizes = {"replicate": random.randint(2, 5), "shard": random.randint(2, 6), "tp": random.choice((2, 4, 8))}
+        random_order = random.sample(list(sizes), 3)
+        hidden = math.prod(sizes.values()) * random.randint(1, 9)
+        case = random.randint(2, 40), hidden, random.randint(1, 99) * 8, random.choice((2, 4))
+        cases.append((*case, {axis: sizes[axis] for axis in random_order}))
+    return cases
+
+
+# Part e: which axis belongs where
+
+
+class Machine(NamedTuple):
+    """Nodes of `gpus_per_node` GPUs, each with a link of its own to those `inside` its node and to those outside."""
+
+    gpus_per_node: int
+    inside: Link
+    between: Link
+
+
+Work = Mapping[str, tuple[int, int]]  # by axis: how often a ring is gone round in a step, and the bytes S of its buffer
+
+
+def leaves(axis: str, order: Sequence[str], sizes: Sizes, gpus_per_node: int) -> bool:
+    """The truth: whether a group along `axis` has ranks in more than one node."""
+    mesh = Mesh(**{name: sizes[name] for name in order})
+    return any(group[0] // gpus_per_node != group[-1] // gpus_per_node for group in mesh.groups(axis))
+
+
+def check_leaves(function: Callable, cases: Iterable[tuple[tuple[str, ...], Sizes, int]]) -> None:
+    """Check that `function(axis, order, sizes, gpus_per_node)` tells whether some group along `axis` leaves a node."""
+    rows = []
+    for order, sizes, gpus_per_node in cases:
+        for axis in order:
+            call, given = _asked(function, axis, order, dict(sizes), gpus_per_node)
+            if given not in (True, False):
+                raise NotYet(f"{call} returns {brief(given)}; True or False is wanted")
+            mesh = Mesh(**{name: sizes[name] for name in order})
+            group = list(mesh.groups(axis)[0])
+            slips = {
+                "the axes come in the order of `order`; `sizes` may list them in another": leaves(
+                    axis, tuple(sizes), sizes, gpus_per_node
+                ),
+                "a group may be small and its ranks far apart": sizes[axis] > gpus_per_node,
+                "this looks at the first group; another one may begin further on in its node": (
+                    group[0] // gpus_per_node != group[-1] // gpus_per_node
+                ),
+                "ranks that lie within the length of a node may still be in two": (
+                    group[-1] - group[0] >= gpus_per_node
+                ),
+            }
+            rows.append(Row(call, bool(given), leaves(axis, order, sizes, gpus_per_node), slips))
+    check_rows(rows, _wrong_leaves)
+
+
+def _wrong_leaves(row: Row) -> str:
+    right = "some group along it has ranks in two nodes" if row.want else "every group along it stays in one node"
+    return f"{row.call} returns {bool(row.got)}, but {right}"
+
+
+def seconds_along(axis: str, order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
+    """The price of an axis's rings, all groups at once: by `price`, over two levels of links."""
+    passes, num_bytes = work[axis]
+    return passes * _once_round(axis, tuple((name, sizes[name]) for name in order), num_bytes, machine)
+
+
+@functools.cache  # the checks of one placement ask for the same rings again and again
+def _once_round(axis: str, ordered: tuple[tuple[str, int], ...], num_bytes: int, machine: Machine) -> float:
+    mesh = Mesh(**dict(ordered))
+    nodes = mesh.world_size // machine.gpus_per_node
+    links = topology.two_level(nodes, machine.gpus_per_node, machine.inside, machine.between)
+    return library.seconds_along(mesh, axis, "reduce_scatter", links)(num_bytes)
+
+
+def seconds(order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
+    """The truth: the seconds of all axes, one after the other."""
+    return sum(seconds_along(axis, order, sizes, work, machine) for axis in order)
+
+
+def check_seconds(function: Callable, cases: Iterable[tuple]) -> None:
+    """Check that `function(order, sizes, work, machine)` is the price of a step's communication."""
+
+    def slips(want: float, order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> dict[str, float]:
+        def total(rule: Callable[[str], float]) -> float:
+            return sum(rule(axis) for axis in order)
+
+        def ring_of(axis: str, steps: int, chunks: int, link: Link) -> float:
+            passes, num_bytes = work[axis]
+            return passes * steps * (link.alpha + num_bytes / chunks * link.beta)
+
+        def link_of(axis: str) -> Link:
+            return machine.between if leaves(axis, order, sizes, machine.gpus_per_node) else machine.inside
+
+        turned = tuple(reversed(order))
+        by_size = {axis: machine.between if sizes[axis] > machine.gpus_per_node else machine.inside for axis in order}
+        return {
+            "this takes the last axis for the outermost one": seconds(turned, sizes, work, machine),
+            "this takes the axes in the order of `sizes`": seconds(tuple(sizes), sizes, work, machine),
+            "everything goes over the link between nodes here; some groups stay inside": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], machine.between)
+            ),
+            "everything stays inside nodes here; some groups leave theirs": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], machine.inside)
+            ),
+            "a small group may have its ranks far apart, in other nodes": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], by_size[axis])
+            ),
+            "each of a ring's P - 1 steps carries a chunk, S/P, not S": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, 1, link_of(axis))
+            ),
+            "a ring takes P - 1 steps to go round, not P": total(
+                lambda axis: ring_of(axis, sizes[axis], sizes[axis], link_of(axis))
+            ),
+            "this is a single step of every ring": total(lambda axis: ring_of(axis, 1, sizes[axis], link_of(axis))),
+            "this goes round every ring once; how often does each axis?": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], link_of(axis)) / work[axis][0]
+            ),
+            "this leaves out alpha, the seconds of a message": total(
+                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], Link(0, link_of(axis).beta))
+            ),
+            "this is the longest axis; they come one after the other": max(
+                ring_of(axis, sizes[axis] - 1, sizes[axis], link_of(axis)) for axis in order
+            ),
+        }
+
+    check_formula(_on_copies(function), seconds, cases, slips)
+
+
+def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]]) -> None:
+    """Check that `function(sizes, work, machine)` is an order of the axes, outermost first, of the least seconds."""
+    for sizes, work, machine in cases:
+        call, given = _asked(function, dict(sizes), dict(work), machine)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise NotYet(f"{call} returns {brief(given)}; the axes are wanted, outermost first")
+        order = tuple(given)
+        if sorted(map(str, order)) != sorted(sizes):
+            raise NotYet(f"{call} returns {order}; every one of {_listed(sizes)} is wanted once")
+        prices = {mesh.axes: seconds(mesh.axes, sizes, work, machine) for mesh in Mesh(**sizes).orders()}
+        least = min(prices, key=prices.get)
+        if prices[order] > prices[least] * (1 + 1e-9):
+            raise NotYet(
+                f"{call} returns {order}, which takes {_ms(prices[order])} ms a step; another order takes "
+                f"{_ms(prices[least])}. {_where_it_goes(order, least, sizes, work, machine)}"
+            )
+
+
+def _where_it_goes(order: Sequence[str], least: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> str:
+    mine, best = ({axis: seconds_along(axis, each, sizes, work, machine) for axis in sizes} for each in (order, least))
+    worst = max(sizes, key=lambda axis: mine[axis] - best[axis])
+    where = "leaves its nodes" if leaves(worst, order, sizes, machine.gpus_per_node) else "stays in its nodes"
+    words = f"In yours {worst!r} {where} and takes {_ms(mine[worst])} ms of it, in the other {_ms(best[worst])}"
+    if tuple(reversed(order)) == tuple(least):
+        words += ". Is yours the innermost first? The first axis is the outermost"
+    return words
+
+
+def _ms(number: float) -> str:
+    return f"{number * 1e3:.3g}"
+
+
+NVLINK, NETWORK = Link(3e-6, 1 / 400e9), Link(14e-6, 1 / 40e9)  # round figures: what matters is that one is slower
+EIGHT = Machine(8, NVLINK, NETWORK)
+PLACEMENTS = [
+    ({"dp": 4, "tp": 4}, {"dp": (12, 64_000_000), "tp": (96, 16_000_000)}, EIGHT),
+    ({"dp": 4, "tp": 4}, {"dp": (300, 64_000_000), "tp": (2, 16_000_000)}, EIGHT),
+]
+
+
+def random_placements(seed: int, how_many: int = 5) -> list[tuple[dict[str, int], dict[str, tuple[int, int]], Machine]]:
+    """Cases `(sizes, work, machine)` of three axes; every S divides evenly, and every machine is full."""
+    random, cases = Random(seed), []
+    while len(cases) < how_many:
+        sizes = {axis: random.choice((2, 3, 4, 6, 8)) for axis in random.sample(["dp", "tp", "pp"], 3)}
+        world, node = math.prod(sizes.values()), random.choice((4, 6, 8))
+        if world % node or world > 128 or world == node:
+            continue
+        work = {axis: (random.randint(1, 40), sizes[axis] * random.randint(1, 4000) * 1000) for axis in sizes}
+        cases.append((sizes, work, Machine(node, NVLINK, NETWORK)))
+    return cases
+
+
+def every_order(placements: Iterable[tuple[Sizes, Work, Machine]]) -> list[tuple]:
+    """Cases `(order, sizes, work, machine)`: every order of the axes of each placement."""
+    return [(mesh.axes, *case) for case in placements for mesh in Mesh(**case[0]).orders()]
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,842 @@
+"""What exercise 16 checks answers with: what a layout holds, how long a step takes, and how far a plan is off the best.
+
+The truth is `training.costs`, for a part of what it knows: models without experts, three axes, no interleaving, and
+sequence parallelism wherever there is tensor parallelism. A **model**, a **machine** and a **layout** are plain dicts
+here, as the learners' functions get them and give them back:
+
+    model = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocabulary": 128000,
+             "sequence": 8192}
+    machine = {"nodes": 4, "gpus_per_node": 8, "memory": 80e9, "peak": 989e12, "fraction": 0.5,
+               "inside": {"alpha": 3e-6, "beta": 1 / 450e9}, "between": {"alpha": 14e-6, "beta": 1 / 50e9}}
+    layout = {"dp": 4, "tp": 4, "pp": 2, "stage": 1, "micro_batch": 1, "num_micro_batches": 8, "recompute": "none"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, wraps
+from numbers import Real
+from random import Random
+from reprlib import repr as brief
+from textwrap import fill
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from ..topology import Link
+from ..training import costs, memory, planner
+from ..training.models import RECOMPUTE, Machine, Model
+from .checks import LINE, LibraryUsed, NotYet, Row, answer, check_rows, number_of
+
+Said = Mapping[str, Any]  # a model, a machine or a layout as a learner sees it
+
+FIELDS = ("dp", "tp", "pp", "stage", "micro_batch", "num_micro_batches", "recompute")  # of a layout
+GB = 1e9
+NEAR = 1.05  # times the best step: as good as the best
+FAR = 1.3  # times the best step: no points from here on
+PATIENCE = 5.0  # seconds that one choice may compute; a plain search needs 0.1
+
+
+# What a learner's dicts are to the library
+
+
+def _model(said: Said) -> Model:
+    made = Model("", **said, gated=True)
+    return replace(made, name=f"{made.parameters / 1e9:.3g}B")
+
+
+def _machine(said: Said) -> Machine:
+    return Machine("", **said | {name: Link(**said[name]) for name in ("inside", "between")})
+
+
+def _layout(said: Said) -> costs.Layout:
+    return costs.Layout(**said, sequence_parallel=said["tp"] > 1)
+
+
+def described(layout: Said) -> str:
+    """A layout in words, such as "dp 4, tp 4, pp 2, ZeRO-1, 8 x 1 sequences, selective recompute"."""
+    return str(_layout(layout)).replace(", SP", "")
+
+
+# What is given to learners
+
+
+def once_around(machine: Said, apart: int, size: int, num_bytes: float) -> float:
+    """Seconds in which a buffer of `num_bytes` goes round a group of `size` ranks once.
+
+    That is a reduce-scatter or an all-gather; an all-reduce goes round twice. The group's ranks are `apart`: 1 if they
+    are neighbours. What of the group is in one node uses the link `inside`, the rest the link `between`.
+    """
+    return costs.around(_machine(machine), apart, size, num_bytes)
+
+
+def message_seconds(model: Said, machine: Said, layout: Said) -> float:
+    """Seconds that a step is longer by the messages between pipeline stages."""
+    own = SimpleNamespace(**layout, cp=1, interleave=1)
+    return costs.messages(_model(model), _machine(machine), own)
+
+
+# Part a: the model
+
+
+class Slips(NamedTuple):
+    """What is right, and what usual slips give, by what they are in words."""
+
+    want: float
+    slips: dict[str, float]
+
+
+def check_model(function: Callable, what: str, models: Iterable[Said]) -> None:
+    """Check that `function(model)` is one of `OF_A_MODEL`; "flops" is of `function(model, tokens)`."""
+    rows = []
+    for said in models:
+        args = (10**6,) if what == "flops" else ()
+        model = _model(said)
+        call = f"{function.__name__}(model{''.join(f', {arg:,}' for arg in args)}), for {_shape(said)},"
+        got = number_of(answer(function, dict(said), *args, call=call), call)
+        want, slips = OF_A_MODEL[what](model, *args)
+        rows.append(Row(f"{call} returns {_short(got)}, but it is {_short(want)}", got, want, slips))
+    check_rows(rows, operator.attrgetter("call"))
+
+
+def _layer_params(model: Model) -> Slips:
+    want, kv = model.attention + model.mlp + model.small, 2 * model.kv_heads * model.width * model.hidden
+    h, ffn = model.hidden, model.hidden * model.ffn
+    return Slips(
+        want,
+        {
+            "the two norms are missing": want - model.small,
+            "keys and values have kv_heads heads only, not as many as queries": want - kv + 2 * h * h,
+            "keys are missing, or values: there is a matrix for each": want - kv / 2,
+            "the matrix behind the heads, which puts out hidden numbers, is missing": want - h * h,
+            "the MLP has three matrices; this has two": want - ffn,
+            "the MLP has three matrices, not four": want + ffn,
+            "this is 12 hidden^2, of a model whose MLP has two matrices, 4 x hidden wide": 12 * h * h,
+            "this is attention alone": model.attention,
+            "these are bytes": 2 * want,
+            "this is of all layers; one is asked for": want * model.layers,
+        },
+    )
+
+
+def _parameters(model: Model) -> Slips:
+    want, layer = model.parameters, _layer_params(model)
+    return Slips(
+        want,
+        {
+            "the norm behind the last layer is missing": want - model.hidden,
+            "the embedding and the head are two matrices; this counts one": want - model.head,
+            "the embedding and the head are two matrices; this counts one, and no norm behind the last layer": want
+            - model.head
+            - model.hidden,
+            "the embedding and the head are missing": want - 2 * model.head,
+            "the embedding, the head and the norm behind the last layer are missing": want
+            - 2 * model.head
+            - model.hidden,
+            **_from_before("layer_params", layer, model.layers, want),
+        },
+    )
+
+
+def _layer_flops(model: Model) -> Slips:
+    want, matrices = model.layer_flops, model.attention + model.mlp
+    return Slips(
+        want,
+        {
+            "a product costs 2 FLOPs for each parameter: one to multiply, one to add": want - matrices,
+            "the scores are missing": want - model.scores,
+            "this computes the scores that the mask hides, too": want + model.scores,
+            "attention multiplies twice: queries by keys, and the scores by values": want - model.scores / 2,
+            "norms are no matrices; what they cost is left out": want + 2 * model.small,
+            "this is forward and backward; the forward pass alone is asked for": 3 * want,
+            "this is of all layers; one is asked for": want * model.layers,
+            "this is for a whole sequence; one token is asked for": want * model.sequence,
+        },
+    )
+
+
+def _flops(model: Model, tokens: int) -> Slips:
+    want, layer = model.flops(tokens), _layer_flops(model)
+    return Slips(
+        want,
+        {
+            "this is the forward pass alone; the backward pass costs twice as much": want / 3,
+            "this is two thirds of it: the backward pass costs twice as much as the forward pass, and both count": want
+            * (2 / 3),
+            "the logits are missing: the head is a matrix, too": want - 3 * tokens * model.head_flops,
+            "the embedding is looked up, not multiplied": want + 3 * tokens * model.head_flops,
+            "this is 6 FLOPs for each parameter; the embedding and the norms cost none, and the scores cost": 6
+            * model.parameters
+            * tokens,
+            "this is for one token": want / tokens,
+            **_from_before("layer_flops", layer, 3 * tokens * model.layers, want),
+        },
+    )
+
+
+def _from_before(where: str, before: Slips, factor: float, want: float) -> dict[str, float]:
+    """The slips of a function `where` that a later one, whose right number is `want`, takes `factor` times."""
+    return {f"{where} comes along: {words}": want + factor * (n - before.want) for words, n in before.slips.items()}
+
+
+OF_A_MODEL: dict[str, Callable[..., Slips]] = {
+    "layer_params": _layer_params,
+    "parameters": _parameters,
+    "layer_flops": _layer_flops,
+    "flops": _flops,
+}
+
+
+# Part b: memory
+
+
+def check_memory(function: Callable, part: str, cases: Iterable[tuple[Said, Said]]) -> None:
+    """Check that `function(model, layout)` is a part of the fullest rank's memory, for each (model, layout).
+
+    `part`: "state" (parameters, gradients and the optimizer's), "activations" or "buffers".
+    """
+    rows = []
+    for said, layout in cases:
+        call = f"{function.__name__}(model, layout), for {_shape(said)} as {described(layout)},"
+        got = number_of(answer(function, dict(said), dict(layout), call=call), call)
+        want, slips = OF_MEMORY[part](_model(said), _layout(layout))
+        words = f"{call} returns {got / GB:,.6g} GB, but it is {want / GB:,.6g} GB"
+        rows.append(Row(words, got, want, {"these are GB, where bytes are asked for": want / GB, **slips}))
+    check_rows(rows, operator.attrgetter("call"))
+
+
+def state(model: Model, layout: costs.Layout) -> float:
+    """Bytes of parameters, gradients and the optimizer's state on the fullest rank."""
+    return sum(costs.memory(model, layout)[:3])
+
+
+def _state(model: Model, layout: costs.Layout) -> Slips:
+    want, stage, alone = state(model, layout), layout.stage, layout.pp == 1
+    params, grads, opts = zip(*(costs.memory(model, replace(layout, stage=s))[:3] for s in memory.STAGES), strict=True)
+    ends = state(replace(model, vocabulary=2 * model.vocabulary), layout) - want  # it is linear in the vocabulary
+    both, recipe, layer = 1 if alone else 2, memory.MIXED_ADAM, _layer_params(model)
+    return Slips(
+        want,
+        {
+            "no stage shards anything here": params[0] + grads[0] + opts[0],
+            "this shards everything at every stage": params[3] + grads[3] + opts[3],
+            "stage 1 does not shard the gradients; stage 2 does": params[stage] + grads[2 * (stage > 0)] + opts[stage],
+            "from stage 2 on the gradients are sharded": params[stage] + grads[3 * (stage > 2)] + opts[stage],
+            "stage 2 does not shard the parameters; stage 3 does": params[3 * (stage > 1)] + grads[stage] + opts[stage],
+            "stage 3 shards the parameters, too": params[0] + grads[stage] + opts[stage],
+            "from stage 1 on the optimizer's state is sharded": params[stage]
+            + grads[stage]
+            + opts[stage - (stage == 1)],
+            "tensor parallelism divides all of it": want * layout.tp,
+            "this divides by tp, but not by pp": state(model, replace(layout, pp=1)) - (0 if alone else ends),
+            "this divides by tp, but not by pp: the whole model": state(model, replace(layout, pp=1)),
+            "neither the embedding nor the head is in it": want - ends,
+            "with pp 1 a rank has the embedding and the head; this counts one of them": want - (ends / 2) * alone,
+            "with pp above 1 no rank has both the embedding and the head": want + ends * (both - 1),
+            "this takes an even part of the whole model; a pipeline's first rank has the whole embedding": want
+            + (0 if alone else ends * (2 / layout.pp - 1)),
+            "the optimizer's copy of the parameters in float32 is missing": want
+            - opts[stage] * recipe.master / recipe.optimizer,
+            "16 bytes are what a parameter costs in all; the optimizer's part is 12": want + opts[stage] / 3,
+            "the optimizer's state is missing": want - opts[stage],
+            "the gradients are missing": want - grads[stage],
+            "these are the parameters alone": params[stage],
+            **_from_before("layer_params", layer, (want - ends) / layer.want, want),
+        },
+    )
+
+
+def _activations(model: Model, layout: costs.Layout) -> Slips:
+    want, layers, m, pp, tp = costs.memory(model, layout).activations, *_sizes(model, layout)
+    keeps, everything = (costs.kept(model, layout, how) for how in (layout.recompute, "none"))
+    logits = 4 * layout.micro_batch * model.sequence * model.vocabulary / tp
+
+    def other(
+        keeps: float = keeps, under_way: int = min(m, pp), logits: float = logits, layers: float = layers
+    ) -> float:
+        return max(layers * keeps * (1 if pp == 1 else under_way), layers * keeps + logits)
+
+    first = layers * keeps * min(m, pp)
+    return Slips(
+        want,
+        {
+            "the logits are missing: the last rank may be the fullest": first,
+            "this is the last rank's; the first has more micro-batches under way, and may be the fullest": other(
+                under_way=1
+            ),
+            "1F1B keeps one micro-batch a rank from here to the last, not all of them": other(under_way=m),
+            "there may be fewer micro-batches than ranks of the pipeline": other(under_way=pp),
+            "the logits are the last rank's, which has but one micro-batch under way": first + logits,
+            "the logits are in float32, of 4 bytes": other(logits=logits / 2),
+            "the logits are divided by tp, too": other(logits=logits * tp),
+            "there are logits for every token of the micro-batch": other(logits=logits / layout.micro_batch),
+            "tensor parallelism divides what a layer keeps": other(keeps=keeps * tp),
+            "tensor parallelism divides all of it": want * tp,
+            "each micro-batch has micro_batch sequences": want / layout.micro_batch,
+            "a rank of the pipeline has layers / pp of the layers": other(layers=model.layers),
+            "this is one layer's": other(layers=1),
+            "every data-parallel rank has activations of its own: dp does not divide them": want / layout.dp,
+            "this keeps everything, whatever is recomputed": other(keeps=everything),
+            "even with full recomputation each layer's input is kept": other(keeps * (layout.recompute != "full")),
+        },
+    )
+
+
+def _buffers(model: Model, layout: costs.Layout) -> Slips:
+    want, stage = costs.memory(model, layout).buffers, layout.stage
+    keeps, everything = (costs.kept(model, layout, how) for how in (layout.recompute, "none"))
+    each = memory.MIXED_ADAM.parameters * (model.attention + model.mlp + model.small) / layout.tp  # of a layer
+
+    def other(again: float = everything - keeps, grads: float = each * (stage > 1), gathered: float = 2) -> float:
+        return again + grads + (gathered * each if stage == 3 else 0)
+
+    return Slips(
+        want,
+        {
+            "what the layer in work makes again is missing": other(again=0),
+            "what the layer in work keeps anyway is counted twice; only the difference comes on top": other(
+                again=everything if layout.recompute != "none" else 0
+            ),
+            "this has a whole layer in work even where nothing is recomputed": other(again=everything),
+            "a layer is made again at a time, not all of a rank's": other(
+                again=(everything - keeps) * model.layers / layout.pp
+            ),
+            "from stage 2 on a layer's gradients are whole for a while": other(grads=0),
+            "at stage 2 a layer's gradients are whole for a while, too": other(grads=each * (stage > 2)),
+            "at stage 1 the gradients rest whole; only from stage 2 on a layer's come on top": other(
+                grads=each * (stage > 0)
+            ),
+            "at stages 0 and 1 the gradients rest whole": other(grads=each),
+            "at stage 3 two layers are gathered: the next one is on its way": other(gathered=1),
+            "at stage 3 two layers are gathered; they are missing": other(gathered=0),
+            "the parameters that are gathered are a layer's, divided by tp": want
+            + (layout.tp - 1) * each * ((stage > 1) + 2 * (stage > 2)),
+            "a layer's parameters and gradients have 2 bytes each": want + each * ((stage > 1) + 2 * (stage > 2)),
+        },
+    )
+
+
+OF_MEMORY: dict[str, Callable[[Model, costs.Layout], Slips]] = {
+    "state": _state,
+    "activations": _activations,
+    "buffers": _buffers,
+}
+
+
+def _sizes(model: Model, layout: costs.Layout) -> tuple[float, int, int, int]:
+    """Layers of a rank, micro-batches, ranks of the pipeline, ranks of a tensor-parallel group."""
+    return model.layers / layout.pp, layout.num_micro_batches, layout.pp, layout.tp
+
+
+# Part c: time
+
+
+def check_time(function: Callable, part: str, cases: Iterable[tuple[Said, Said, Said]]) -> None:
+    """Check that `function(model, machine, layout)` is a part of a step's time, for each (model, machine, layout).
+
+    `part`: "compute", "tensor", "bubble" or "data".
+    """
+    rows = []
+    for said, machine, layout in cases:
+        where = f"{_shape(said)} on {_where(machine)}, {described(layout)}"
+        call = f"{function.__name__}(model, machine, layout), for {where},"
+        got = number_of(answer(function, dict(said), _copy(machine), dict(layout), call=call), call)
+        want, slips = OF_TIME[part](_model(said), _machine(machine), _layout(layout))
+        rows.append(Row(f"{call} returns {got:,.6g} s, but it is {want:,.6g} s", got, want, slips))
+    check_rows(rows, operator.attrgetter("call"))
+
+
+def _compute(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
+    want, layers, m, pp, tp = costs.step(model, machine, layout).compute, *_sizes(model, layout)
+    forward = costs.passes(model, machine, layout)[0].compute
+    rate = tp * machine.peak * machine.fraction
+    tokens = layout.micro_batch * model.sequence
+    again, head = layers * model.layer_flops * tokens / rate, model.head_flops * tokens / rate
+    full, layer = layout.recompute == "full", _layer_flops(model)
+    return Slips(
+        want,
+        {
+            "kernels reach only a fraction of the peak": want * machine.fraction,
+            "this is one micro-batch": want / m,
+            "each micro-batch has micro_batch sequences": want / layout.micro_batch,
+            "the backward pass costs twice as much as the forward pass": m * (2 * forward + again * full),
+            "this is the forward pass alone": m * forward,
+            "full recomputation does the forward pass of the layers again": want - m * again * full,
+            "only full recomputation counts; what `selective` makes again costs next to nothing": want
+            + m * again * (layout.recompute == "selective"),
+            "full recomputation does the layers again, not the logits": want + m * head * full,
+            "the slowest rank is the last: the logits are missing": want - 3 * m * head,
+            "the slowest rank has all of the logits; this gives every rank a part of them": want
+            + 3 * m * head * (1 / pp - 1),
+            "tp ranks share the work of a stage": want * tp,
+            "a rank of the pipeline has layers / pp of the layers": 3 * m * head + (want - 3 * m * head) * pp,
+            "dp has its part already: micro-batches are a rank's own": want / layout.dp,
+            **_from_before("layer_flops", layer, m * tokens * layers * (3 + full) / rate, want),
+        },
+    )
+
+
+def _tensor(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
+    want, layers, m, pp, tp = costs.step(model, machine, layout).tensor, *_sizes(model, layout)
+    num_bytes = costs.WIRE * layout.micro_batch * model.sequence * model.hidden
+    full = layout.recompute == "full"
+
+    def other(num_bytes: float = num_bytes, apart: int = 1) -> float:
+        return m * layers * 2 * 2 * (2 + full) * costs.around(machine, apart, tp, num_bytes)
+
+    return Slips(
+        want,
+        {
+            "this is half of it: a layer has two all-reduces in each pass, and an all-reduce goes round twice": want
+            / 2,
+            "the backward pass has as many as the forward pass": want * (1 + full) / (2 + full),
+            "full recomputation does the forward pass's all-reduces again": want * 2 / (2 + full),
+            "this is the forward pass alone": want / (2 + full),
+            "this is one micro-batch": want / m,
+            "this is one layer": want / layers,
+            "a rank of the pipeline has layers / pp of the layers": want * pp,
+            "the numbers travel in 2 bytes": other(num_bytes * 2),
+            "these are elements, not bytes": other(num_bytes / 2),
+            "each micro-batch has micro_batch sequences": other(num_bytes / layout.micro_batch),
+            "it is the sum that goes round, whole: tp does not divide it": other(num_bytes / tp),
+            "the ranks of a tensor-parallel group are neighbours: 1 apart": other(apart=layout.dp),
+            "the ranks of a tensor-parallel group are 1 apart, not tp": other(apart=tp),
+        },
+    )
+
+
+def _bubble(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
+    cost, m, pp = costs.step(model, machine, layout), layout.num_micro_batches, layout.pp
+    busy, want = cost.compute + cost.tensor, cost.bubble
+    return Slips(
+        want,
+        {
+            "ranks also wait for the tensor-parallel communication of others": want * cost.compute / busy,
+            "this is (p - 1) / (m + p - 1), a bubble over total time, times the time that is not bubble": busy
+            * (pp - 1)
+            / (m + pp - 1),
+            "the last rank begins after p - 1 others, not after p": busy * pp / m,
+            "this is p - 1 steps, not p - 1 micro-batches": want * m,
+            "this is the part of the bubble; its seconds are asked for": (pp - 1) / m,
+            "this is one micro-batch; p - 1 of them fit into the bubble": busy / m,
+            **_from_before("compute_seconds", _compute(model, machine, layout), (pp - 1) / m, want),
+            **_from_before("tensor_seconds", _tensor(model, machine, layout), (pp - 1) / m, want),
+        },
+    )
+
+
+_ROUNDS = {0: (0, 2), 1: (1, 1), 2: (1, 1), 3: (1, 2)}  # by stage: times round behind a forward, and a backward pass
+
+
+def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
+    layers, m, pp, tp = _sizes(model, layout)
+    forward, backward = costs.passes(model, machine, layout)
+    held = costs.held_parameters(model, layout)[0]
+
+    def other(
+        rounds: Mapping[int, tuple[int, int]] = _ROUNDS,
+        often: tuple[int, ...] = (2, 3),
+        held: float = held,
+        apart: int = tp,
+        hidden: tuple[float, float] = (forward.compute, backward.compute),
+        least: float = 1 / layers,
+        node: Machine = machine,
+    ) -> float:
+        """The rule with one thing changed. `often`: the stages that do it in every micro-batch, not once a step."""
+        once = costs.around(node, apart, layout.dp, costs.WIRE * held)
+        there, back = (n * once for n in rounds[layout.stage])
+        there, back = (max(each - behind, each * least) for each, behind in zip((there, back), hidden, strict=True))
+        gathers = m if layout.stage == 3 and 3 in often else 1
+        return gathers * there + (m if layout.stage in often else 1) * back
+
+    end = model.head / tp
+    return Slips(
+        costs.step(model, machine, layout).data,
+        {
+            "this hides nothing": other(hidden=(0, 0)),
+            "the last layer's part has nothing left to hide behind": other(least=0),
+            "it hides behind the passes of one micro-batch, not of all": other(
+                hidden=(m * forward.compute, m * backward.compute)
+            ),
+            "it hides behind what is computed, not behind other communication": other(
+                hidden=(forward.seconds, backward.seconds)
+            ),
+            "each hides behind its own pass, forward or backward, not behind both": other(
+                hidden=(forward.compute + backward.compute,) * 2
+            ),
+            "at stage 0 there is an all-reduce, which goes round twice": other(rounds={**_ROUNDS, 0: (0, 1)}),
+            "stages 1 and 2 do not all-reduce: a reduce-scatter, and later an all-gather": other(
+                rounds={**_ROUNDS, 1: (1, 2), 2: (1, 2)}
+            ),
+            "at stages 1 and 2 what the update has changed is gathered for the next forward pass": other(
+                rounds={**_ROUNDS, 1: (0, 1), 2: (0, 1)}
+            ),
+            "at stage 3 parameters are gathered in the backward pass, too": other(rounds={**_ROUNDS, 3: (1, 1)}),
+            "stage 3 gathers and scatters in every micro-batch": other(often=(2,)),
+            "stage 2 scatters the gradients of every micro-batch, because it keeps no whole ones": other(often=(3,)),
+            "stages 2 and 3 do it in every micro-batch": other(often=()),
+            "stages 0 and 1 do it once a step, with the last micro-batch": other(often=(0, 1, 2, 3)),
+            "stage 1 scatters once a step: it keeps whole gradients until then": other(often=(1, 2, 3)),
+            "a rank has only a tp-th of its layers": other(held=held * tp),
+            "a rank has only layers / pp of the layers": other(held=held * pp),
+            "the embedding and the head are left out here": other(held=held + end * (2 if pp == 1 else 1)),
+            "the numbers travel in 2 bytes": other(held=2 * held),
+            "these are elements, not bytes": other(held=held / 2),
+            "the ranks of a data-parallel group are not neighbours: they are tp apart": other(apart=1),
+        },
+    )
+
+
+OF_TIME: dict[str, Callable[[Model, Machine, costs.Layout], Slips]] = {
+    "compute": _compute,
+    "tensor": _tensor,
+    "bubble": _bubble,
+    "data": _data,
+}
+
+
+# Part d: the choice
+
+
+class Case(NamedTuple):
+    """What a layout is to be chosen for. `batch`: sequences a step, of all ranks."""
+
+    model: Said
+    machine: Said
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{_shape(self.model)} on {_where(self.machine)}, {self.batch} sequences"
+
+
+def refuse(model: Model, machine: Machine, layout: costs.Layout, batch: int) -> str | None:
+    """Why this layout cannot be, in words; None if it can."""
+    if layout.pp > 0 and model.layers % layout.pp:
+        return f"{model.layers} layers do not divide by pp {layout.pp}"
+    return planner.refuse(model, machine, layout, batch)
+
+
+def grid(case: Case) -> Sequence[planner.Plan]:
+    """Every layout that can be, and what it costs."""
+    costs.Layout()  # so that it is refused where the planner is
+    return _grid(_model(case.model), _machine(case.machine), case.batch)
+
+
+@cache
+def _grid(model: Model, machine: Machine, batch: int) -> Sequence[planner.Plan]:
+    return [
+        planner.Plan(layout, costs.memory(model, layout), costs.step(model, machine, layout))
+        for layout in planner.layouts(model, machine, batch)
+        if layout.cp == layout.interleave == 1
+        and layout.sequence_parallel == (layout.tp > 1)
+        and refuse(model, machine, layout, batch) is None
+    ]
+
+
+def best(case: Case) -> planner.Plan:
+    """The fastest layout that can be."""
+    return min(grid(case), key=lambda plan: plan.step.seconds)
+
+
+def credit(times: float) -> float:
+    """What a plan is worth whose step takes so many `times` the best one's seconds: 1 until `NEAR`, 0 from `FAR` on."""
+    return min(1.0, max(0.0, (FAR - times) / (FAR - NEAR)))
+
+
+class Choice(NamedTuple):
+    """What a learner's function chose for a case; `layout` is None if that is no layout.
+
+    `worth`: from 0 to 1. `why`: in words.
+    """
+
+    layout: Said | None
+    worth: float
+    why: str
+
+
+def score(function: Callable, cases: Iterable[Case], points: float) -> float:
+    """The part of `points` that the choices `function(model, machine, batch)` are worth, and print what each is worth.
+
+    Raises `NotYet` if they are worth nothing.
+    """
+    cases = list(cases)
+    choices = [_choice(function, case) for case in cases]
+    if all(choice.layout is None for choice in choices):
+        raise NotYet(choices[0].why)
+    given = round(points * sum(choice.worth for choice in choices) / len(cases), 2)
+    lines = [f"{given:g} of {points:g} points{_habit(cases, choices)}"]
+    lines += [f"{choice.worth:4.0%}  {case}: {choice.why}" for case, choice in zip(cases, choices, strict=True)]
+    if not given:
+        raise NotYet("\n".join(lines))
+    print("\n".join(fill(line, LINE, subsequent_indent=" " * 6, break_on_hyphens=False) for line in lines))
+    return given
+
+
+def _choice(function: Callable, case: Case) -> Choice:
+    try:
+        layout = _chosen(function, case)
+    except NotYet as error:
+        return Choice(None, 0.0, str(error))
+    return Choice(layout, *judged(case, layout))
+
+
+def judged(case: Case, said: Said) -> tuple[float, str]:
+    """(what this choice is worth, from 0 to 1, and why in words)."""
+    model, machine, layout = _model(case.model), _machine(case.machine), _layout(said)
+    words = described(said)
+    if reason := refuse(model, machine, layout, case.batch):
+        return 0.0, f"{words}: {reason}{_largest(model, layout) if reason.startswith('needs') else ''}"
+    own, least = costs.step(model, machine, layout), best(case)
+    times = own.seconds / least.step.seconds
+    seconds = f"{words}: {own.seconds:.3g} s against {least.step.seconds:.3g} s"
+    if times <= NEAR:
+        return 1.0, f"{seconds}, as good as the best"
+    return credit(times), f"{seconds}: {_most_of_it(own, layout, least, machine)}"
+
+
+def _largest(model: Model, layout: costs.Layout) -> str:
+    held = costs.memory(model, layout)
+    most = max(held._fields, key=lambda name: getattr(held, name))
+    return f" GB; most of it {'optimizer state' if most == 'optimizer' else most}, {getattr(held, most) / GB:.3g} GB"
+
+
+def _most_of_it(own: costs.Step, layout: costs.Layout, least: planner.Plan, machine: Machine) -> str:
+    """Which part of the time is the most too large, and what makes it so."""
+    m, near = layout.num_micro_batches, costs.near(machine, layout.tp, layout.dp)
+    once = f"dp {layout.dp}, {near} of them in a node"
+    often = f"stage {layout.stage} sends for each of {m} micro-batches"
+    why = {
+        "compute": f"the last of pp {layout.pp} ranks has all of the logits, and the others wait for it",
+        "tensor": f"tp {layout.tp}, where the best plan has {least.layout.tp}",
+        "data": often if layout.stage >= 2 and m > 1 else once,
+        "pipeline": f"pp {layout.pp}, {m} micro-batches",
+        "bubble": f"pp {layout.pp} with {m} micro-batch{'es' if m > 1 else ''}",
+    }
+    if layout.recompute == "full" != least.layout.recompute:
+        why["compute"] = "full recomputation does the forward pass twice, and there is memory enough without it"
+    excess = {name: getattr(own, name) - getattr(least.step, name) for name in why}
+    most = max(excess, key=lambda name: excess[name])
+    return f"{excess[most]:.3g} s more {PARTS[most]}: {why[most]}"
+
+
+PARTS = {
+    "compute": "to compute",
+    "tensor": "exposed tensor-parallel communication",
+    "data": "exposed data-parallel communication",
+    "pipeline": "for messages between stages",
+    "bubble": "bubble",
+}
+
+
+def _habit(cases: Sequence[Case], choices: Sequence[Choice]) -> str:
+    """What is the same in all layouts that were chosen, though it is not in the best ones."""
+    chosen, least = [choice.layout for choice in choices], [best(case).layout for case in cases]
+    if None in chosen or min(choice.worth for choice in choices) == 1:
+        return ""
+    same = [
+        f"{name} {chosen[0][name]}"
+        for name in ("tp", "pp", "stage", "micro_batch", "recompute")
+        if len({layout[name] for layout in chosen}) == 1 < len({getattr(layout, name) for layout in least})
+    ]
+    return f". All of your layouts have {', '.join(same)}; not all of the best ones do" if same else ""
+
+
+def _chosen(function: Callable, case: Case) -> dict[str, Any]:
+    """What a learner's function chooses, with plain numbers; `NotYet` if it is no layout."""
+
+    @wraps(function)
+    def choose(*args: Any) -> list[Any]:
+        with _without_the_planner(), _at_most(PATIENCE):
+            return [function(*args)]
+
+    call = f"{function.__name__}(model, machine, {case.batch})"
+    (given,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, call=call)
+    if given is None:
+        raise NotYet(f"{call} returns None: is its `return` missing, or does it find none that fits? There is one")
+    if not isinstance(given, Mapping):
+        raise NotYet(f"{call} returns {brief(given)}; a layout is a dict with {', '.join(FIELDS)}")
+    if missing := [name for name in FIELDS if name not in given]:
+        raise NotYet(f"{call} returns {brief(dict(given))}; its {missing[0]} is missing")
+    if unknown := [name for name in given if name not in FIELDS]:
+        raise NotYet(f"{call} returns a layout with {unknown[0]!r}; a layout has {', '.join(FIELDS)} only")
+    layout = {name: given[name] if name == "recompute" else _whole(given[name], name, call) for name in FIELDS}
+    for name, known in (("recompute", RECOMPUTE), ("stage", memory.STAGES)):
+        if layout[name] not in known:
+            told = f"its {name} is {brief(layout[name])}; it is one of {', '.join(map(str, known))}"
+            raise NotYet(f"{call} returns a layout that cannot be: {told}")
+    return layout
+
+
+def _whole(value: Any, name: str, call: str) -> int:
+    """A whole number of any type as an int."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # of what is no number, nan and inf
+        whole = int(value) if isinstance(value, Real) else operator.index(value)
+        if whole == value:
+            return whole
+    raise NotYet(f"{call} returns a layout that cannot be: its {name} is {brief(value)}; it is a whole number")
+
+
+@contextlib.contextmanager
+def _without_the_planner() -> Iterator[None]:
+    """In here none of the planner's layouts can be made: a reminder to learners, not a lock."""
+    made = costs.Layout.__post_init__
+
+    def refuse(layout: costs.Layout) -> None:
+        raise LibraryUsed("the library's planner is for comparing, afterwards; search with your own functions")
+
+    costs.Layout.__post_init__ = refuse
+    try:
+        yield
+    finally:
+        costs.Layout.__post_init__ = made
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """What computes for so many `seconds` in here is ended by a TimeoutError, if it is in the main thread.
+
+    Seconds of this process: waiting does not count, so that a busy machine is not the learner's fault.
+    """
+    if threading.current_thread() is not threading.main_thread():  # a signal reaches no other
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise TimeoutError(f"no choice after {seconds:g} s; to price every layout once takes a fraction of one")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+# Words
+
+
+def _shape(model: Said) -> str:
+    return f"{_model(model).name} ({model['layers']} layers, hidden {model['hidden']})"
+
+
+def _where(machine: Said) -> str:
+    return f"{machine['nodes']} x {machine['gpus_per_node']} GPUs of {machine['memory'] / GB:g} GB"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) < 1e15 else f"{number:.6g}"
+
+
+def _copy(machine: Said) -> dict[str, Any]:
+    """A copy that a learner may change."""
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in machine.items()}
+
+
+# Models, machines and layouts, at random
+
+
+def random_models(seed: int, how_many: int = 6) -> list[Said]:
+    """Models to check part a at."""
+    random = Random(seed)
+    return [_random_model(random) for _ in range(how_many)]
+
+
+def random_layouts(seed: int, how_many: int = 12) -> list[tuple[Said, Said]]:
+    """(model, layout) to check part b at."""
+    return [(model, layout) for model, _, layout in random_steps(seed, how_many)]
+
+
+def random_steps(seed: int, how_many: int = 12) -> list[tuple[Said, Said, Said]]:
+    """(model, machine, layout) to check parts b and c at: in every twelve all stages with every kind of recomputation.
+
+    Some pipelines have fewer micro-batches than ranks, and one step in three has little work to hide behind.
+    """
+    random, cases = Random(seed), []
+    for index in range(how_many):
+        pp = random.choice((2, 4, 8)) if index % 5 else 1
+        tp, dp = random.choice((2, 4, 8) if index % 3 else (1, 2, 4)), 2 ** random.randint(1, 5)
+        model, machine = _random_model(random), _random_machine(random, nodes=max(1, dp * tp * pp // 8))
+        if index % 3 == 1:
+            machine["between"]["beta"], machine["inside"]["beta"] = 1 / 1e9, 1 / 5e9
+        layout = {
+            "dp": machine["nodes"] * 8 // (tp * pp),
+            "tp": tp,
+            "pp": pp,
+            "stage": index % 4,
+            "micro_batch": random.choice((1, 2, 4)),
+            "num_micro_batches": random.choice((random.randint(1, pp), random.randint(2, 8) * pp)),
+            "recompute": RECOMPUTE[index // 4 % 3],
+        }
+        cases.append((model, machine, layout))
+    return cases
+
+
+def _random_model(
+    random: Random, hidden: Sequence[int] = (2048, 4096, 5120, 8192), sequence: int = 0
+) -> dict[str, Any]:
+    """As wide and deep as usual; kv_heads, ffn and the vocabulary vary."""
+    width = random.choice(hidden)
+    return {
+        "layers": random.choice({2048: (16, 24), 4096: (32, 40), 5120: (40, 48)}.get(width, (64, 80))),
+        "hidden": width,
+        "heads": width // 128,
+        "kv_heads": random.choice((4, 8)),
+        "ffn": 256 * round(width * random.uniform(2.6, 4) / 256),
+        "vocabulary": 2 ** random.randint(15, 18),
+        "sequence": sequence or random.choice((2048, 4096, 8192)),
+    }
+
+
+def _random_machine(
+    random: Random,
+    nodes: int,
+    memory_gb: int = 80,
+    inside: Sequence[float] = (200, 300, 450),
+    between: Sequence[float] = (25, 50),
+    gpus_per_node: int = 8,
+) -> dict[str, Any]:
+    """`inside`, `between`: rates that a link may have, in GB/s."""
+    return {
+        "nodes": nodes,
+        "gpus_per_node": gpus_per_node,
+        "memory": memory_gb * GB,
+        "peak": random.choice((312e12, 500e12, 989e12)),
+        "fraction": random.choice((0.45, 0.5, 0.55, 0.6)),
+        "inside": {"alpha": 3e-6, "beta": 1 / (random.choice(inside) * 1e9)},
+        "between": {"alpha": 14e-6, "beta": 1 / (random.choice(between) * 1e9)},
+    }
+
+
+def random_cases(seed: int, of_each: int = 1) -> list[Case]:
+    """Cases to choose for, `of_each` of the five kinds."""
+    random = Random(seed)
+    return [kind(random) for _ in range(of_each) for kind in KINDS.values()]
+
+
+def _case(random: Random, hidden: Sequence[int], nodes: int, each: float, sequence: int = 0, **machine: Any) -> Case:
+    """`each`: sequences a GPU."""
+    made = _random_machine(random, nodes, **machine)
+    gpus = nodes * made["gpus_per_node"]
+    return Case(_random_model(random, hidden, sequence), made, max(1, int(gpus * each)))
+
+
+PCIE, ETHERNET = (20, 25), (1, 1.5, 2, 3)  # GB/s
+
+KINDS: dict[str, Callable[[Random], Case]] = {
+    "slow links": lambda r: _case(
+        r, (4096, 5120), r.choice((2, 4)), r.choice((2, 4)), 4096, inside=PCIE, between=(3, 6)
+    ),
+    "a slow network": lambda r: _case(r, (5120, 8192), 8, r.choice((1, 2)), 4096, between=ETHERNET),
+    "little memory": lambda r: _case(
+        r, (4096, 5120), 8, r.choice((1, 2)), 4096, memory_gb=r.choice((24, 32)), between=ETHERNET, gpus_per_node=4
+    ),
+    "few sequences": lambda r: _case(r, (8192,), 8, r.choice((1 / 16, 1 / 8)), 8192, inside=PCIE, gpus_per_node=16),
+    "long sequences": lambda r: _case(
+        r, (4096, 5120), 4, r.choice((0.5, 1)), 32768, inside=(50, 100), between=ETHERNET
+    ),
+}

@@ -1,0 +1,401 @@
+"""`ranks.run` on a cluster, from a notebook cell: ipyparallel starts an engine for each rank.
+
+ipyparallel knows how to start processes by MPI, Slurm, PBS, LSF, SGE and SSH, and keeps a line to each. Every such
+**engine** runs one rank, in a process of its own that a fork server makes in 0.1 s, and tells it what torchrun would
+have told it: `RANK`, `WORLD_SIZE`, and the address of engine 0, where the ranks meet. So the function of a chapter runs
+there as it is; results, printed lines and errors come back as those of `ranks.run`.
+
+Engines take seconds to start, or as long as a queue is. So keep them for several runs:
+
+    with Engines(16, "slurm", submit=["--nodes=2", "--gpus-per-task=1"]) as engines:
+        engines.run(function, *args)
+
+An optional extra: `pip install -e ".[cluster]"`. On other machines than this one, engines need this package in the same
+place (a shared file system does it), and this machine must be reachable from theirs. Messages to engines are signed
+with a key, but not encrypted: use it inside a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from . import process
+from .local import RanksError, explain, find_culprit, show
+from .process import NOT_BEGUN, START_SECONDS, RankProcess, Report, Setup
+
+LAUNCHERS = ("local", "mpi", "slurm", "pbs", "lsf", "sge", "ssh")  # ipyparallel's names for them
+ANSWER_SECONDS = 5.0  # how long engines have to answer once a rank has failed: theirs are asked, and ended, by then
+POLL_SECONDS = 0.1  # how often a rank looks whether another has failed, and `_start` how many engines are there
+
+_store = None  # on engine 0: what the ranks of a run meet by; it closes when nothing holds it
+
+
+def run(
+    function: Callable,
+    world_size: int,
+    *args: Any,
+    launcher: str = "local",
+    timeout: float = 60.0,
+    backend: str | None = None,
+    start_timeout: float = 120.0,
+    submit: Sequence[str] = (),
+    **settings: Any,
+) -> list[Any]:
+    """Call `function(rank, world_size, *args)` on `world_size` new engines; return what each returned, by rank.
+
+    As `ranks.run`, but on the machines that `launcher` reaches. For what the arguments mean, and what is raised, see
+    `Engines` and `Engines.run`.
+    """
+    with Engines(world_size, launcher, start_timeout=start_timeout, submit=submit, **settings) as engines:
+        return engines.run(function, *args, timeout=timeout, backend=backend)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an engine is: its host, the GPUs that it may see as the driver names them, and how many it does see."""
+
+    host: str
+    visible: str | None
+    gpus: int
+
+
+class Engines:
+    """`world_size` engines, one a rank, started at the first `run` and kept until `close` (or the end of a `with`).
+
+    `launcher`: "local", "mpi", "slurm", "pbs", "lsf", "sge" or "ssh". `start_timeout`: seconds until all engines must
+    be there; a queue may need hours. `submit`: more arguments for the command that submits a job (`sbatch`, `qsub`,
+    ...). `settings`: of ipyparallel's launcher, such as queue="gpu", account="me", batch_template="...", or for SSH
+    engines={"host": 8}. Files of the engines lie in a new folder in the working directory, which nodes must share; for
+    "local" and "mpi", in the temporary one. Raises `ModuleNotFoundError` without ipyparallel, and `ValueError` for a
+    launcher, a setting or a program that is not there.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        launcher: str = "local",
+        *,
+        start_timeout: float = 120.0,
+        submit: Sequence[str] = (),
+        **settings: Any,
+    ):
+        if world_size < 1:
+            raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
+        self.world_size = world_size
+        self.launcher = launcher
+        self.start_timeout = start_timeout
+        self._class = _launcher_class(launcher, settings, submit)
+        self._settings = settings
+        self._client = self._cluster = self._folder = None
+        self._ids: list[int] = []  # of the engines, by rank
+        self._preloaded: list[str] = []  # what their fork servers have imported
+        self._inherited: dict[str, str] = {}  # the environment of this process when they were started
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def run(self, function: Callable, *args: Any, timeout: float = 60.0, backend: str | None = None) -> list[Any]:
+        """Call `function(rank, world_size, *args)` on every engine; return what each returned, by rank.
+
+        Ranks see the environment of their engine, and what this process has set since the engines were started.
+        `backend`: "gloo" or "nccl"; by default nccl only if every engine has a GPU of its own. Ranks of one host are
+        neighbours. What a rank prints is printed here, rank after rank. If one raises, dies, or has not returned
+        `timeout` seconds after it began, all ranks are ended, and a `RanksError` says which and why, as that of
+        `ranks.run` does. The engines stay for the next run, unless one was lost: then that starts new ones.
+        """
+        task = process.pack(function, args)
+        try:
+            self._start()
+            self._prepare()
+            endings = self._endings(task, timeout, backend)
+        except BaseException:
+            self.close()  # also if interrupted: some rank may be in the middle of it
+            raise
+        if any(ending is _NO_ANSWER or ending.report.kind == "lost" for ending in endings):
+            self.close()
+        reports = [ending.report for ending in endings]
+        came = sorted(range(len(endings)), key=lambda rank: endings[rank].order)
+        culprit = find_culprit({rank: reports[rank] for rank in came})
+        died = culprit is not None and reports[culprit].kind == "died"
+        show([ending.printed for ending in endings], culprit if died else None)
+        if culprit is not None:
+            raise explain(f"rank {culprit} {reports[culprit].blame}", reports, culprit)
+        if late := [report for report in reports if report.kind != "returned"]:
+            begun = all(report.words != NOT_BEGUN for report in late)
+            limit = f"finish within {timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
+            raise explain(f"{len(late)} of {len(reports)} ranks did not {limit}", reports, None)
+        return [cloudpickle.loads(report.value) for report in reports]
+
+    def close(self) -> None:
+        """End all engines, and wait until they are gone."""
+        if self._client is not None:
+            self._client.close()
+        if self._cluster is not None:
+            try:
+                with contextlib.suppress(subprocess.CalledProcessError):  # the batch system has ended the job already
+                    self._cluster.stop_engines_sync()
+            finally:
+                self._cluster.stop_controller_sync()
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._client = self._cluster = self._folder = None
+        self._preloaded = []
+
+    def _start(self) -> None:
+        """Start the engines, unless they are there, and learn where each one is."""
+        if self._client is not None and set(self._ids) <= set(self._client.ids):
+            return
+        self.close()  # a job may have come to its time limit since the last run
+        import ipyparallel
+        from traitlets.config import Config
+
+        on_this_host = self.launcher in ("local", "mpi")
+        place = None if on_this_host else os.getcwd()
+        self._folder = tempfile.TemporaryDirectory(prefix="engines-", dir=place, ignore_cleanup_errors=True)
+        self._inherited = dict(os.environ)
+        settings = dict(self._settings)
+        if hasattr(self._class, "batch_file_name"):
+            settings["batch_file_name"] = str(Path(self._folder.name) / "job.sh")
+        log = logging.getLogger(__name__)
+        log.setLevel(logging.ERROR)  # that an engine ended is said by the error of the run
+        self._cluster = ipyparallel.Cluster(
+            engines=self.launcher,
+            n=self.world_size,
+            profile_dir=self._folder.name,
+            load_profile=False,
+            cluster_file="",
+            delay=0.0,
+            controller_ip="" if on_this_host else "*",
+            controller_location="" if on_this_host else socket.gethostname(),
+            config=Config({self._class.__name__: settings}),
+            log=log,
+        )
+        try:
+            self._cluster.start_cluster_sync()
+        except subprocess.CalledProcessError as refused:  # by `sbatch` or the like
+            self._client = self._cluster.connect_client_sync()  # a controller that has begun ends cleanly
+            raise RanksError(f"the engines' job was refused: {refused}\n\n{refused.output or ''}".strip(), {}) from None
+        self._client = self._cluster.connect_client_sync()
+        self._wait_for_engines()
+        self._enlist()
+
+    def _wait_for_engines(self) -> None:
+        engine_set, deadline = self._cluster.engine_set, time.monotonic() + self.start_timeout
+        while (there := len(self._client.ids)) < self.world_size:
+            late = time.monotonic() > deadline
+            if late or engine_set.state == "after":  # all have ended
+                why = f"within {self.start_timeout:g} s (a job may still be in the queue: raise start_timeout)"
+                headline = f"{self.world_size - there} of {self.world_size} engines did not start"
+                words = engine_set.get_output() or "They have written nothing."
+                raise RanksError(f"{headline}{f' {why}' if late else ''}\n\n{words}", {})
+            time.sleep(POLL_SECONDS)
+
+    def _enlist(self) -> None:
+        """Give every engine its rank and its GPU: by where it is."""
+        ids = sorted(self._client.ids)
+        places = dict(zip(ids, self._ask(ids, _place), strict=True))
+        hosts = list(dict.fromkeys(place.host for place in places.values()))
+        self._ids = sorted(ids, key=lambda engine: hosts.index(places[engine].host))  # ranks of a host are neighbours
+        self._places = [places[engine] for engine in self._ids]
+        # Engines that see the same GPUs take them in turn; one that sees its own takes its first.
+        self._local_ranks = [self._places[:rank].count(place) for rank, place in enumerate(self._places)]
+        self._address = "127.0.0.1" if len(hosts) == 1 else self._places[0].host
+
+    def _prepare(self) -> None:
+        """Have the engines' fork servers import what `ranks.preload` asks for here, before any clock starts."""
+        if self._preloaded != process.preloaded:
+            self._ask(self._ids, _start_fork_server, process.preloaded)
+            self._preloaded = list(process.preloaded)
+
+    def _ask(self, engines: list[int], function: Callable, *args: Any) -> list[Any]:
+        """What `function(*args)` returns on these engines."""
+        from ipyparallel.error import IPythonError
+
+        try:
+            return self._client[engines].apply_async(function, *args).get(self.start_timeout)
+        except (IPythonError, TimeoutError) as error:
+            raise RanksError(f"engines are lost, or do not answer: {error}\n\n{self._log()}".rstrip(), {}) from error
+
+    def _environment(self, rank: int, port: int) -> dict[str, str]:
+        """What has changed here since the engines were started, and what torchrun would tell a rank."""
+        changed = {name: value for name, value in os.environ.items() if self._inherited.get(name) != value}
+        return changed | {
+            "MASTER_ADDR": self._address,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank opens a store: there is one, as with torchrun
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self._local_ranks[rank]),
+            "LOCAL_WORLD_SIZE": str(self._places.count(self._places[rank])),
+        }
+
+    def _endings(self, task: bytes, timeout: float, backend: str | None) -> list[_Ending]:
+        """How every rank ended. Once one has failed, the others' engines have `ANSWER_SECONDS` to say so."""
+        if backend is None:
+            own_gpu = all(rank < place.gpus for rank, place in zip(self._local_ranks, self._places, strict=True))
+            backend = "nccl" if own_gpu else "gloo"
+        [port] = self._ask(self._ids[:1], _open_store)
+        answers = [
+            self._client[engine].apply_async(_be_a_rank, task, self._environment(rank, port), backend, timeout)
+            for rank, engine in enumerate(self._ids)
+        ]
+        deadline = time.monotonic() + START_SECONDS + timeout + ANSWER_SECONDS
+        endings: dict[int, _Ending] = {}
+        while len(endings) < len(answers) and time.monotonic() < deadline:
+            for rank, answer in enumerate(answers):
+                if rank not in endings and answer.ready():
+                    endings[rank] = self._ending_of(answer)
+                    if endings[rank].report.kind != "returned":
+                        deadline = min(deadline, time.monotonic() + ANSWER_SECONDS)
+            time.sleep(0.01)
+        return [endings.get(rank, _NO_ANSWER) for rank in range(len(answers))]
+
+    def _ending_of(self, answer) -> _Ending:
+        """What an engine answered, or why it could not."""
+        from ipyparallel.error import EngineError, RemoteError
+
+        try:
+            return answer.get()
+        except EngineError:
+            return _Ending(Report("lost", words=self._log()))
+        except RemoteError as error:  # not the function's own, which its rank reports
+            if error.ename == "EngineError":
+                return _Ending(Report("lost", words=self._log()))
+            return _Ending(Report("failed", words="\n".join(error.render_traceback())), order=1)
+
+    def _log(self) -> str:
+        """What the engines wrote themselves, such as the last words of a library, without ipyparallel's own lines."""
+        lines = self._cluster.engine_set.get_output().splitlines()
+        return "\n".join(line for line in lines if "[IPEngine" not in line and "[KernelNanny" not in line)
+
+
+def _launcher_class(launcher: str, settings: dict[str, Any], submit: Sequence[str]) -> type:
+    """ipyparallel's class for it, once its settings are known to it and its program is there. Completes `settings`."""
+    try:
+        from ipyparallel.cluster.launcher import find_launcher_class
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'a cluster needs ipyparallel, an optional extra of the course: pip install -e ".[cluster]"'
+        ) from None
+    if launcher not in LAUNCHERS:
+        raise ValueError(f"launcher is one of {', '.join(LAUNCHERS)}, not {launcher!r}")
+    chosen = find_launcher_class(launcher, "engine")
+    known = set(chosen.class_trait_names(config=True))
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(f"{launcher} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    command = {"mpi": "mpi_cmd", "ssh": "ssh_cmd"}.get(launcher, "submit_command")
+    if command in known:
+        program = settings.get(command) or chosen.class_traits()[command].default()
+        program = [program] if isinstance(program, str) else program
+        if shutil.which(program[0]) is None:
+            raise ValueError(f"launcher {launcher!r} starts engines by {program[0]}, which this machine does not have")
+        if submit:
+            settings[command] = [*program, *submit]
+    elif submit:
+        raise ValueError(f"launcher {launcher!r} submits no job, so `submit` has no meaning for it")
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What an engine tells of its rank: how it ended, when (1 for the first that failed or died), what it printed."""
+
+    report: Report
+    order: float = math.inf
+    printed: tuple[str, str] = ("", "")
+
+
+_NO_ANSWER = _Ending(Report("waits", words="is not heard of: its engine does not answer"))
+
+
+# What follows runs on the engines.
+
+
+def _place() -> _Place:
+    """Where this engine is."""
+    import torch
+
+    return _Place(socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count())
+
+
+def _open_store() -> int:
+    """On engine 0: open the store by which the ranks of one run meet, at a port that is free; return the port."""
+    global _store
+    from torch.distributed import TCPStore
+
+    _store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    return _store.port
+
+
+def _start_fork_server(modules: list[str]) -> None:
+    """Have the fork server of this engine import `modules`, and wait until it has."""
+    process.preload(*modules)
+    process.start_fork_server()
+
+
+def _be_a_rank(task: bytes, environment: dict[str, str], backend: str, timeout: float) -> _Ending:
+    """Run this engine's rank for the length of one function.
+
+    The rank is a new process, as in `ranks.run`: the engine can end it, whatever it waits for, and go on.
+    """
+    from torch.distributed import TCPStore
+
+    rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    address, patience = (environment["MASTER_ADDR"], int(environment["MASTER_PORT"])), START_SECONDS + timeout
+    store = TCPStore(*address, is_master=False, timeout=timedelta(seconds=START_SECONDS / 2))
+    with tempfile.TemporaryDirectory(prefix="rank-") as folder:
+        setup = Setup(world_size, backend, "env://", patience, folder, os.environ | environment)
+        one = RankProcess(rank, setup, task)
+        try:
+            one.start()
+            ending = _watch(one, store, world_size, timeout)
+            _wait_for_the_others(store, world_size)
+        finally:
+            process.end([one])
+        return replace(ending, printed=one.printed())
+
+
+def _watch(one: RankProcess, store, world_size: int, timeout: float) -> _Ending:
+    """How a rank ends: by then all have returned, one has failed (the store says so), or the time is up."""
+    returned, deadline = None, time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and not store.check(["failures"]):
+        if returned:
+            if store.add("returned", 0) == world_size:
+                break  # not before: others may still read what this rank sent
+            time.sleep(POLL_SECONDS)
+        elif one.pipe.poll(POLL_SECONDS):
+            report = one.read()
+            if report.kind == "begun":
+                deadline = time.monotonic() + timeout
+            elif report.kind == "returned":
+                returned = report
+                store.add("returned", 1)
+            else:
+                return _Ending(report, order=store.add("failures", 1))
+    return _Ending(returned or process.whereabouts([one])[0])
+
+
+def _wait_for_the_others(store, world_size: int) -> None:
+    """Wait until every engine knows where its rank is: to end one changes that, for those that wait for it."""
+    store.add("known", 1)
+    deadline = time.monotonic() + 2 * process.ANSWER_SECONDS
+    while store.add("known", 0) < world_size and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS / 10)

@@ -1,0 +1,354 @@
+"""The life of a rank: a process that joins the group, calls the function, and says where it is when it is asked.
+
+`ranks` starts such processes for a notebook cell, and `cluster` on the machines of a cluster. Each is forked from a
+**fork server**, a process that has imported torch once and does nothing but fork. The two sides talk by a pipe: the
+rank sends a `Report` when it has begun, when it has ended, and whenever its `RankProcess` asks where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import multiprocessing
+import os
+import re
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import connection, forkserver
+from typing import Any
+
+import cloudpickle
+
+START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
+ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
+
+preloaded = ["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.ranks.shared"]
+
+_swapping_main = threading.Lock()
+_TRANSPORTS = {"collectives.execute", "collectives.ranks.shared"}  # whose `_wait` knows `peer`, and for what in `words`
+_MESSAGES = dict(send="waits to send to", recv="waits to receive from")
+_MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these wait too, for a rank that is not there
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every rank of a run is told. `init_method`: how ranks meet. `folder`: for what they print."""
+
+    world_size: int
+    backend: str
+    init_method: str
+    timeout: float
+    folder: str
+    environment: dict[str, str]
+    enter: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of a rank: it has "begun", "returned", "failed" or "died", it "waits", or its engine was "lost".
+
+    `value`: what it returned, pickled. `words`: the traceback of one that failed, the last words of one that died, or
+    where one is that waits. `peer`: the rank that it waits for, or waited for in vain.
+    """
+
+    kind: str
+    value: bytes = b""
+    words: str = ""
+    peer: int | None = None
+    exit_code: int | None = None
+
+    @property
+    def blame(self) -> str:
+        """What the rank did to the run, as the end of a sentence that begins with the rank's name."""
+        died = f"died with exit code {self.exit_code}"
+        return {"died": died, "lost": "is lost: its engine died"}.get(self.kind, "failed")
+
+    @property
+    def state(self) -> str:
+        """Where the rank is, in one line, when another is to blame."""
+        last = self.words.strip().rpartition("\n")[2]
+        known = {"returned": "has returned", "died": "is gone", "lost": "is gone", "failed": f"failed too: {last}"}
+        return known.get(self.kind, self.words)
+
+
+NOT_BEGUN = "has not begun"
+SILENT = Report("waits", words="does not answer: it is busy")
+
+
+class RankProcess:
+    """One rank, for the process that starts it and reads its reports. To finish with it, see `end`."""
+
+    def __init__(self, rank: int, setup: Setup, task: bytes):
+        context = _fork_server()
+        self.rank = rank
+        self.folder = setup.folder
+        self.pipe, self._theirs = context.Pipe()
+        self.process = context.Process(target=_rank_main, args=(rank, setup, task, self._theirs), daemon=True)
+
+    def start(self) -> None:
+        with _no_main_module():
+            self.process.start()
+        self._theirs.close()
+
+    def read(self) -> Report:
+        """The next report, which is waited for; that the rank died, if it did."""
+        try:
+            return cloudpickle.loads(self.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self.process.join(ANSWER_SECONDS)
+            last_words = _explain_death(_written(self.folder, self.rank, "stderr"))
+            return Report("died", words=last_words, exit_code=self.process.exitcode)
+
+    def printed(self) -> tuple[str, str]:
+        """What the rank wrote to stdout and to stderr, until now."""
+        return _written(self.folder, self.rank, "stdout"), _written(self.folder, self.rank, "stderr")
+
+
+def whereabouts(ranks: Sequence[RankProcess]) -> list[Report]:
+    """Ask ranks where they are, all at once, and report for each how it has ended by then, or whom it waits for."""
+    for one in ranks:
+        with contextlib.suppress(OSError):
+            one.pipe.send_bytes(b"where")
+    deadline = time.monotonic() + ANSWER_SECONDS
+    return [_answer_of(one, deadline) for one in ranks]
+
+
+def _answer_of(one: RankProcess, deadline: float) -> Report:
+    while one.pipe.poll(max(deadline - time.monotonic(), 0)):
+        report = one.read()
+        if report.kind != "begun":
+            return report
+    return SILENT
+
+
+def end(ranks: Sequence[RankProcess]) -> None:
+    """End ranks, whatever they are doing, and wait until they are gone."""
+    for one in ranks:
+        one.pipe.close()  # a rank ends itself when its pipe closes
+    started = [one.process for one in ranks if one.process.pid is not None]
+    deadline = time.monotonic() + ANSWER_SECONDS
+    for process in started:
+        process.join(max(deadline - time.monotonic(), 0))
+    for process in started:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def preload(*modules: str) -> None:
+    """Have the fork server import `modules` too, once, so that no rank of any later run has to.
+
+    For what takes seconds to import: `torch._dynamo`, which every optimizer of torch's asks for at its first step, or
+    `torch.distributed.fsdp`. Call it before the first run; a server that has begun already is ended for a new one.
+    """
+    if new := [module for module in modules if module not in preloaded]:
+        preloaded.extend(new)
+        forkserver._forkserver._stop()  # of multiprocessing; does nothing if there is none yet
+
+
+def start_fork_server() -> None:
+    """Start it before the first rank is wanted, and wait until it has imported all that it should."""
+    process = _fork_server().Process(target=int, daemon=True)
+    with _no_main_module():
+        process.start()
+    process.join()
+
+
+def _fork_server() -> multiprocessing.context.BaseContext:
+    """The context whose processes are forked from a server that has torch imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(preloaded)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
+    return context
+
+
+@contextlib.contextmanager
+def _no_main_module():
+    """Keep multiprocessing from importing the caller's main module again in every rank.
+
+    The function travels by cloudpickle, so a rank has no need of it; for a notebook's kernel or for pytest that
+    import would cost more than all the rest.
+    """
+    with _swapping_main:  # two runs may start at once, from two threads
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def pack(function: Callable, args: tuple) -> bytes:
+    """The call `function(rank, world_size, *args)`, with what ranks may lack: its source, and where to find modules."""
+    names = {value.__code__.co_filename for value in (function, *args) if isinstance(value, types.FunctionType)}
+    sources = {name: linecache.getlines(name) for name in names}  # of files, or of notebook cells
+    paths = [os.path.abspath(path) for path in sys.path]
+    return cloudpickle.dumps((paths, sources, cloudpickle.dumps((function, args))))
+
+
+def _unpack(task: bytes) -> tuple[Callable, tuple]:
+    paths, sources, call = cloudpickle.loads(task)
+    sys.path.extend(path for path in paths if path not in sys.path)
+    for name, lines in sources.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    return cloudpickle.loads(call)
+
+
+def _write_to_files(folder: str, rank: int) -> None:
+    """Lead this process's stdout and stderr to files, line by line: what it printed is there even if it dies."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(_path(folder, rank, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, descriptor)  # C++ writes there when it aborts
+        os.close(file)
+        setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False))
+
+
+def _path(folder: str, rank: int, name: str) -> str:
+    return os.path.join(folder, f"rank-{rank}.{name}")
+
+
+def _written(folder: str, rank: int, name: str) -> str:
+    """What a rank wrote to its "stdout" or "stderr"; "" if it never came to write anything."""
+    path = _path(folder, rank, name)
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().strip("\n")
+    return ""
+
+
+def _explain_death(last_words: str) -> str:
+    """The last words of a rank that the operating system ended, and what the commonest of them means."""
+    mismatch = re.search(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)", last_words)
+    if mismatch:
+        sent, room = mismatch.groups()
+        return (
+            f"It received {sent} bytes into a tensor of {room}: sender and receiver disagree about the length or "
+            "the dtype of a message, or a message came from another step than the receiver thinks."
+        )
+    return last_words
+
+
+def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection) -> None:
+    """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
+    if not os.path.isdir(setup.folder):
+        os._exit(0)  # the run was interrupted while this rank was being started
+    _write_to_files(setup.folder, rank)
+    os.environ.clear()  # what the fork server saw when it started is out of date
+    os.environ.update(setup.environment)
+    lock = threading.Lock()
+
+    def send(kind: str, **known: Any) -> None:
+        with lock, contextlib.suppress(ConnectionError):  # the run has ended meanwhile: nobody reads any more
+            pipe.send_bytes(cloudpickle.dumps(Report(kind, **known)))
+
+    try:
+        if setup.enter:
+            setup.enter(rank)  # before the thread starts: Linux lets only a single thread into a user namespace
+        asked = (pipe, send, threading.get_ident(), setup.world_size)
+        threading.Thread(target=_answer, args=asked, daemon=True).start()
+        function, args = _unpack(task)
+        join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
+        send("begun")
+        send("returned", value=cloudpickle.dumps(function(rank, setup.world_size, *args)))
+    except BaseException as error:
+        peers = getattr(error, "peers", [])  # an ExecutionError knows whom it waited for
+        send("failed", words=_traceback(error), peer=next(iter(peers), None))
+    threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
+
+
+def _answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
+    """Tell the parent where this rank is whenever it asks; end the process when the parent is done with it."""
+    with contextlib.suppress(EOFError, OSError):
+        while pipe.recv_bytes():
+            words, peer = _whereabouts(sys._current_frames()[main_thread], world_size)
+            send("waits", words=words, peer=peer)
+    os._exit(0)  # no teardown: the process group's would wait for peers that may be gone
+
+
+def join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:
+    """Make this process rank `rank` of a group over `backend`, with one thread, and with its own GPU for "nccl"."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)  # ranks share the cores; more threads each only get in each other's way
+    device = None
+    if backend == "nccl":
+        if not torch.cuda.is_available():
+            raise RuntimeError(
+                "NCCL needs a GPU for each rank, and torch finds none here: leave `backend` out, for gloo"
+            )
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+    elif init_method.startswith("file:") or os.environ.get("MASTER_ADDR") == "127.0.0.1":  # all are on this machine
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+        if loopback:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    dist.init_process_group(
+        backend,
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout),
+        device_id=device,
+    )
+
+
+def _whereabouts(frame: types.FrameType, world_size: int) -> tuple[str, int | None]:
+    """What a rank is waiting for, in words, and the peer if there is one, read off its stack."""
+    what, peer = None, None
+    while frame is not None:
+        name, local = frame.f_code.co_name, frame.f_locals
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            if name in _MESSAGES:  # `recv` calls `irecv`, and knows better than that which rank it wants
+                peer = local.get("dst", local.get("src"))
+                what = f"{_MESSAGES[name]} {_named(peer, world_size)}"
+            elif what is None and not name.startswith("_") and name != "wrapper":
+                what = f"waits in {name}"
+        if what is None and name == "_wait" and frame.f_globals.get("__name__") in _TRANSPORTS:
+            what, peer = f"waits for {local.get('words')}", local.get("peer")
+        if _is_users(frame):
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            if what is None and "wait(" in line:  # for a `Work`, whose methods are C++ and not on the stack
+                senders = _senders(frame)
+                peer = senders[0] if len(senders) == 1 else None
+                what = "waits for a message" + (f" from rank {' or '.join(map(str, senders))}" if senders else "")
+            return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
+        frame = frame.f_back
+    return NOT_BEGUN, None
+
+
+def _named(peer: int | None, world_size: int) -> str:
+    if peer is None:
+        return "any rank"
+    return f"rank {peer}" if 0 <= peer < world_size else f"rank {peer}, but the ranks are 0 to {world_size - 1},"
+
+
+def _senders(frame: types.FrameType) -> list[int]:
+    """Ranks that the `P2POp`s among the variables of `frame`, or else of its caller, receive from."""
+    while frame is not None and _is_users(frame):
+        values = [one for value in frame.f_locals.values() for one in (value if isinstance(value, list) else [value])]
+        operations = [value for value in values if type(value).__name__ == "P2POp"]
+        if operations:
+            return sorted({operation.peer for operation in operations if operation.op.__name__ == "irecv"})
+        frame = frame.f_back
+    return []
+
+
+def _is_users(frame: types.FrameType) -> bool:
+    """Whether a frame is the learner's own code, rather than a library's."""
+    module = frame.f_globals.get("__name__", "")
+    libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib", "importlib")
+    return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's own
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of a rank, from the learner's function on."""
+    told = traceback.TracebackException.from_exception(error)  # with its causes
+    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if frame.name != "_rank_main"])
+    return "".join(told.format())

@@ -1,0 +1,161 @@
+"""Grades out: the files that Canvas and Moodle take in, through nbgrader's own command and through ours."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gradebooks import gradebook_of
+
+from autograder.results import export
+
+ROOT = Path(__file__).resolve().parents[2]
+
+QUESTIONS = {"02_tree": {"a1": 10, "b1": 10}, "04_all_reduce": {"a1": 16, "words": 4}}
+POINTS = {
+    ("ada", "02_tree"): {"a1": 10, "b1": 7.333},
+    ("ada", "04_all_reduce"): {"a1": 16, "words": 3},
+    ("bob", "02_tree"): {"a1": 10, "b1": 0},
+    ("bob", "04_all_reduce"): {"a1": 16, "words": None},
+    ("eve", "02_tree"): {"a1": 0, "b1": 0},
+}
+STUDENTS = {
+    "ada": {"first_name": "Ada", "last_name": "Lovelace", "lms_user_id": "71", "email": "ada@uni.edu"},
+    "bob": {"first_name": "Bob", "last_name": "Ross", "lms_user_id": "72", "email": "bob@uni.edu"},
+    "eve": {"first_name": "x", "last_name": '=HYPERLINK("http://evil")', "email": "@eve"},
+    "tom": {"first_name": "Tom", "last_name": "Thumb", "lms_user_id": "74"},
+}
+LATE = {("bob", "02_tree"): 4, ("eve", "02_tree"): 2}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "gradebook.db"
+    return gradebook_of(f"sqlite:///{path}", QUESTIONS, POINTS, LATE, STUDENTS)
+
+
+def exported(url, tmp_path, capsys, *arguments, code=0):
+    """The rows of the file that the command wrote, and what it said."""
+    to = tmp_path / "out.csv"
+    assert export.main([*arguments, "--db", url, "--to", str(to)]) == code
+    said = capsys.readouterr()
+    rows = list(csv.reader(to.open(encoding="utf-8"))) if code == 0 else []
+    return rows, said.out + said.err
+
+
+def test_canvas_gets_its_own_columns_late_penalties_taken_off_and_what_waits_for_a_person_left_out(
+    url, tmp_path, capsys
+):
+    rows, said = exported(url, tmp_path, capsys, "canvas")
+    assert rows == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "02_tree", "04_all_reduce"],
+        ["    Points Possible", "", "", "", "", "20", "20"],
+        ["Lovelace, Ada", "71", "", "ada", "", "17.33", "19"],
+        ["Ross, Bob", "72", "", "bob", "", "6", ""],
+        ['\'=HYPERLINK("http://evil"), x', "", "", "eve", "", "0", ""],
+    ]
+    assert "1 submissions are left out" in said and "bob/04_all_reduce" in said
+    rows, _ = exported(url, tmp_path, capsys, "canvas", "--unfinished", "--zeros")
+    assert [row[-2:] for row in rows[2:]] == [["17.33", "19"], ["6", "16"], ["0", "0"], ["0", "0"]]
+
+
+def test_canvas_s_own_export_comes_back_with_our_columns_filled_in_and_nothing_else_changed(url, tmp_path, capsys):
+    roster = tmp_path / "canvas.csv"
+    roster.write_text(
+        "\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,02_tree (9001),Essay (9002),Reduce (9003),Final Score\n"
+        ",,,,,,,Manual Posting,\n"
+        "    Points Possible,,,,,20,10,100,(read only)\n"
+        '"Lovelace, Ada",71,S1,alovelace,A,,8,5,90\n'
+        '"Ross, Bob",999,S2,bob,A,1,9,12,80\n'
+        '"Nobody, Known",5,S5,unknown,A,3,,4,70\n',
+        encoding="utf-8",
+    )
+    arguments = ["canvas", "--roster", str(roster), "--column", "04_all_reduce=Reduce"]
+    rows, said = exported(url, tmp_path, capsys, *arguments)
+    assert rows == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "02_tree (9001)", "Reduce (9003)"],
+        ["", "", "", "", "", "", "Manual Posting"],
+        ["    Points Possible", "", "", "", "", "20", "100"],
+        ["Lovelace, Ada", "71", "S1", "alovelace", "A", "17.33", "19"],
+        ["Ross, Bob", "999", "S2", "bob", "A", "6", "12"],  # open, so what Canvas had is kept
+        ["Nobody, Known", "5", "S5", "unknown", "A", "3", "4"],
+    ]
+    assert "Canvas gives 100 points, this 20" in said
+    assert "1 students are not in" in said and "eve" in said
+    _, said = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), code=2)
+    assert "has no column '04_all_reduce'" in said
+
+
+def test_moodle_gets_a_column_that_says_who_and_remarks_beside_each_grade(url, tmp_path, capsys):
+    rows, _ = exported(url, tmp_path, capsys, "moodle", "--exercise", "02_tree", "--feedback")
+    assert rows == [
+        ["username", "02_tree", "02_tree (feedback)"],
+        ["ada", "17.33", "a1 10/10, b1 7.33/10"],
+        ["bob", "6", "a1 10/10, b1 0/10, late: -4"],
+        ["eve", "0", "a1 0/10, b1 0/10, late: -2"],
+    ]
+    rows, _ = exported(url, tmp_path, capsys, "moodle", "--identifier", "email", "--student", "eve")
+    assert rows == [["email", "02_tree", "04_all_reduce"], ["'@eve", "0", ""]]
+    _, said = exported(url, tmp_path, capsys, "moodle", "--identifier", "email", "--zeros", code=2)
+    assert "no e-mail address of tom" in said
+
+
+def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_path, capsys):
+    header = (
+        "Identifier,Full name,Email address,Status,Grade,Maximum grade,Grade can be changed,"
+        "Last modified (submission),Last modified (grade),Feedback comments\n"
+    )
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(
+        header + 'Participant 501,Somebody,ADA@uni.edu,Submitted,,20.00,Yes,"Monday, 2 March 2026, 9:00 AM",-,\n'
+        "Participant 502,Bob Ross,,Submitted,3,20.00,No,-,-,kept\n"
+        "Participant 503,Unknown,,,,20.00,Yes,-,-,\n",
+        encoding="utf-8",
+    )
+    arguments = ["worksheet", "--roster", str(sheet), "--exercise", "02_tree", "--feedback"]
+    rows, said = exported(url, tmp_path, capsys, *arguments)
+    assert rows[0] == header.strip().split(",")
+    assert [(row[0], row[4], row[-1]) for row in rows[1:]] == [
+        ("Participant 501", "17.33", "a1 10/10, b1 7.33/10"),
+        ("Participant 502", "3", "kept"),
+        ("Participant 503", "", ""),
+    ]
+    assert rows[1][7] == "Monday, 2 March 2026, 9:00 AM"
+    assert "the grade of bob cannot be changed" in said
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-x", "@x", " =x", "\tx", "\rx", "＝x"])
+def test_what_a_spreadsheet_would_run_is_made_text_and_numbers_stay_numbers(name):
+    assert export.harmless(name) == f"'{name}"
+    assert [export.harmless(cell) for cell in ("-1.5", "12", "Ada", "a=b", "")] == ["-1.5", "12", "Ada", "a=b", ""]
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--exercise", "99_x"], "no exercise 99_x; it has 02_tree, 04_all_reduce"),
+        (["--student", "zoe"], "no student zoe"),
+        (["--roster", "nowhere.csv"], "nowhere.csv cannot be read"),
+    ],
+)
+def test_a_wrong_command_is_answered_in_a_line(url, tmp_path, capsys, arguments, reason):
+    _, said = exported(url, tmp_path, capsys, "canvas", *arguments, code=2)
+    assert reason in said
+
+
+def test_a_gradebook_that_is_not_there_is_not_made(tmp_path, capsys):
+    _, said = exported(f"sqlite:///{tmp_path / 'none.db'}", tmp_path, capsys, "canvas", code=2)
+    assert "there is no gradebook" in said and not (tmp_path / "none.db").exists()
+
+
+def test_nbgraders_own_command_exports_through_it_too(url, tmp_path):
+    to = tmp_path / "grades.csv"
+    command = [sys.executable, "-m", "nbgrader", "export", "--exporter=autograder.results.export.MoodleExporter"]
+    command += [f"--to={to}", f"--CourseDirectory.db_url={url}", "--assignment=['04_all_reduce']"]
+    command += ["--Exporter.unfinished=True"]
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert to.read_text() == "username,04_all_reduce\nada,19\nbob,16\n"

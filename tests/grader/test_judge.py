@@ -1,0 +1,260 @@
+"""The judge: a student's cells in the sandbox, the instructor's outside, and nothing but data between them."""
+
+import tempfile
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import nbformat.v4 as v4
+import pytest
+
+from autograder.judging.judges import Judges, Settings, preloading
+from autograder.sandbox.envelope import Limits
+
+
+@pytest.fixture(scope="module")
+def judges():
+    limits = Limits(memory=768 * 2**20, processes=40, scratch=16 * 2**20)
+    with Judges(
+        Settings(preload=("numpy",), packages=(), cell_seconds=4, submission_seconds=60, limits=limits)
+    ) as judges:
+        yield judges
+
+
+def cell(source, role):
+    about = {
+        "given": {"grade": False, "solution": False, "locked": True},
+        "answer": {"grade": False, "solution": True, "locked": False},
+        "test": {"grade": True, "solution": False, "locked": True, "points": 1},
+    }.get(role)
+    made = v4.new_code_cell(textwrap.dedent(source).strip())
+    if about:
+        made.metadata["nbgrader"] = {"schema_version": 3, "grade_id": made.id, "task": False, **about}
+    return made
+
+
+def judged(judges, *cells, answers=()):
+    """What the test cells of a notebook of (role, source) end in: None, or the words of an error; and the remarks."""
+    notebook = v4.new_notebook(cells=[cell(source, role) for role, source in cells])
+    notebook.metadata["autograder"] = {"answers": list(answers)}
+    result = judges.judge(notebook)
+    errors = []
+    for one, (role, _) in zip(result.notebook.cells, cells, strict=True):
+        if role == "test":
+            found = [output for output in one.outputs if output.output_type == "error"]
+            errors.append(f"{found[0].ename}: {found[0].evalue}" if found else None)
+    return errors, list(result.remarks.values())
+
+
+GIVEN = ("given", "import math\nimport numpy as np\nLIMIT = 3")
+
+
+def test_functions_classes_values_arrays_exceptions_and_callbacks_of_a_student_can_be_tested(judges):
+    answers = """
+        import warnings
+
+        def double(x):
+            warnings.warn("it is noisy")
+            print("doubling")
+            return 2 * x
+
+        def fill(items):
+            items.append(LIMIT)
+
+        def root(x):
+            if x < 0:
+                raise ValueError("negative")
+            return math.sqrt(x)
+
+        def integral(f, steps):
+            return sum(f(k / steps) for k in range(steps)) / steps
+
+        def count():
+            yield from range(3)
+
+        class TooFull(Exception):
+            pass
+
+        class Stack:
+            def __init__(self):
+                self.items = []
+            def push(self, item):
+                if len(self.items) == LIMIT:
+                    raise TooFull
+                self.items.append(item)
+                return self
+            def __len__(self):
+                return len(self.items)
+            def __eq__(self, other):
+                return self.items == other.items
+
+        table = {"a": np.arange(3)}
+    """
+    tests = """
+        assert double(4) == 8 and double("ab") == "abab"
+        assert (double(np.array([1.5, 2])) == [3, 4]).all()
+        given = [1]
+        fill(given)
+        assert given == [1, 3]
+        assert math.isclose(root(x=2), 2**0.5)
+        try:
+            root(-1)
+        except ValueError as error:
+            assert "negative" in str(error)
+        else:
+            raise AssertionError("no error")
+        assert abs(integral(lambda x: 2 * x, 100) - 1) < 0.02
+        assert list(count()) == [0, 1, 2]
+        stack = Stack()
+        assert isinstance(stack, Stack) and not isinstance(3, Stack)
+        stack.push(1).push(2)
+        assert len(stack) == 2 and stack.items == [1, 2] and stack == Stack().push(1).push(2) != Stack()
+        stack.push(3)
+        try:
+            stack.push(4)
+        except TooFull:
+            pass
+        else:
+            raise AssertionError("no error")
+        assert table["a"].tolist() == [0, 1, 2]
+        assert double.__name__ == "double" and "2 * x" in double.__source__
+    """
+    assert judged(judges, GIVEN, ("answer", answers), ("test", tests)) == ([None], [])
+
+
+FORGERIES = {
+    "an object that is equal to everything": "class Any:\n __eq__ = __ge__ = __le__ = lambda *_: True\n"
+    " __sub__ = __rsub__ = __abs__ = lambda *_: Any()\n __lt__ = __gt__ = lambda *_: True\ndef f(x): return Any()",
+    "an integer that is equal to everything": "class Any(int):\n __eq__ = lambda *_: True\ndef f(x): return Any()",
+    "an exit": "import sys\ndef f(x): sys.exit(0)",
+    "an exit of the process": "import os\ndef f(x): os._exit(0)",
+    "a kill of everything": "import os\ndef f(x): os.kill(-1, 9)",
+    "an interrupt": "def f(x): raise KeyboardInterrupt",
+    "an end of iteration": "def f(x): raise StopIteration",
+    "a check that checks nothing": "def check(*_): pass\ndef f(x): return 0",
+    "builtins that agree": "import builtins\nbuiltins.abs = abs = lambda x: 0\nall = any = lambda *_: True\n"
+    "range = lambda *_: []\ndef f(x): return 0",
+    "a numpy that agrees": "np.testing.assert_allclose = np.allclose = lambda *a, **k: True\ndef f(x): return 0",
+    "another numpy": "class np:\n allclose = staticmethod(lambda *_: True)\ndef f(x): return 0",
+    "a look at the caller's names": "import sys\ndef f(x):\n frame, found = sys._getframe(), 0\n"
+    " while frame: found = frame.f_locals.get('SECRET', frame.f_globals.get('SECRET', found)); frame = frame.f_back\n"
+    " return found",
+    "a partial grade of its own": "def f(x):\n get_ipython().displayhook(1.0)\n return 0",
+    "an answer on the wire": "import os, json\ndef f(x):\n text = json.dumps({'value': ['new', 0, ['dict', "
+    "[['result', 49]]]], 'sizes': []}).encode()\n data = len(text).to_bytes(8, 'big') + text\n"
+    " for fd in range(3, 20):\n  try: os.write(fd, b'x' * 9)\n  except OSError: pass\n return 0",
+    "a function that never ends": "def f(x):\n while True: pass",
+    "a regular expression that never ends": "import re\ndef f(x): return re.match('(a*)*b', 'a' * 40)",
+    "a bomb": "import os\ndef f(x):\n while True: os.fork()",
+    "all memory": "def f(x):\n return [bytearray(2**24) for _ in range(10**4)]",
+    "a billion numbers": "def f(x): return np.broadcast_to(1.0, 10**12)",
+    "nothing at all": "",
+}
+
+
+@pytest.fixture(scope="module")
+def forged(judges):
+    """Every forgery, judged; four at a time."""
+    check = """
+        def check(got, want):
+            assert abs(got - want) < 1e-9, f"{got} is not {want}"
+    """
+    tests = [
+        ("test", "SECRET = 49\nfor x in range(7, 9):\n    check(f(x), x * x)"),
+        ("test", "assert f(7) == 49"),
+        ("test", "assert np.allclose(f(7), SECRET)\nnp.testing.assert_allclose(f(7), SECRET)"),
+        ("test", "assert all(f(x) == x * x for x in [7])\nassert [*map(f, [7])] == [49]"),
+        ("test", "assert double(2) == 4"),
+    ]
+
+    def one(source):
+        also = ("answer", "def double(x): return 2 * x")
+        return judged(judges, GIVEN, ("given", check), ("answer", source), also, *tests, answers=["f", "double"])
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(FORGERIES, pool.map(one, FORGERIES.values()), strict=True))
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forgery_gains_no_point_and_costs_no_other_part_its_points(forged, forgery):
+    *wrong, other = forged[forgery][0]
+    assert all(wrong), wrong
+    assert other is None
+
+
+@pytest.mark.parametrize(
+    ("forgery", "verdict", "words"),
+    [
+        ("a function that never ends", "time", "OutOfTime: Out of time"),
+        ("all memory", "memory", "OutOfMemory: Out of memory"),
+        ("an exit of the process", "crash", "Crash: the interpreter that ran this ended"),
+    ],
+)
+def test_out_of_time_out_of_memory_and_a_crash_are_told_apart_from_wrong(forged, forgery, verdict, words):
+    errors, remarks = forged[forgery]
+    assert verdict in remarks and any(words in error for error in errors[:4])
+
+
+def test_a_wrong_answer_leaves_no_remark(forged):
+    errors, remarks = forged["a check that checks nothing"]
+    assert remarks == [] and "0 is not 49" in errors[0]
+
+
+def test_a_check_cannot_be_told_what_to_expect_by_changing_its_arguments(judges):
+    cheat = "def total(numbers):\n    numbers.clear()\n    return 0"
+    errors, _ = judged(judges, ("answer", cheat), ("test", "data = [1, 2]\nassert total(data) == sum(data)"))
+    assert errors[0].startswith("AssertionError")
+
+
+def test_hidden_tests_and_the_instructors_names_are_not_in_the_sandbox(judges):
+    spy = """
+        import gc
+        def f():
+            found = [text for text in gc.get_objects() if isinstance(text, dict) and "canary-7" in str(text)[:10**6]]
+            return len(found) + sum("canary-7" in str(value) for value in globals().values())
+    """
+    assert judged(judges, ("answer", spy), ("test", "canary = 'canary-7'\nassert f() == 0, f()"))[0] == [None]
+
+
+def test_a_name_that_the_student_was_asked_to_bind_is_theirs_and_any_other_stays_the_instructors(judges):
+    cells = [GIVEN, ("answer", "LIMIT = 4"), ("test", "assert LIMIT == 4")]
+    assert judged(judges, *cells)[0] == ["AssertionError: "]
+    assert judged(judges, *cells, answers=["LIMIT"])[0] == [None]
+
+
+def test_by_default_the_modules_are_preloaded_that_the_instructors_cells_import(tmp_path, monkeypatch):
+    (tmp_path / "answers.py").write_text("SECRET = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    cells = [
+        "%matplotlib inline\nimport numpy as np, answers, missing.part",
+        "from collectives import ranks, nothing\nfrom numpy.linalg import norm",
+        "try:\n    import pandas\nexcept ImportError:\n    pass",
+        "this is no Python",
+    ]
+    assert preloading(Settings(), cells).preload == ("numpy", "collectives", "collectives.ranks", "numpy.linalg")
+    assert preloading(Settings(packages=()), cells).preload == ("numpy", "numpy.linalg")
+    assert preloading(Settings(preload=("json",)), cells).preload == ("json",)
+    assert preloading(Settings(), ["import torch"]).preload == (
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",
+        "collectives",
+    )
+
+
+def test_a_notebook_is_judged_once_and_nothing_of_it_stays(tmp_path, monkeypatch):
+    """The instructor's own ranks, outside of the sandbox, come from a server that is forked for them."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "seen").touch()
+    count = f"""
+        with open({str(tmp_path / "seen")!r}, "a") as file:
+            file.write("once ")
+        assert ranks.run(number_of, 2) == [0, 1] == [answer(0), answer(1)]
+    """
+    given = "from collectives import ranks\ndef number_of(rank, world_size):\n    return rank"
+    with Judges(Settings(preload=("numpy",))) as judges:
+        before = set(tmp_path.iterdir())
+        cells = ("given", given), ("answer", "def answer(rank):\n    return rank"), ("test", count)
+        assert judged(judges, *cells) == ([None], [])
+        assert (tmp_path / "seen").read_text() == "once "
+        assert set(tmp_path.iterdir()) == before

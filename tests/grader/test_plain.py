@@ -1,0 +1,188 @@
+"""What crosses between the judge and the sandbox arrives as it was; what is no data, or a lie, does not cross."""
+
+import json
+from collections import Counter, namedtuple
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from autograder.wire.plain import BadMessage, Decoder, Encoder, NotPlain, trusted
+from collectives import Schedule, Transfer
+from collectives.ranks import PerRank
+
+RESOLVE = trusted(("collectives",), {})
+Point = namedtuple("Point", "x y")
+
+
+def across(value):
+    return Decoder(RESOLVE).read(Encoder(RESOLVE).message(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(2**80),
+        1.5,
+        float("-inf"),
+        "naïve \ud800 text",
+        b"\x00\xff",
+        [1, [2, (3, {4})]],
+        {"a": 1, (1, 2): [None]},
+        frozenset({1}),
+        range(3, 9, 2),
+        slice(1, None),
+        ...,
+        2 + 3j,
+        Fraction(1, 3),
+        Decimal("0.1"),
+        Transfer(0, 1, 2, "reduce"),
+        PerRank([1, 2]),
+    ],
+)
+def test_a_value_arrives_as_it_was_with_its_type(value):
+    assert across(value) == value
+    assert type(across(value)) is type(value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float32", "complex128", "bool", "U5", "datetime64[s]"])
+def test_an_array_arrives_with_its_dtype_shape_and_order(dtype):
+    for array in (
+        np.zeros((2, 3), dtype),
+        np.zeros((3, 0), dtype),
+        np.zeros((), dtype),
+        np.zeros((2, 3), dtype, order="F"),
+    ):
+        arrived = across(array)
+        assert arrived.dtype == array.dtype and arrived.shape == array.shape
+        np.testing.assert_array_equal(arrived, array)
+    assert type(across(np.float32(2.5))) is np.float32
+
+
+def test_tensors_arrive_with_their_views_of_one_memory_and_with_bfloat16():
+    whole = torch.arange(10, dtype=torch.bfloat16)
+    arrived, part = across([whole, whole[2:5]])
+    assert torch.equal(arrived, whole) and part.untyped_storage().nbytes() == 20
+    part += 1
+    assert arrived[2] == 3  # the part is a part of it on the other side, too
+    assert torch.equal(across(torch.eye(3).T[1:]), torch.eye(3).T[1:]) and across(torch.zeros(2, 0)).shape == (2, 0)
+
+
+def test_an_object_that_is_there_twice_arrives_once_even_within_itself():
+    item = [1]
+    first, second = across((item, item))
+    assert first is second
+    item.append(item)
+    arrived = across(item)
+    assert arrived[1] is arrived
+
+
+def test_what_is_derived_from_plain_data_arrives_as_that_and_a_namedtuple_with_its_fields():
+    class Equal(int):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    assert across(Equal(3)) != 4 and type(across(Equal(3))) is int
+    assert across(Counter("aab")) == {"a": 2, "b": 1}
+    arrived = across(Point(1, [2]))
+    assert arrived == (1, [2]) and arrived.y == [2]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (object(), "a object, which is not plain data"),
+        (np.array([object()]), "not plain data"),
+        (np.broadcast_to(np.float64(1), 10**10), "more than 64 MiB"),
+        (torch.ones(1).expand(10**10), "more than 64 MiB"),
+        (bytes(70 * 2**20), "more than 64 MiB"),
+        (Schedule.of(2, 1, [[Transfer(0, 1, 0)]]).__class__, "not plain data"),
+    ],
+)
+def test_what_is_not_data_or_too_much_is_told_of_before_it_is_sent(value, words):
+    with pytest.raises(NotPlain, match=words):
+        Encoder(RESOLVE).message(value)
+
+
+def test_a_few_lists_that_stand_for_a_billion_and_a_thousand_levels_are_no_trouble():
+    laughs = ["ha"]
+    for _ in range(60):
+        laughs = [laughs] * 10
+    assert len(Encoder().message(laughs)) < 20_000  # each list is written once
+    deep = []
+    for _ in range(1000):
+        deep = [deep]
+    with pytest.raises(NotPlain, match="nested deeper"):
+        Encoder().message(deep)
+
+
+def message(tree, *blobs):
+    text = json.dumps({"value": tree, "sizes": [len(blob) for blob in blobs]}).encode()
+    return len(text).to_bytes(8, "big") + text + b"".join(blobs)
+
+
+def npy(header):
+    text = repr(header).encode() if isinstance(header, dict) else header
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+LIES = {
+    "nothing": b"",
+    "no JSON": (4).to_bytes(8, "big") + b"{{{{",
+    "brackets": (10**5).to_bytes(8, "big") + b"[" * 10**5,
+    "an unknown word": message(["pickle", "x"]),
+    "a bare dict": message({"a": 1}),
+    "a reference to nothing": message(["again", 7]),
+    "a blob that is not there": message(["bytes", 3]),
+    "a huge range": message(["range", 0, 10**12, 1]),
+    "a huge number": message(["int", "z"]),
+    "an array that asks for memory": message(
+        ["new", 0, ["array", 0]], npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    ),
+    "an array of negative length": message(
+        ["new", 0, ["array", 0]], npy({"descr": "<f8", "fortran_order": False, "shape": (-1, -8)}) + bytes(64)
+    ),
+    "an array of objects": message(
+        ["new", 0, ["array", 0]], npy({"descr": "|O", "fortran_order": False, "shape": (1,)}) + bytes(8)
+    ),
+    "an array whose header is a program": message(["new", 0, ["array", 0]], npy(b"__import__('os').abort()")),
+    "a tensor beyond its memory": message(["new", 0, ["tensor", 0, "float32", [4], [1], 2, False]], bytes(16)),
+    "a tensor before its memory": message(["new", 0, ["tensor", 0, "float32", [2], [-1], 0, False]], bytes(16)),
+    "a tensor of a huge view": message(["new", 0, ["tensor", 0, "float32", [10**12], [0], 0, False]], bytes(4)),
+    "a tensor of no dtype": message(["new", 0, ["tensor", 0, "load", [1], [1], 0, False]], bytes(4)),
+    "a class of another package": message(["new", 0, ["record", "subprocess", "Popen", [["args", "true"]]]]),
+    "a function as a class": message(["new", 0, ["record", "collectives.ranks", "run", []]]),
+    "a module that starts something": message(["new", 0, ["record", "antigravity", "x", []]]),
+    "a tuple with a program for a name": message(["new", 0, ["named", "a): pass\n#", ["x"], [1]]]),
+    "a dtype of objects": message(["dtype", "numpy", "O"]),
+    "a thing by number, where none may be": message(["handle", 0, "function", {}]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_forged_message_is_no_message(lie):
+    with pytest.raises(BadMessage):
+        Decoder(RESOLVE).read(LIES[lie])
+
+
+def test_arguments_that_were_changed_are_changed_here_and_are_the_same_objects():
+    numbers, array, tensor = [3, 1, 2], np.zeros(3), torch.zeros(3)
+    sent = Encoder(RESOLVE)
+    there = Decoder(RESOLVE)
+    theirs = there.read(sent.message([numbers, array, tensor]))
+    theirs[0].sort()
+    theirs[1][1] = theirs[2][2] = 5
+    answer = Encoder(RESOLVE, known={id(value): number for number, value in there.objects.items()})
+    reply = answer.message({"result": theirs[0], "args": theirs})
+    back = Decoder(RESOLVE, known=sent.objects).read(reply)
+    assert back["result"] is numbers and numbers == [1, 2, 3]
+    assert array.tolist() == [0, 5, 0] and tensor.tolist() == [0, 0, 5]
+    numbers[:] = [9]
+    assert Decoder(RESOLVE).read(reply)["result"] == [1, 2, 3] and numbers == [9]  # where changes are not wanted

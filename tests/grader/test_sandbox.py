@@ -1,0 +1,445 @@
+"""The sandbox contains whatever runs in it, ends with all of it, and refuses to begin where it could not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autograder.sandbox import envelope, prove, watch
+from autograder.sandbox.capture import in_order
+from autograder.sandbox.envelope import CannotSandbox, Limits, Warm, enter
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = ("numpy", "torch.distributed", "collectives.ranks", "collectives.execute", "collectives.ranks.shared")
+MIB = 2**20
+
+# What runs in the sandboxes here: it runs Python that it is sent, and answers with what `print` was given.
+ENTRY = """
+import io, contextlib, linecache
+
+def serve(connection):
+    lines, names = connection.makefile("rwb"), {"__name__": "__main__"}
+    for number, line in enumerate(lines):
+        code, printed, cell = __import__("json").loads(line), io.StringIO(), f"<cell {number}>"
+        linecache.cache[cell] = (len(code), None, code.splitlines(keepends=True), cell)
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(compile(code, cell, "exec"), names)
+            except Exception as error:
+                print(f"{type(error).__name__}: {error}")
+        lines.write(__import__("json").dumps(printed.getvalue().strip()).encode() + b"\\n")
+        lines.flush()
+"""
+
+
+@pytest.fixture(scope="module")
+def entry(tmp_path_factory):
+    """The name of the entry; its module is where Python finds it."""
+    folder = tmp_path_factory.mktemp("entry")
+    (folder / "runs_what_it_is_sent.py").write_text(ENTRY)
+    folder.chmod(0o755)
+    sys.path.insert(0, str(folder))
+    yield "runs_what_it_is_sent.serve"
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def warm(entry):
+    """A warm interpreter with torch, one for all of these tests: each of them enters it anew."""
+    with Warm(RANKS, entry=entry) as started:
+        yield started
+
+
+def run(inside, code):
+    """Run Python in a sandbox; what it printed, or None if the sandbox ended instead."""
+    inside.socket.settimeout(60)
+    try:
+        inside.socket.sendall(json.dumps(code).encode() + b"\n")
+        heard = b""
+        while not heard.endswith(b"\n"):
+            more = inside.socket.recv(65536)
+            if not more:
+                return None
+            heard += more
+    except ConnectionError:
+        return None
+    return json.loads(heard)
+
+
+def ended(inside):
+    """Why a sandbox ended, which is waited for."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if why := inside.ended():
+            return why
+        time.sleep(0.01)
+    return None
+
+
+def test_a_canary_is_contained_and_the_teacher_is_told_how(warm):
+    told = prove.prove(warm.address)
+    assert told.startswith("contained: ")
+    assert "control groups" in told or "watching" in told
+
+
+def test_python_and_the_course_work_inside_as_somebody_who_is_not_root(warm):
+    with enter(warm.address) as inside:
+        assert run(inside, "import os, sqlite3, getpass; print(os.getuid(), getpass.getuser(), os.getcwd())") == (
+            "1000 student /home/student"
+        )
+        assert run(inside, "import subprocess; print(subprocess.check_output(['sh', '-c', 'echo of $HOME']))") == (
+            "b'of /home/student\\n'"
+        )
+        assert inside.ended() is None
+
+
+def test_two_sandboxes_share_neither_files_nor_processes_nor_sockets_nor_variables(warm):
+    with enter(warm.address) as one, enter(warm.address) as other:
+        leave = "import socket; s = socket.create_server(('127.0.0.1', 5000)); open('/tmp/note', 'w'); x = 1; print(1)"
+        assert run(one, leave) == "1"
+        assert run(other, "import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'), os.listdir('.'))").endswith(
+            " [] []"
+        )
+        assert run(other, "print('note' in os.listdir('/tmp'))") == "False"
+        assert "refused" in run(other, "import socket; socket.create_connection(('127.0.0.1', 5000))")
+        assert run(other, "x").startswith("NameError")
+        assert run(other, "print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()))") == "[1, 2, 3]"
+
+
+RUN_RANKS = """
+import os, torch, torch.distributed as dist
+from collectives import ranks
+from multiprocessing import forkserver
+
+def all_reduce(rank, world_size, size):
+    x = torch.full((size,), float(rank))
+    dist.all_reduce(x)
+    return x[0].item()
+
+def server_of(rank, world_size):
+    return os.getppid()
+
+def wait_for_each_other(rank, world_size):
+    dist.recv(torch.ones(1), src=(rank + 1) % world_size)
+"""
+
+
+SAY = """
+import torch, torch.distributed as dist
+from collectives import ranks
+
+def say(rank, world_size):
+    if rank == 0:
+        dist.send(torch.arange(1_000_003, dtype=torch.int32), 1)
+    if rank == 1:
+        dist.recv(torch.zeros(1_000_003, dtype=torch.int32), 0)
+"""
+
+
+def test_what_ranks_say_to_one_another_is_read_outside(warm):
+    said = np.arange(1_000_003, dtype=np.int32).tobytes()
+    with enter(warm.address) as inside:
+        run(inside, SAY)
+        for _ in range(2):
+            with inside.captured() as wire:
+                run(inside, "ranks.run(say, 3)")
+            assert sum(said in stream for stream in wire.streams) == 1
+        run(inside, "ranks.run(say, 3)")  # unseen
+        with inside.captured() as wire:
+            inside.close()  # as when its time is up
+        assert wire.streams == []
+
+
+def test_packets_are_read_in_their_order_and_once():
+    packets = [(2**32 - 2, b"cdef"), (2**32 - 4, b"ab"), (2, b"gh"), (0, b"ef"), (2**32 - 2, b"cdef")]
+    assert in_order(packets) == b"abcdefgh"
+
+
+def test_who_says_too_much_at_once_is_not_followed(warm):
+    flood = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+other, _ = listener.accept()
+for _ in range(5000):
+    one.send(b"x")
+one.shutdown(socket.SHUT_WR)
+while other.recv(5000):
+    pass
+"""
+    with enter(warm.address) as inside, inside.captured() as wire:
+        run(inside, flood)
+    assert sum(map(len, wire.streams)) in (0, 5000)  # all of it, where the reader kept pace, or nothing
+
+
+def test_ranks_run_inside_at_once_even_after_autograd_and_their_bytes_are_counted_outside(warm):
+    with enter(warm.address) as inside:
+        run(inside, RUN_RANKS)
+        server = run(inside, "print(forkserver._forkserver._forkserver_pid)")
+        run(inside, "(torch.ones(500, 500, requires_grad=True) ** 2).sum().backward()")  # starts threads
+        before = inside.loopback()
+        assert run(inside, "print(ranks.run(all_reduce, 4, 1_000_000))") == "[6.0, 6.0, 6.0, 6.0]"
+        assert inside.loopback() - before == pytest.approx(24e6, rel=0.01)  # 2 (P - 1) S, S = 4 MB
+        assert run(inside, "print(ranks.run(all_reduce, 8, 10))") == str([28.0] * 8)
+        # Its own server would be another process, and would first import torch, for 1.1 s and more.
+        assert run(inside, "print(*set(ranks.run(server_of, 4)))") == server
+        told = run(inside, "ranks.run(wait_for_each_other, 2, timeout=0.5)")
+        assert "rank 0 waits to receive from rank 1" in told
+
+
+@pytest.fixture(params=["control groups", "watching"])
+def counting(request, monkeypatch, warm):
+    """Each way of counting a sandbox's memory and processes."""
+    if request.param == "watching":
+        monkeypatch.setattr(watch, "_parents", lambda: None)
+    with enter(warm.address) as inside:
+        if inside.counted_by != request.param:
+            pytest.skip("blocked: this user may make no control groups here")
+    return request.param
+
+
+def test_memory_is_of_the_whole_tree_with_its_scratch(warm, counting):
+    limits = Limits(memory=300 * MIB, scratch=400 * MIB)
+    in_processes = "import os, time\nfor _ in range(3): os.fork()\nx = bytearray(60 * 2**20)\ntime.sleep(20)"
+    in_files = "f = open('/dev/shm/x', 'wb')\nfor _ in range(380): f.write(bytes(2**20))\nimport time; time.sleep(20)"
+    for code in (in_processes, in_files):
+        with enter(warm.address, limits) as inside:
+            assert inside.counted_by == counting
+            assert run(inside, "print(len(bytearray(100 * 2**20)))") == str(100 * MIB)  # is allowed
+            run(inside, code)
+            assert ended(inside) == "memory"
+
+
+def test_a_fork_bomb_ends_and_leaves_nothing(warm, counting):
+    with enter(warm.address, Limits(processes=40)) as inside:
+        namespace = os.readlink(f"/proc/{inside.init}/ns/pid")
+        run(inside, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+        assert ended(inside) == "processes"
+        assert watch.members(namespace) == []
+
+
+def test_a_fork_bomb_that_is_refused_has_spent_its_sandbox_by_then(warm, counting):
+    """Whatever runs next is not to blame for it: the kernel's refusal comes from what is asked whether it came."""
+    for _ in range(5):
+        with enter(warm.address, Limits(processes=40)) as inside:
+            inside.socket.sendall(json.dumps("import os\nwhile True: os.fork()").encode() + b"\n")
+            assert envelope._readable(inside.socket.fileno(), 20), "the first of its processes says that it was refused"
+            assert inside.is_spent()
+
+
+def test_scratch_files_and_time_have_limits(warm):
+    with enter(warm.address, Limits(scratch=MIB, open_files=64, cpu_seconds=1)) as inside:
+        assert "File too large" in run(
+            inside, "open('/tmp/x', 'wb', 0).write(bytes(2**20 + 1)); open('/tmp/x', 'ab', 0).write(b'x')"
+        )
+        assert "No space left" in run(inside, "open('/dev/shm/y', 'wb', 0).write(bytes(2**20))")
+        assert "No space left" in run(inside, "import os\nfor n in range(10**4): os.mkdir(f'/tmp/{n}')")
+        assert "Too many open files" in run(inside, "kept = [open('/dev/null') for _ in range(100)]")
+        run(inside, "while True: pass")
+        assert ended(inside) == "cpu"
+
+
+@pytest.mark.parametrize(
+    "code, why",
+    [
+        ("import os; os._exit(3)", "exit 3"),
+        ("import ctypes; ctypes.string_at(0)", "signal 11"),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("import sys; sys.exit()", "exit 0"),
+    ],
+)
+def test_how_a_sandbox_ended_is_known(warm, code, why):
+    with enter(warm.address) as inside:
+        assert inside.ended() is None
+        assert run(inside, code) is None
+        assert inside.ended() == why
+    assert inside.ended() == why
+
+
+def test_what_it_started_is_gone_when_it_closes_daemons_too(warm):
+    inside = enter(warm.address)
+    daemon = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if not os.fork(): time.sleep(100)\n    os._exit(0)"
+    )
+    namespace = os.readlink(f"/proc/{inside.init}/ns/pid")
+    run(inside, daemon)
+    assert len(watch.members(namespace)) >= 4
+    inside.close()
+    inside.close()
+    assert watch.members(namespace) == []
+    assert inside.ended() == "closed"
+
+
+def test_it_is_gone_too_when_whoever_grades_is_killed(entry, tmp_path):
+    program = f"""
+import os, sys, time
+sys.path[:0] = {[path for path in sys.path if path]!r}
+from autograder.sandbox.envelope import Warm, enter
+warm = Warm((), entry={entry!r})
+inside = enter(warm.address)
+print(os.readlink(f"/proc/{{inside.init}}/ns/pid"), os.readlink(f"/proc/{{warm.pid}}/ns/pid"), flush=True)
+time.sleep(100)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT) as grader:
+        namespaces = grader.stdout.readline().split()
+        assert all(map(watch.members, namespaces))
+        grader.kill()
+    deadline = time.monotonic() + 10
+    while any(map(watch.members, namespaces)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(namespaces) == 2 and not any(map(watch.members, namespaces))
+
+
+def test_closing_the_warm_interpreter_ends_all_and_enter_then_says_so(entry):
+    with Warm((), entry=entry) as started:
+        inside = enter(started.address)
+    assert inside.ended() is not None
+    inside.close()
+    with pytest.raises(CannotSandbox, match="no warm interpreter answers"):
+        enter(started.address)
+
+
+# Each weakening: what is taken out of `warm`, or put into bubblewrap's words; and what the proof has to say of it.
+WITHOUT = {
+    "networks and scratches of their own": (
+        {
+            "NEW_NS | NEW_NET | NEW_IPC": "NEW_NS | NEW_IPC",
+            "        _loopback_up()\n        self._hand_out_the_wire()\n": "",
+            '_mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES, options)': "pass",
+            "os.mkdir(folder, 0o700)": "os.makedirs(folder, exist_ok=True)",
+        },
+        ["can connect to a socket of another sandbox", "can connect to ['127.0.0.1", "canary-", "network devices",
+         "of another sandbox in /tmp", "of another sandbox in /dev/shm", "of another sandbox in /home/student"],
+    ),
+    "namespaces of processes": (
+        {'_system("unshare", NEW_PID)': "pass", '_system("setns", here, NEW_PID)': "pass"},
+        ["sees ", "processes that are not its own"],
+    ),
+    "giving up privileges": (
+        {
+            "        _give_up_capabilities()\n        os.close(self.proc)\n": "        os.close(self.proc)\n",
+            "        _filter_system_calls(self.program)\n": "",
+            'self._write("sys/user/max_user_namespaces", "0")': "pass",
+            "        self._limit()\n": "",
+        },
+        ["has capabilities", "without a filter", "may make user namespaces", "RLIMIT_CPU", "RLIMIT_NPROC",
+         *(f"can call {name}" for name in ("unshare", "mount", "ptrace", "memfd_create", "clone", "bpf", "socket"))],
+    ),
+    "closing what is open": (
+        {"        self._close_descriptors()\n": ""},
+        ["has inherited an open file"],
+    ),
+    "a scratch with a quota, and a read-only /proc": (
+        {"size={scratch},nr_inodes": "nr_inodes", "REMOUNT | BIND | READ_ONLY": "REMOUNT | BIND"},
+        ["bytes to its scratch", "can change /proc"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("weakening", WITHOUT)
+def test_the_proof_refuses_a_sandbox_without(weakening, entry, monkeypatch, tmp_path):
+    edits, faults = WITHOUT[weakening]
+    copy = tmp_path / "autograder"
+    shutil.copytree(envelope.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (copy / "inside" / "warm.py").read_text()
+    for old, new in edits.items():
+        assert old in code
+        code = code.replace(old, new)
+    (copy / "inside" / "warm.py").write_text(code)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == Path.home().owner() and folder.is_relative_to("/tmp/"):
+            folder.chmod(0o755)
+    monkeypatch.setattr(envelope, "PACKAGE", copy)
+    monkeypatch.setattr(prove, "PATIENCE", 3.0)
+    if "NEW_NET" in str(edits):  # and the envelope in the host's own
+        words = [word for word in envelope._envelope() if word != "--unshare-net"]
+        monkeypatch.setattr(envelope, "_envelope", lambda: words)
+    with Warm((), entry=entry) as weak, pytest.raises(CannotSandbox) as refused:
+        prove.prove(weak.address)
+    for fault in faults:
+        assert fault in str(refused.value)
+
+
+def test_the_proof_refuses_an_envelope_that_shows_or_shares_too_much(entry, monkeypatch):
+    words, system_files = envelope._envelope(), envelope._system_files
+    monkeypatch.setattr(envelope, "_envelope", lambda: [*words, "--setenv", "TOKEN", "a secret"])
+    writable = {"--ro-bind": "--bind"}
+    monkeypatch.setattr(envelope, "_system_files", lambda to: [writable.get(word, word) for word in system_files(to)])
+    monkeypatch.setattr(prove, "PATIENCE", 3.0)
+    monkeypatch.setattr(prove.tempfile, "tempdir", "/var/tmp")  # where the bait will lie
+    monkeypatch.setattr(watch.Watch, "look", lambda self: None)
+    monkeypatch.setattr(watch.Groups, "make", lambda *_: None)
+    readable = [ROOT / "autograder", "/var/tmp"]
+    with Warm((), entry=entry, readable=readable) as weak, pytest.raises(CannotSandbox) as refused:
+        prove.prove(weak.address)
+    for fault in ("variable TOKEN", "prove.py", "/secret", "can change /usr", "too much of: processes", "of: memory"):
+        assert fault in str(refused.value)
+
+
+def test_what_is_missing_is_named_with_what_to_do(monkeypatch, entry):
+    with pytest.raises(CannotSandbox, match="no module is called missing_module"):
+        Warm(("missing_module.part",), entry=entry)
+    with pytest.raises(CannotSandbox, match=r"did not start: ModuleNotFoundError.*collectives\.none"):
+        Warm(("collectives.none",), entry=entry)
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    with pytest.raises(CannotSandbox, match="pip install pyseccomp"):
+        Warm((), entry=entry)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CannotSandbox, match="apt-get install bubblewrap"):
+        Warm((), entry=entry)
+
+
+def test_namespaces_that_are_forbidden_are_named_with_what_to_allow(monkeypatch, entry, tmp_path):
+    refusing = tmp_path / "bwrap"
+    refusing.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(CannotSandbox, match=r"No permissions to create new namespace.*unprivileged_userns_clone"):
+        Warm((), entry=entry)
+
+
+NOBODY = 65534
+PROVE = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from autograder import prove, sandbox
+with sandbox.Warm((), entry=sys.argv[1]) as warm:
+    print(prove.prove(warm.address))
+"""
+
+
+def as_nobody(*command):
+    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
+
+
+def test_a_normal_user_has_all_of_it_too(tmp_path):
+    """As another user than root, for whom there are no control groups: with whatever Python that user can start."""
+    if os.geteuid() != 0:
+        pytest.skip("these tests already run as a normal user")
+    pythons = [sys.executable, "/usr/bin/python3"]
+    usable = "import os, sys; sys.exit(sys.version_info < (3, 11) or not os.access(sys.base_exec_prefix, os.R_OK) or "
+    usable += "not os.path.exists(os.path.realpath(sys.executable)))"
+    python = next((one for one in pythons if subprocess.run(as_nobody(one, "-c", usable)).returncode == 0), None)
+    readable = python and subprocess.run(as_nobody("test", "-r", ROOT / "autograder" / "warm.py")).returncode == 0
+    if not readable:
+        pytest.skip("blocked: another user than root can read no Python here, or not this folder")
+    import pyseccomp
+
+    folder = Path("/tmp") / tmp_path.name  # where another user may look
+    folder.mkdir()
+    try:
+        shutil.copy(pyseccomp.__file__, folder)
+        (folder / "runs_what_it_is_sent.py").write_text(ENTRY)
+        command = [python, "-c", PROVE, "runs_what_it_is_sent.serve", str(ROOT), str(folder)]
+        done = subprocess.run(as_nobody(*command), capture_output=True, text=True, cwd="/")
+    finally:
+        shutil.rmtree(folder)
+    assert done.stdout.startswith("contained: "), done.stderr
+    assert "counted by watching" in done.stdout

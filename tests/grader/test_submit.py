@@ -1,0 +1,249 @@
+"""Handing in without a hub: what a student packs is what nbgrader's zip collector takes in, and nothing else is."""
+
+import csv
+import io
+import os
+import re
+import stat
+import tracemalloc
+import warnings
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+import pytest
+import submit
+from gradebooks import gradebook_of
+from nbgrader.apps import ZipCollectApp
+from nbgrader.coursedir import CourseDirectory
+from test_grading import answers, fill
+
+from autograder.submissions import zips
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EXERCISE = "04_all_reduce"
+NOTEBOOK = f"{EXERCISE}.ipynb"
+GOOD = b"a notebook"
+
+
+def own(student="ada", time="20260302T090000Z"):
+    """The name that `make submit` gives."""
+    return f"{student}_{EXERCISE}_{time}.zip"
+
+
+def zipped(*files):
+    """A zip as bytes; `files`: (name or ZipInfo, content). Its files are of noon, 1 March 2026."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive, warnings.catch_warnings(action="ignore"):  # of duplicate names
+        for name, content in files:
+            info = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    return packed.getvalue()
+
+
+def extracted(folder, files, db_url="sqlite:////nowhere.db"):
+    """What the extractor makes of these files: {student: (time, notebook)} and {file: the reason to refuse it}."""
+    archive, out = folder / "archive", folder / "extracted"
+    out.mkdir()
+    for name, content in files.items():
+        (archive / name).parent.mkdir(parents=True, exist_ok=True)
+        (archive / name).write_bytes(content)
+        os.utime(archive / name, (1_772_000_000, 1_772_000_000))  # 25 February 2026
+    before = {*folder.parent.rglob("*")}
+    app = ZipCollectApp()
+    app.coursedir = CourseDirectory(assignment_id=EXERCISE, db_url=db_url)
+    zips.SafeExtractor(parent=app).extract(str(archive), str(out))
+    made = {path for path in folder.parent.rglob("*") if path.is_file()} - before
+    assert all(path.name in (NOTEBOOK, "refused.csv") for path in made)
+    _, *refused = csv.reader((folder / "refused.csv").open(encoding="utf-8"))
+    return {path.parts[-3]: (path.parts[-2], path.read_bytes()) for path in out.rglob("*.ipynb")}, dict(refused)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "downloaded"
+    place.mkdir()
+    return place
+
+
+def with_flag(packed):
+    """A zip whose file says that it has a password."""
+    return packed.replace(b"PK\x03\x04\x14\x00\x00", b"PK\x03\x04\x14\x00\x01").replace(
+        b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"
+    )
+
+
+def with_wrong_size(packed, size):
+    """A zip that says that its only file has `size` bytes unpacked."""
+    told = bytearray(packed)
+    for place in (22, packed.index(b"PK\x01\x02") + 24):
+        told[place : place + 4] = size.to_bytes(4, "little")
+    return bytes(told)
+
+
+LINK = zipfile.ZipInfo(NOTEBOOK)
+LINK.external_attr = (stat.S_IFLNK | 0o777) << 16
+BOMB = bytes(zips.MOST_BYTES + 1)  # zeros: 20 MB that pack into 20 KB
+
+HOSTILE = {
+    "path traversal": (zipped(("../../../evil.ipynb", GOOD), (NOTEBOOK, GOOD)), "leads out of its folder"),
+    "backslashes": (zipped(("..\\..\\evil.ipynb", GOOD), (NOTEBOOK, GOOD)), "leads out of its folder"),
+    "absolute name": (zipped(("/tmp/evil.ipynb", GOOD), (NOTEBOOK, GOOD)), "leads out of its folder"),
+    "drive": (zipped(("C:/evil.ipynb", GOOD), (NOTEBOOK, GOOD)), "leads out of its folder"),
+    "symbolic link": (zipped((LINK, b"/etc/passwd")), "holds a link"),
+    "bomb": (zipped((NOTEBOOK, BOMB)), "larger than 20 MB"),
+    "bomb that lies": (with_wrong_size(zipped((NOTEBOOK, BOMB)), 10), "cannot be unpacked"),
+    "many files": (zipped(*((f"{i}", b"") for i in range(zips.MOST_FILES + 1))), "holds 1001 files"),
+    "password": (with_flag(zipped((NOTEBOOK, GOOD))), "has a password"),
+    "no zip": (b"PK, but no zip", "cannot be read"),
+    "cut off": (zipped((NOTEBOOK, os.urandom(5000)))[:-200], "cannot be read"),
+    "damaged": (zipped((NOTEBOOK, GOOD * 100)).replace(GOOD[:3], b"xxx", 1)[:40] + bytes(9), "cannot be read"),
+    "zip in a zip": (zipped(("inner.zip", zipped((NOTEBOOK, GOOD)))), "a zip in a zip"),
+    "two of one name": (zipped((NOTEBOOK, GOOD), (NOTEBOOK, b"another")), "holds 2 notebooks"),
+    "two folders": (zipped((f"a/{NOTEBOOK}", GOOD), (f"b/{NOTEBOOK}", b"another")), "holds 2 notebooks"),
+    "another exercise": (zipped(("03_ring.ipynb", GOOD)), f"holds no {NOTEBOOK}"),
+    "empty": (zipped(), f"holds no {NOTEBOOK}"),
+}
+
+
+def test_a_hostile_zip_is_refused_with_a_reason_and_the_others_are_taken_in(folder):
+    files = {own(f"s{i}"): packed for i, (packed, _) in enumerate(HOSTILE.values())}
+    tracemalloc.start()
+    found, refused = extracted(folder, files | {own(): zipped((NOTEBOOK, GOOD))})
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == {"ada": ("20260302T090000Z", GOOD)}
+    for name, (_, reason) in zip(files, HOSTILE.values(), strict=True):
+        assert reason in refused.pop(name)
+    assert refused == {}
+    assert most < 5 * zips.MOST_BYTES  # bytes in memory at once: a zip, what was unpacked, and their copies
+    assert [path.name for path in folder.parent.rglob("*evil*")] == []
+
+
+def test_names_that_cannot_be_a_student_or_a_time_are_refused(folder):
+    good = zipped((NOTEBOOK, GOOD))
+    names = {
+        own("..") if os.sep == "/" else "": "is no student's id",
+        own("-rf"): "is no student's id",
+        own("x" * 65): "is no student's id",
+        own("a b"): "is no student's id",
+        own("eve", "20269999T999999Z"): "is no time",
+        own("eve", "29990101T000000Z"): "yet to come",
+        "03_ring_homework.zip": f"should be <student>_{EXERCISE}_<time>.zip",
+        NOTEBOOK: "whose is it?",
+        "essay.pdf": "whose is it?",
+    }
+    found, refused = extracted(folder, dict.fromkeys(names, good) | {own("josé"): good, own("a.b@c-d_e"): good})
+    assert set(found) == {"josé", "a.b@c-d_e"}
+    for name, reason in names.items():
+        assert reason in refused[name]
+
+
+def test_what_canvas_lets_a_teacher_download_is_told_apart_by_its_users_numbers(folder, tmp_path):
+    people = {"ada": {"lms_user_id": "71"}, "bob": {"lms_user_id": "72"}}
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    download = zipped(
+        (f"lovelaceada_71_9001_{own('ada')}", zipped((NOTEBOOK, b"first"))),
+        (f"lovelaceada_LATE_71_9007_{EXERCISE}-1.ipynb", b"second"),  # its time is the zip's, noon on 1 March
+        (f"rossbob_72_9002_{own('ada')}", zipped((NOTEBOOK, b"of bob, who says that he is ada"))),
+        (f"stranger_99_9003_{EXERCISE}.ipynb", b"not in the class list"),
+        ("rossbob_72_9004_essay.pdf", b"pdf"),
+        ("__MACOSX/._x", b""),
+    )
+    found, refused = extracted(folder, {"submissions.zip": download}, url)
+    assert found == {
+        "ada": ("20260302T090000Z", b"first"),
+        "bob": ("20260302T090000Z", b"of bob, who says that he is ada"),
+        "stranger_99": ("20260301T120000Z", b"not in the class list"),
+    }
+    assert list(refused) == ["submissions.zip/rossbob_72_9004_essay.pdf"]
+
+
+def test_what_moodle_lets_a_teacher_download_is_told_apart_by_full_names(folder, tmp_path):
+    people = {"ada": {"first_name": "Ada", "last_name": "Lovelace"}}
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    download = zipped(
+        (f"Ada Lovelace_501_assignsubmission_file_/{NOTEBOOK}", b"of ada"),
+        (f"José Ñandú_502_assignsubmission_file_/sub/{own('jose')}", zipped((NOTEBOOK, b"of jose"))),
+        (f"Bob Ross_503_assignsubmission_file_{NOTEBOOK}", b"of bob"),
+        ("Eve_504_assignsubmission_file_/../../../evil.ipynb", b"of eve"),
+    )
+    found, refused = extracted(folder, {"course-ring-7.zip": download}, url)
+    assert {student: notebook for student, (_, notebook) in found.items()} == {
+        "ada": b"of ada",
+        "jose": b"of jose",
+        "Bob-Ross_503": b"of bob",
+    }
+    (reason,) = refused.values()
+    assert "leads out of its folder" in reason
+
+
+def test_two_people_who_hand_in_under_one_name_are_both_refused_and_a_later_one_of_the_same_supersedes(folder):
+    download = zipped(
+        (f"lovelaceada_71_9001_{own('ada')}", zipped((NOTEBOOK, b"of ada"))),
+        (f"rossbob_72_9002_{own('ada')}", zipped((NOTEBOOK, b"of bob"))),
+        (f"tomthumb_73_9003_{own('tom')}", zipped((NOTEBOOK, b"early"))),
+        (f"tomthumb_73_9004_{own('tom', '20260303T000000Z')}", zipped((NOTEBOOK, b"late"))),
+    )
+    found, refused = extracted(folder, {"submissions.zip": download})
+    assert found == {"tom": ("20260303T000000Z", b"late")}
+    assert len(refused) == 2
+    assert all("several people hand in as ada" in reason for reason in refused.values())
+
+
+def test_what_a_student_packs_comes_out_at_the_grader_s_through_nbgrader_s_zip_collect(tmp_path, capsys):
+    path = tmp_path / NOTEBOOK
+    nbformat.write(fill(EXERCISE, answers("full", EXERCISE)), path)
+    arguments = [EXERCISE, "--student", "ada", "--notebook", str(path), "--into", str(tmp_path / "zips")]
+    assert submit.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "was not run" in said and str(tmp_path / "zips" / "ada_") in said
+    (packed,) = (tmp_path / "zips").iterdir()
+    assert re.fullmatch(rf"ada_{EXERCISE}_\d{{8}}T\d{{6}}Z\.zip", packed.name)
+    (tmp_path / "zips" / own("eve")).write_bytes(HOSTILE["path traversal"][0])
+    into = tmp_path / "submissions"
+    assert zips.main([str(tmp_path / "zips"), "--exercise", EXERCISE, "--into", str(into)]) == 1
+    said = capsys.readouterr().out
+    assert f"REFUSED {own('eve')}" in said and "1 taken in, 1 refused" in said
+    assert (into / "ada" / EXERCISE / NOTEBOOK).read_bytes() == path.read_bytes()
+    handed_in = datetime.fromisoformat((into / "ada" / EXERCISE / "timestamp.txt").read_text()).replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - handed_in).total_seconds()) < 300
+    assert [place.name for place in into.iterdir()] == ["ada"]
+
+
+def test_a_student_is_told_what_is_amiss_before_handing_in(tmp_path):
+    given_out = fill(EXERCISE, {})
+    notebook = fill(EXERCISE, answers("partial", EXERCISE))
+    checks = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    checks[0].source += "\nassert True"
+    checks[1].execution_count = 1
+    checks[2].execution_count, checks[2].outputs = 2, [nbformat.v4.new_output("error", ename="NotYet", evalue="")]
+    notebook.cells.remove(checks[3])
+    notebook.cells.append(checks[4].copy())
+    remarks = submit.look_over(notebook, given_out)
+    assert f"the cell {checks[0].id} was edited; it is graded as it was given out" in remarks
+    assert f"the check {checks[1].id} was not run" not in remarks
+    assert f"the check {checks[2].id} says that something is not right yet" in remarks
+    assert f"the cell {checks[3].id} is missing: put it back, from a fresh copy of the exercise" in remarks
+    assert f"the cell {checks[4].id} is in it 2 times: delete the copies" in remarks
+    assert any(re.fullmatch("the answer .* is empty", remark) for remark in submit.look_over(given_out, given_out))
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["99_x", "--student", "ada"], "no exercise is called '99_x'"),
+        ([EXERCISE, "--student", "../eve"], "is no id"),
+        ([EXERCISE], "say who you are"),
+        ([EXERCISE, "--student", "ada", "--notebook", __file__], "cannot be read as a notebook"),
+        ([EXERCISE, "--student", "ada", "--notebook", "nowhere.ipynb"], "there is no nowhere.ipynb"),
+    ],
+)
+def test_what_cannot_be_handed_in_is_answered_in_a_line(arguments, reason, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert submit.main([*arguments, "--into", str(tmp_path)]) == 2
+    assert reason in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

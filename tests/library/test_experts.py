@@ -1,0 +1,137 @@
+"""Tokens find their experts on other ranks and come home: the same result as if all experts were on one rank."""
+
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from collectives import ranks
+from collectives.measure.wire import BytesSent
+from collectives.training.experts import ExpertParallel, auxiliary_loss, capacity, exchange, route, within_capacity
+
+WIDTH, EXPERTS, TOKENS = 6, 12, 10
+ITEMSIZE = 8
+
+
+def all_experts():
+    torch.manual_seed(0)
+    return [nn.Linear(WIDTH, WIDTH).double() for _ in range(EXPERTS)]
+
+
+def tokens_and_logits(rank):
+    """Of one rank; the logits lean to few experts, some of which no token chooses."""
+    generator = torch.Generator().manual_seed(rank)
+    tokens = torch.randn(TOKENS + rank, WIDTH, dtype=torch.float64, generator=generator)
+    logits = torch.randn(TOKENS + rank, EXPERTS, dtype=torch.float64, generator=generator)
+    return tokens.requires_grad_(), (logits - torch.arange(EXPERTS) / 4).requires_grad_()
+
+
+def dense(experts, tokens, routing):
+    """All experts answer all tokens; what was not asked for has no weight."""
+    answers = torch.stack([expert(tokens) for expert in experts], 1)  # [tokens, experts, width]
+    weights = torch.zeros(len(tokens), len(experts), dtype=tokens.dtype).scatter(1, routing.experts, routing.weights)
+    return (weights[:, :, None] * answers).sum(1)
+
+
+def compare(rank, world_size, k, places):
+    """How far the layer over ranks is off the dense one: result, gradients of tokens and router, and of its experts."""
+    share = EXPERTS // world_size
+    mine = slice(rank * share, (rank + 1) * share)
+    layer, whole = ExpertParallel(all_experts()[mine]), all_experts()
+    for source in range(world_size):  # what all ranks do, done by this rank alone
+        tokens, logits = tokens_and_logits(source)
+        routing = within_capacity(route(logits, k), places)
+        wanted = dense(whole, tokens, routing)
+        wanted.square().sum().backward()
+        if source == rank:
+            expected = wanted, tokens.grad, logits.grad
+    tokens, logits = tokens_and_logits(rank)
+    routing = within_capacity(route(logits, k), places)
+    with BytesSent() as sent:
+        result = layer(tokens, routing)
+    result.square().sum().backward()
+    pairs = list(zip(expected, (result, tokens.grad, logits.grad), strict=True))
+    for theirs, ours in zip(whole[mine], layer.experts, strict=True):
+        pairs += [(theirs.weight.grad, ours.weight.grad), (theirs.bias.grad, ours.bias.grad)]
+    leaving = routing.experts[(routing.weights > 0) & (routing.experts // share != rank)]
+    return max((one - other).abs().max().item() for one, other in pairs), sent.total, len(leaving)
+
+
+@cache
+def compared(world_size, k, places=TOKENS + 4):
+    return ranks.run(compare, world_size, k, places)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2])
+def test_any_routing_gives_the_dense_result_and_gradients(world_size, k):
+    assert max(error for error, *_ in compared(world_size, k)) < 1e-9
+
+
+def test_dropped_tokens_are_left_out_as_in_the_dense_layer():
+    assert max(error for error, *_ in compared(3, 2, places=2)) < 1e-9
+    whole, cut = ([leaving for *_, leaving in compared(3, 2, places)] for places in (TOKENS + 4, 2))
+    assert sum(cut) < sum(whole)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_forward_a_rank_sends_its_leaving_tokens_the_answers_it_owes_and_a_few_numbers(world_size):
+    counts = 8 * world_size * EXPERTS * (world_size - 1) / world_size
+    outcomes = compared(world_size, 2)
+    everybodys = sum(sent for _, sent, _ in outcomes) - world_size * counts
+    assert everybodys == 2 * ITEMSIZE * WIDTH * sum(leaving for *_, leaving in outcomes)
+
+
+def answered_in_bf16(rank, world_size):
+    layer = ExpertParallel([nn.Linear(WIDTH, WIDTH).bfloat16()])
+    return layer(torch.ones(3, WIDTH).bfloat16(), route(torch.eye(3, world_size))).dtype
+
+
+def test_a_router_in_fp32_may_route_tokens_in_bf16():
+    assert ranks.run(answered_in_bf16, 2) == [torch.bfloat16] * 2
+
+
+def test_capacity_keeps_the_first_tokens_of_every_expert():
+    routing = route(torch.tensor([[9.0, 0], [9, 0], [0, 9], [9, 0]]))
+    kept = within_capacity(routing, capacity(num_tokens=4, num_experts=2, factor=1.0))
+    assert (kept.weights.flatten() > 0).tolist() == [True, True, True, False]
+    assert routing.load.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("arguments, places", [((100, 1, 1.15), 115), ((100, 8, 1.0), 13), ((4, 8, 1.0), 1)])
+def test_capacity_is_rounded_up_and_not_by_a_rounding_of_floats(arguments, places):
+    assert capacity(*arguments) == places
+
+
+def test_the_auxiliary_loss_is_1_when_balanced_and_more_when_not():
+    balanced = route(5 * torch.eye(4).repeat(3, 1))
+    assert auxiliary_loss(balanced).item() == pytest.approx(1)
+    crowded = route(torch.tensor([[5.0, 0, 0, 0]]).repeat(12, 1))
+    assert auxiliary_loss(crowded).item() > 3.8
+
+
+def test_descending_the_auxiliary_loss_balances_the_load():
+    torch.manual_seed(0)
+    tokens, router = torch.randn(256, 16), nn.Linear(16, 8)
+    with torch.no_grad():
+        router.bias += torch.arange(8.0)
+    before = route(router(tokens)).load
+    optimizer = torch.optim.Adam(router.parameters(), lr=0.05)
+    for _ in range(200):
+        optimizer.zero_grad()
+        auxiliary_loss(route(router(tokens))).backward()
+        optimizer.step()
+    assert before.max() > 4 * 256 / 8
+    assert route(router(tokens)).load.max() < 1.5 * 256 / 8
+
+
+def refuse(rank, world_size):
+    try:
+        exchange(torch.zeros(3, 2), [[1, 1], [1, 1]])
+    except ValueError as error:
+        return str(error)
+
+
+def test_rows_that_do_not_fit_the_table_are_refused():
+    assert ranks.run(refuse, 2) == [f"rank {rank} has 3 rows, but its blocks have [1, 1]" for rank in range(2)]

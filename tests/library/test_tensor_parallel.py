@@ -1,0 +1,170 @@
+"""A block split over ranks is the dense block, forward and backward, at the price of the collectives counted here."""
+
+from functools import cache
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from collectives import ranks
+from collectives.measure.held import BytesHeld
+from collectives.measure.wire import BytesSent
+from collectives.training.context_parallel import ring_attention
+from collectives.training.tensor_parallel import split
+from collectives.training.transformer import Block
+
+WORLD_SIZES = [2, 3, 4]
+TOKENS, WIDTH, HEADS = 12, 24, 12
+ITEMSIZE = 8  # fp64: what differs is a mistake, not rounding
+
+
+def dense_block():
+    torch.manual_seed(0)
+    return Block(WIDTH, HEADS).double()
+
+
+def tokens():
+    return torch.randn(TOKENS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def cut(tensor, like, rank, world_size):
+    """The part of a dense block's gradient that belongs to a rank's parameter of the shape of `like`."""
+    axis = next((axis for axis in range(tensor.dim()) if tensor.shape[axis] != like.shape[axis]), None)
+    return tensor if axis is None else tensor.chunk(world_size, axis)[rank]
+
+
+def run_block(rank, world_size, sequence):
+    """How far this rank's part is off the dense block, what it sends each way, and the activations that it keeps."""
+    dense, part, rows = dense_block(), split(dense_block(), sequence=sequence), slice(None)
+    if sequence:
+        rows = slice(rank * TOKENS // world_size, (rank + 1) * TOKENS // world_size)
+    whole, x = tokens().requires_grad_(), tokens()[rows].clone().requires_grad_()
+    weights = torch.arange(TOKENS, dtype=torch.float64)[:, None]
+    wanted = dense(whole)
+    (wanted * weights).sum().backward()
+    with BytesSent() as forward, BytesHeld(lambda: {"parameters": part.parameters(), "input": [x]}) as held:
+        y = part(x)
+        activations = held.now["other"]
+    with BytesSent() as backward:
+        (y * weights[rows]).sum().backward()
+    errors = [y - wanted[rows], x.grad - whole.grad[rows]]
+    for mine, theirs in zip(part.parameters(), dense.parameters(), strict=True):
+        errors.append(mine.grad - cut(theirs.grad, mine, rank, world_size))
+    return max(error.abs().max().item() for error in errors), forward.total, backward.total, activations
+
+
+@cache
+def run(world_size):
+    return ranks.run(lambda rank, world_size: [run_block(rank, world_size, s) for s in (False, True)], world_size)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_a_split_block_equals_the_dense_block_forward_and_backward(world_size):
+    for megatron, with_sequence in run(world_size):
+        assert megatron[0] < 1e-9
+        assert with_sequence[0] < 1e-9
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_each_half_of_a_block_costs_one_all_reduce_each_way(world_size):
+    all_reduce = 2 * (world_size - 1) / world_size * ITEMSIZE * TOKENS * WIDTH
+    for (_, forward, backward, _), _ in run(world_size):
+        assert forward == backward == 2 * all_reduce
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_sequence_parallelism_sends_as_much_and_keeps_less(world_size):
+    """But for the gradients of what each rank applies to its own rows: two norms, each with a weight and a bias."""
+    own = 4 * 2 * (world_size - 1) / world_size * ITEMSIZE * WIDTH
+    for (_, forward, backward, kept), (_, its_forward, its_backward, its_kept) in run(world_size):
+        assert its_forward == forward
+        assert its_backward == backward + own
+        assert its_kept < kept
+
+
+def refused(rank, world_size):
+    try:
+        split(Block(WIDTH, 4))
+    except ValueError as error:
+        return str(error)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    assert ranks.run(refused, 3) == ["4 heads do not divide among 3 ranks"] * 3
+
+
+def attend(rank, world_size):
+    generator = torch.Generator().manual_seed(2)
+    whole = [torch.randn(2, TOKENS, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
+    wanted = functional.scaled_dot_product_attention(*whole, is_causal=True)
+    mine = [tensor.detach().chunk(world_size, 1)[rank].clone().requires_grad_() for tensor in whole]
+    with BytesSent() as sent:
+        attended = ring_attention(*mine)
+    wanted.square().sum().backward()
+    attended.square().sum().backward()
+    errors = [attended - wanted.chunk(world_size, 1)[rank]]
+    errors += [part.grad - tensor.grad.chunk(world_size, 1)[rank] for part, tensor in zip(mine, whole, strict=True)]
+    dist.barrier()
+    return max(error.abs().max().item() for error in errors), sent.total
+
+
+@pytest.mark.parametrize("world_size", [1, *WORLD_SIZES])
+def test_ring_attention_equals_full_attention_forward_and_backward(world_size):
+    keys_and_values = 2 * ITEMSIZE * 2 * TOKENS * 4
+    for error, sent in ranks.run(attend, world_size):
+        assert error < 1e-9
+        assert sent == keys_and_values * (world_size - 1) / world_size
+
+
+def torchs_own(rank, world_size):
+    """The same block split by torch, by three plans: how far it is off the dense one, and the collectives each way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    def enter(layout):
+        return {"halves.*": PrepareModuleInput(input_layouts=(layout,), desired_input_layouts=(Replicate(),))}
+
+    first, second = {"halves.*.first.*": ColwiseParallel()}, {"halves.*.second": RowwiseParallel()}
+    rows_out = {"halves.*.second": RowwiseParallel(output_layouts=Shard(0))}
+    plans = {
+        "weights": {**first, **second},
+        "inputs": {**enter(Replicate()), **first, **second},
+        "sequence": {"norms.*": SequenceParallel(sequence_dim=0), **enter(Shard(0)), **first, **rows_out},
+    }
+    mesh, whole, seen = init_device_mesh("cpu", (world_size,)), tokens().requires_grad_(), {}
+    wanted = dense_block()(whole)
+    wanted.square().sum().backward()
+    for name, plan in plans.items():
+        part = parallelize_module(dense_block(), mesh, plan)
+        own = slice(rank * TOKENS // world_size, (rank + 1) * TOKENS // world_size)
+        rows = own if name == "sequence" else slice(None)
+        x = tokens()[rows].clone().requires_grad_()
+        with BytesSent() as forward:
+            y = part(x)
+        with BytesSent() as backward:
+            y.square().sum().backward()
+        error = max((y - wanted[rows]).abs().max().item(), (x.grad - whole.grad[rows]).abs().max().item())
+        ways = [(dict(way.collectives), dict(way.payloads)) for way in (forward, backward)]
+        seen[name] = error, *ways
+    return seen
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_torchs_own_split_calls_the_same_collectives_for_the_same_values(world_size):
+    """But backward torch reduces for each of queries, keys and values, unless told of the input of all three."""
+    payload = ITEMSIZE * TOKENS * WIDTH
+    twice = {"all_reduce": 2}, {"all_reduce": 2 * payload}
+    both = {"all_gather": 2, "reduce_scatter": 2}, {"all_gather": 2 * payload, "reduce_scatter": 2 * payload}
+    for seen in ranks.run(torchs_own, world_size):
+        assert all(error < 1e-9 for error, _, _ in seen.values())
+        assert seen["weights"][1:] == (twice, ({"all_reduce": 4}, {"all_reduce": 4 * payload}))
+        assert seen["inputs"][1:] == (twice, twice)
+        assert seen["sequence"][1:] == (both, both)

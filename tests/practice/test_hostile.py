@@ -1,0 +1,451 @@
+"""A learner's code that forges what its ranks report, or reads what it should not know, gains nothing by it.
+
+The answers that run on real ranks are checked in one process with a loopback device of its own (`unshare`), whose
+bytes are counted and read as the sandbox's are when a submission is graded; what comes back crosses as plain data, as
+there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from autograder.judging.judge import Seen
+from autograder.sandbox.capture import Capture
+from autograder.wire.plain import Decoder, Encoder, trusted
+from collectives import contracts, execute, ranks
+from collectives.algorithms import ring
+from collectives.measure import wire
+from collectives.practice import (
+    ch02_tree,
+    ch03_ring,
+    ch06_all_to_all,
+    ch08_data_parallel,
+    ch09_zero,
+    ch11_tensor_parallel,
+    ch12_experts,
+    ch14_mesh,
+    ch15_gpus,
+    checks,
+    on_ranks,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+BUFFERS = on_ranks.noise(3, 150_000, seed=1)
+OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
+
+
+# Answers in the ring's place
+
+
+def honest(rank, world_size, buffer):
+    bounds = [len(buffer) * c // world_size for c in range(world_size + 1)]
+    chunks = [buffer[a:b] for a, b in pairwise(bounds)]
+    for step in range(world_size - 1):
+        incoming = torch.empty_like(chunks[(rank - 2 - step) % world_size])
+        sending = dist.isend(chunks[(rank - 1 - step) % world_size], (rank + 1) % world_size)
+        dist.recv(incoming, (rank - 1) % world_size)
+        sending.wait()
+        chunks[(rank - 2 - step) % world_size] += incoming
+    return chunks[rank]
+
+
+def honest_in_pieces(rank, world_size, buffer):
+    """No ring: each rank sends the owner of a chunk its terms, some at a time, and the owner adds them."""
+    chunks = buffer.tensor_split(world_size)
+    for distance in range(1, world_size):
+        to, source = (rank + distance) % world_size, (rank - distance) % world_size
+        for going, coming in zip(chunks[to].split(7_001), chunks[rank].split(7_001), strict=True):
+            incoming = torch.empty_like(coming)
+            sending = dist.isend(going, to)
+            dist.recv(incoming, source)
+            sending.wait()
+            coming += incoming
+    return chunks[rank]
+
+
+def counter():
+    """The counter of the check that called: it is a variable in a frame further out."""
+    frame = sys._getframe(1)
+    while not isinstance(frame.f_locals.get("sent"), wire.BytesSent):
+        frame = frame.f_back
+    return frame.f_locals["sent"]
+
+
+def claim_a_ring(rank, world_size, buffer):
+    """Make the counter say what a ring would have made it say."""
+    sent = counter()
+    sent.to.clear()
+    sent.collectives.clear()
+    sent.payloads.clear()
+    sent.to[(rank + 1) % world_size] = buffer.numel() // world_size * (world_size - 1) * buffer.element_size()
+    sent.messages = world_size - 1
+
+
+def by_files(rank, world_size, own):
+    """What every rank has, by rank: they hand each other their buffers in files."""
+    folder = Path(os.environ["HOSTILE_FOLDER"])
+    np.save(folder / f"{rank}.part.npy", own.numpy())
+    os.rename(folder / f"{rank}.part.npy", folder / f"{rank}.npy")
+    while not all((folder / f"{other}.npy").exists() for other in range(world_size)):
+        pass
+    return [torch.tensor(np.load(folder / f"{other}.npy")) for other in range(world_size)]
+
+
+def through_files(rank, world_size, buffer):
+    """No byte goes over the wire."""
+    total = sum(by_files(rank, world_size, buffer))
+    size = len(buffer) // world_size
+    buffer[rank * size : (rank + 1) * size] = total[rank * size : (rank + 1) * size]
+    claim_a_ring(rank, world_size, buffer)
+    return buffer[rank * size : (rank + 1) * size]
+
+
+def with_dummy_traffic(rank, world_size, buffer):
+    """As many bytes as a ring would send go over the wire, zeros; the terms go by files."""
+    honest(rank, world_size, torch.zeros_like(buffer))
+    return through_files(rank, world_size, buffer)
+
+
+def by_a_hidden_all_reduce(rank, world_size, buffer):
+    """The library does it, with twice the bytes; and the counter is set back."""
+    dist.all_reduce(buffer)
+    claim_a_ring(rank, world_size, buffer)
+    return buffer.tensor_split(world_size)[rank]
+
+
+def with_a_blind_counter(rank, world_size, buffer):
+    wire.BytesSent.__torch_dispatch__ = lambda self, operation, types, args=(), kwargs=None: operation(
+        *args, **(kwargs or {})
+    )
+    return by_a_hidden_all_reduce(rank, world_size, buffer)
+
+
+def by_what_lies_around(rank, world_size, buffer):
+    """Look for the other ranks' buffers in every frame and among all objects, and add up whatever has the length."""
+    values, frame = gc.get_objects(), sys._getframe()
+    while frame := frame.f_back:
+        values.extend(frame.f_locals.values())
+    lists = [value for value in values if type(value) in (list, tuple, ranks.PerRank, np.ndarray) and len(value) < 10]
+    rows = [row for value in lists for row in value if isinstance(row, np.ndarray) and row.shape == buffer.shape]
+    different = {row.tobytes(): row for row in [*rows, buffer.numpy().copy()]}
+    buffer.copy_(torch.tensor(sum(different.values())))
+    claim_a_ring(rank, world_size, buffer)
+    return buffer.tensor_split(world_size)[rank]
+
+
+# Answers elsewhere
+
+
+def layer(rank, world_size, tokens, chosen, weights, num_experts, answer):
+    """The experts' answers made at home: whoever has read the library knows that an expert moves what it is given."""
+    return sum(
+        torch.stack([w * row.roll(int(e)) for row, e, w in zip(tokens, chosen[:, c], weights[:, c], strict=True)])
+        for c in range(chosen.shape[1])
+    )
+
+
+def dummy_exchange(rank, world_size, chunks):
+    """Zeros go over the wire, and the chunks by files."""
+    honest_exchange(rank, world_size, torch.zeros_like(chunks))
+    return torch.stack([theirs[rank] for theirs in by_files(rank, world_size, chunks)])
+
+
+def dummy_counts(rank, world_size, mine):
+    honest_counts(rank, world_size, torch.zeros_like(mine))
+    return torch.stack(by_files(rank, world_size, mine))
+
+
+def build_dummy(groups, rank):
+    """Groups whose all-reduces send zeros, while the sums are made of files."""
+    made, real, everyone = build(groups, rank), dist.all_reduce, []
+
+    def all_reduce(total, group):
+        everyone[:] = everyone or by_files(rank, dist.get_world_size(), total)
+        real(torch.zeros_like(total), group=group)
+        total.copy_(sum(everyone[other] for other in dist.get_process_group_ranks(group)))
+
+    dist.all_reduce = all_reduce
+    return made
+
+
+def arrived(rank, world_size, unit, tensor):
+    """All gradients are all-reduced, twice what is needed besides, and the counter is set back."""
+    if unit.collect(tensor):
+        sent = counter()
+        before = sent.to.copy()
+        for _ in range(3):
+            execute(ring.all_gather(world_size), unit.gradients.clone())
+        sent.to.clear()
+        sent.to.update(before)
+        execute(ring.reduce_scatter(world_size), unit.gradients)
+        unit.reduced, unit.gradients = unit.gradients[unit.mine].clone(), None
+
+
+def step(rank, world_size, units, update):
+    for unit in units:
+        unit.parameters[unit.mine] = update(unit.state, unit.reduced, world_size)
+        unit.reduced = None
+        execute(ring.all_gather(world_size), unit.parameters)
+
+
+def honest_arrived(rank, world_size, unit, tensor):
+    if unit.collect(tensor):
+        execute(ring.reduce_scatter(world_size), unit.gradients)
+        unit.reduced, unit.gradients = unit.gradients[unit.mine].clone(), None
+
+
+def honest_exchange(rank, world_size, chunks):
+    received, others = chunks.clone(), [other for other in range(world_size) if other != rank]
+    operations = [dist.P2POp(dist.isend, chunks[other], other) for other in others]
+    operations += [dist.P2POp(dist.irecv, received[other], other) for other in others]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return received
+
+
+def honest_counts(rank, world_size, mine):
+    counts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(counts, mine)
+    return torch.stack(counts)
+
+
+def honest_average(numbers, device):
+    total = numbers.to(device, copy=True)
+    dist.all_reduce(total)
+    return (total / dist.get_world_size()).cpu()
+
+
+def build(groups, rank):
+    made = {}
+    for axis, every in groups.items():
+        for members in every:
+            group = dist.new_group(members)
+            if rank in members:
+                made[axis] = group
+    return made
+
+
+CASES = {
+    "honest sums": lambda: ch03_ring.check_shards(honest, BUFFERS),
+    "honest sums in pieces": lambda: ch03_ring.check_shards(honest_in_pieces, BUFFERS),
+    "honest traffic": lambda: ch03_ring.check_ring_traffic(honest, BUFFERS, ring.reduce_scatter(3)),
+    "honest step": lambda: ch09_zero.check_traffic(honest_arrived, step, 3, width=48, seed=7),
+    "honest average": lambda: ch15_gpus.check_average(honest_average, 3, seed=8),
+    "honest groups": lambda: ch14_mesh.check_groups_on_ranks(build, {"tp": 2, "dp": 2}, seed=9),
+    "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
+    "honest counts": lambda: ch12_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
+    "sums through files": lambda: ch03_ring.check_shards(through_files, BUFFERS),
+    "traffic through files": lambda: ch03_ring.check_ring_traffic(through_files, BUFFERS, ring.reduce_scatter(3)),
+    "dummy traffic": lambda: ch03_ring.check_shards(with_dummy_traffic, BUFFERS),
+    "a dummy exchange": lambda: ch06_all_to_all.check_exchange(dummy_exchange, 3, 20_000, seed=14),
+    "dummy counts": lambda: ch12_experts.check_all_counts(dummy_counts, 3, 20_000, seed=15),
+    "dummy groups": lambda: ch14_mesh.check_groups_on_ranks(build_dummy, {"tp": 2, "dp": 2}, seed=16),
+    "a hidden all-reduce": lambda: ch03_ring.check_ring_traffic(
+        by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)
+    ),
+    "a blind counter": lambda: ch03_ring.check_ring_traffic(with_a_blind_counter, BUFFERS, ring.reduce_scatter(3)),
+    "what lies around": lambda: ch03_ring.check_shards(by_what_lies_around, BUFFERS),
+    "answers made at home": lambda: ch12_experts.check_layer(
+        layer, ch12_experts.random_case([30, 30], experts_a_rank=2, k=1, seed=11, gains=True)
+    ),
+    "a step that sends more than it tells": lambda: ch09_zero.check_traffic(arrived, step, 2, width=48, seed=12),
+}
+
+
+def main():
+    """Run all cases, with a loopback device of this process's own that is counted: {case: None, or what is said}."""
+    _loopback_up()
+    run = ranks.run
+
+    def counted(function, world_size, *args, **named):
+        before = _moved()
+        with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM) as packets, Capture(packets) as heard:
+            everyone = Seen(_crossed(run(function, world_size, *args, **named)))
+        everyone.loopback, everyone.streams = _moved() - before, heard.streams
+        return everyone
+
+    ranks.run = counted
+    said = {}
+    for name, check in CASES.items():
+        os.environ["HOSTILE_FOLDER"] = str(Path(sys.argv[1]) / name)
+        os.mkdir(os.environ["HOSTILE_FOLDER"])
+        try:
+            said[name] = check() and None
+        except checks.NotYet as refused:
+            said[name] = str(refused)
+    print(json.dumps(said))
+
+
+def _crossed(value):
+    """The same after it has gone through the wall as plain data."""
+    resolve = trusted(("collectives",), {})
+    return Decoder(resolve).read(Encoder(resolve).message(value))
+
+
+def _loopback_up():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        fcntl.ioctl(asked, 0x8914, struct.pack("16sH22x", b"lo", 0x49))  # SIOCSIFFLAGS: up, loopback, running
+
+
+def _moved():
+    """Bytes that the loopback device has sent so far."""
+    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")]
+    return int(line.split(":")[1].split()[8])
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    if not shutil.which("unshare") or subprocess.run([*OWN_NETWORK, "true"], capture_output=True).returncode:
+        pytest.skip("this machine gives nobody a network of their own")
+    command = [*OWN_NETWORK, sys.executable, __file__, str(tmp_path_factory.mktemp("hostile"))]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("honest")])
+def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
+    assert said[name] is None
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    {
+        "sums through files": "bytes went over the wire between them, where at least 1,200,000 have to",
+        "traffic through files": "bytes went over the wire between them, where at least 1,200,000 have to",
+        "dummy traffic": "are not made of what the ranks send one another",
+        "a dummy exchange": "with 3 ranks, 6 of 6 numbers that were looked for on the wire are not among",
+        "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
+        "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
+        "a hidden all-reduce": "where 1,200,000 are enough: something is sent that the ranks do not tell of",
+        "a blind counter": "something is sent that the ranks do not tell of",
+        "what lies around": "rank 0 returns",
+        "answers made at home": "token 0 of rank 0 has the answer of expert",
+        "a step that sends more than it tells": "something is sent that the ranks do not tell of",
+    }.items(),
+)
+def test_a_rank_that_forges_its_report_is_refused(said, name, words):
+    assert words in said[name]
+
+
+# A sandbox in which `ranks.run` itself has been changed
+
+
+def answers_with(monkeypatch, report):
+    """Let every run be answered by `report(world_size, args)`, without any rank; nothing moves."""
+
+    def run(function, world_size, *args, **_):
+        everyone = Seen(report(world_size, args))
+        everyone.loopback = 0
+        return everyone
+
+    monkeypatch.setattr(ranks, "run", run)
+
+
+ON_RANKS = {
+    "02": lambda: ch02_tree.check_sum(honest, BUFFERS),
+    "03": lambda: ch03_ring.check_shards(honest, BUFFERS),
+    "06": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 5, seed=1),
+    "08": lambda: ch08_data_parallel.check_overlapped(honest, honest, [[1], [0]], [[1, 0]] * 3),
+    "09": lambda: ch09_zero.check_step(honest_arrived, step, 2),
+    "11 gates": lambda: ch11_tensor_parallel.check_forward(honest, honest, 2),
+    "11 attention": lambda: ch11_tensor_parallel.check_attention(honest, 2),
+    "12 counts": lambda: ch12_experts.check_all_counts(honest, 2, 4),
+    "12 layer": lambda: ch12_experts.check_layer(
+        layer, ch12_experts.random_case([2, 2], experts_a_rank=1, k=1, seed=0)
+    ),
+    "14": lambda: ch14_mesh.check_reduced(honest, {"tp": 2, "dp": 2}),
+    "15": lambda: ch15_gpus._check_averages(honest_average, 2, "cpu"),
+}
+
+
+@pytest.mark.parametrize("name", ON_RANKS)
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda world_size, args: [],
+        lambda world_size, args: [None] * world_size,
+        lambda world_size, args: [True] * world_size,
+        lambda world_size, args: [(np.zeros(3), np.zeros(3), {}, 0, [])] * world_size,
+    ],
+    ids=["nothing", "no reports", "yes", "another shape"],
+)
+def test_a_report_that_was_not_asked_for_is_refused_in_words(monkeypatch, name, report):
+    answers_with(monkeypatch, report)
+    with pytest.raises(checks.NotYet, match="report"):
+        ON_RANKS[name]()
+
+
+def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_went_over_the_wire(monkeypatch):
+    def forged(world_size, args):
+        rows = np.stack(args[1])
+        total, share = rows.sum(axis=0), rows.shape[1] // world_size
+        sent = share * (world_size - 1) * rows.itemsize
+        chunks, to = np.split(total, world_size), [{(rank + 1) % world_size: sent} for rank in range(world_size)]
+        return [on_ranks.Outcome(chunks[rank], total, to[rank], world_size - 1, []) for rank in range(world_size)]
+
+    answers_with(monkeypatch, forged)
+    for check in (
+        lambda: ch03_ring.check_shards(honest, BUFFERS),
+        lambda: ch03_ring.check_ring_traffic(honest, BUFFERS, ring.reduce_scatter(3)),
+        lambda: ch02_tree.check_sum(honest, BUFFERS),
+    ):
+        with pytest.raises(checks.NotYet, match="0 bytes went over the wire between them, where at least 1,200,000"):
+            check()
+
+
+def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
+    """What the checks with known seeds want to see can be written down; the next seed wants something else."""
+    canned = [
+        told._replace(
+            sums=[{unit: whole.reshape(2, -1)[rank] for unit, whole in of_step.items()} for of_step in told.sums]
+        )
+        for rank, told in enumerate(ch09_zero._ddp(2, ch09_zero.Task()))
+    ]
+    answers_with(monkeypatch, lambda world_size, args: canned)
+    with pytest.raises(checks.NotYet, match="0 bytes went over the wire"):  # all that is told is right
+        ch09_zero.check_step(honest_arrived, step, 2)
+    with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the sum of its shard is"):
+        ch09_zero.check_step(honest_arrived, step, 2, seed=seed)
+
+
+def test_every_grading_draws_other_inputs_and_a_refusal_says_which():
+    with checks.fresh() as one, checks.fresh() as other:
+        assert one != other
+    with pytest.raises(checks.NotYet, match="drawn at random, with seed 42"), checks.fresh(42) as seed:
+        assert seed == 42
+        raise checks.NotYet("wrong")
+
+
+# The library's own answers
+
+
+def from_the_library(world_size):
+    return [list(step) for step in ring.reduce_scatter(world_size)]
+
+
+def test_the_librarys_ring_is_refused_where_the_learners_code_runs_and_not_here(monkeypatch):
+    """`own` runs in the sandbox when graded: only what it returns comes back, as data."""
+    here = checks.own
+    monkeypatch.setattr(checks, "own", lambda *args: _crossed(here(*args)))
+    with pytest.raises(checks.NotYet, match=r"write this part yourself\n  line \d+ of from_the_library"):
+        ch03_ring.check_schedule(from_the_library, 3, contracts.reduce_scatter)
+
+
+if __name__ == "__main__":
+    main()

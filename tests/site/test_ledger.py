@@ -1,0 +1,40 @@
+"""Every claim of the source documents has one cell that says what the ledger says, and a row in the appendix."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from claims import claims_in
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+
+LEDGER = yaml.safe_load((BOOK / "claims.yml").read_text())
+SHOWN = [(path.stem, claim) for path in sorted(BOOK.glob("*.ipynb")) for claim in claims_in(path)]
+
+
+def test_the_ledger_has_every_row_of_the_collectives_of_sharding_and_of_model_parallelism():
+    """23, 15 and 15 claims were found in the source documents."""
+    rows = {"C": 23, "D": 15, "M": 15}
+    assert list(LEDGER) == [f"{letter}{number:02}" for letter, most in rows.items() for number in range(1, most + 1)]
+
+
+def test_a_claim_is_checked_in_one_place_and_none_is_missing_in_the_ledger():
+    found = [claim["id"] for _, claim in SHOWN]
+    assert sorted(found) == sorted(set(found))
+    assert set(found) <= set(LEDGER)
+
+
+@pytest.mark.parametrize("row", LEDGER)
+def test_the_cell_of_a_row_says_what_the_row_says(row):
+    assert [
+        {"says": claim["says"], "sources": claim["sources"], "verdict": claim["verdict"], "page": page}
+        for page, claim in SHOWN
+        if claim["id"] == row
+    ] == [LEDGER[row]]
+
+
+def test_every_row_stands_in_the_appendix_with_a_link_to_its_cell(built_book):
+    page = (built_book / "claims.html").read_text()
+    linked = re.findall(r'<tr data-verdict="(\w+)"><td><a href="(\w+)\.html#(\w+)">', page)
+    assert linked == [(row["verdict"], row["page"], id) for id, row in LEDGER.items()]
