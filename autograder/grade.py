@@ -60,7 +60,7 @@ class CannotGrade(Exception):
     """Why a single submission was not graded, in words for whoever asked for it."""
 
 
-class Refused(Exception):
+class NothingGraded(Exception):
     """Why nothing is graded, or nothing more, and what to do about it."""
 
 
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with ExitStack() as stack:
             return graded(asked, stack)
-    except (Refused, CannotSandbox) as reason:
+    except (NothingGraded, CannotSandbox) as reason:
         print(f"cannot grade: {reason}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -143,7 +143,7 @@ def options() -> argparse.ArgumentParser:
 def graded(asked: argparse.Namespace, stack: ExitStack) -> int:
     """Grade all that was asked for; what has to be closed goes on the stack."""
     if asked.jobs is not None and asked.jobs < 1:
-        raise Refused(f"--jobs is {asked.jobs}, and at least 1 has to be")
+        raise NothingGraded(f"--jobs is {asked.jobs}, and at least 1 has to be")
     folder = asked.folder.resolve() if asked.folder else None
     course = opened(asked)
     folder = folder or course.submitted
@@ -180,7 +180,9 @@ def judging(asked: argparse.Namespace, settings: Settings, stack: ExitStack) -> 
         try:
             from .judging import cluster
         except ImportError as error:
-            raise Refused(f"--dask needs a package that is missing ({error}): pip install -e '.[dask]'") from error
+            raise NothingGraded(
+                f"--dask needs a package that is missing ({error}): pip install -e '.[dask]'"
+            ) from error
         judge, proof, jobs = cluster.connect(asked.dask, settings, stack)
     else:
         judges = stack.enter_context(Judges(settings))
@@ -248,7 +250,7 @@ class Writer:
             self.failed.append(submission)
             whose = "the grader's own fault: " if isinstance(reason, GraderFault) else ""
             return f"NOT GRADED: {whose}{first_line(reason)}"
-        except Refused:
+        except NothingGraded:
             raise
         except Exception as error:
             logging.getLogger(__name__).exception("%s", submission)
@@ -261,9 +263,9 @@ def find(
 ) -> tuple[list[Submission], list[Submission]]:
     """Return what was handed in, by student, and what cannot be graded under the name that it has (which is said)."""
     if exercise is not None and exercise not in known:
-        raise Refused(f"no exercise is called {exercise}; there are {', '.join(known)}")
+        raise NothingGraded(f"no exercise is called {exercise}; there are {', '.join(known)}")
     if not folder.is_dir():
-        raise Refused(f"{folder} is not a folder")
+        raise NothingGraded(f"{folder} is not a folder")
     found, skipped = [], []
     for student_place in sorted(folder.iterdir()):
         if student_place.name.startswith(".") or (student is not None and student_place.name != student):
@@ -285,7 +287,7 @@ def find(
                 (skipped if fault else found).append(submission)
     if not found and not skipped:
         whose = f" of {student}" if student else ""
-        raise Refused(
+        raise NothingGraded(
             f"{folder} holds no submission{whose}; they belong in {folder}/<student>/<exercise>/<exercise>.ipynb"
         )
     return found, skipped
@@ -318,7 +320,7 @@ class Course:
         self.config = config
         self.database = self.directory.db_url
         if self.directory.directory_structure != "{nbgrader_step}/{student_id}/{assignment_id}":
-            raise Refused("CourseDirectory.directory_structure is not nbgrader's usual one, which is needed here")
+            raise NothingGraded("CourseDirectory.directory_structure is not nbgrader's usual one, which is needed here")
         root = Path(self.directory.root)
         self.submitted = root / self.directory.submitted_directory
         self.autograded = root / self.directory.autograded_directory
@@ -350,40 +352,42 @@ class Course:
             with self.gradebook() as gradebook:
                 notebooks = sorted(notebook.name for notebook in gradebook.find_assignment(name).notebooks)
             if not notebooks:
-                raise Refused(f"the gradebook knows no notebook of {name}: run `nbgrader generate_assignment {name}`")
+                raise NothingGraded(
+                    f"the gradebook knows no notebook of {name}: run `nbgrader generate_assignment {name}`"
+                )
             for notebook in notebooks:
                 try:
                     self.templates[name, notebook] = intake.template(converter, name, notebook)
                 except Exception as error:
-                    raise Refused(
+                    raise NothingGraded(
                         f"the source of {name}/{notebook}.ipynb cannot be read: {first_line(error)}"
                     ) from error
             try:
                 self.data[name] = data_files(self.directory, name)
             except preprocessor.WrongSetup as error:
-                raise Refused(str(error)) from error
+                raise NothingGraded(str(error)) from error
         cells = [cell for template in self.templates.values() for cell in template.cells if cell.cell_type == "code"]
         self.settings = preloading(self.settings, [cell.source for cell in cells])
 
     def check(self) -> None:
-        """Raise Refused unless our judge, and nothing else, is what nbgrader will run submissions by."""
+        """Raise NothingGraded unless our judge, and nothing else, is what nbgrader will run submissions by."""
         setting = "Autograde.autograde_preprocessors"
         how = "call autograder.configure(c) at the end of nbgrader_config.py"
         if not issubclass(self.converter.exporter_class, TakenIn):
-            raise Refused(f"Autograde.exporter_class is not the autograder's; {how}")
+            raise NothingGraded(f"Autograde.exporter_class is not the autograder's; {how}")
         steps = [_class(step) for step in self.converter.autograde_preprocessors]
         sanitizing = [_class(step) for step in self.converter.sanitize_preprocessors]
         for step in [*steps, *sanitizing]:
             if issubclass(step, ExecutePreprocessor):
-                raise Refused(f"{step.__module__}.{step.__name__} would run students' code unsandboxed; {how}")
+                raise NothingGraded(f"{step.__module__}.{step.__name__} would run students' code unsandboxed; {how}")
         if (times := steps.count(Judge)) != 1:
-            raise Refused(
+            raise NothingGraded(
                 f"autograder.judging.preprocessor.Judge is {times} times in {setting}, and once is right; {how}"
             )
         if not self.executor.enabled:
-            raise Refused(f"Judge.enabled is False, so nothing would be judged; {how}")
+            raise NothingGraded(f"Judge.enabled is False, so nothing would be judged; {how}")
         if SaveAutoGrades not in steps or steps.index(SaveAutoGrades) < steps.index(Judge):
-            raise Refused(f"nbgrader's SaveAutoGrades does not come after Judge in {setting}; {how}")
+            raise NothingGraded(f"nbgrader's SaveAutoGrades does not come after Judge in {setting}; {how}")
 
     # Judging, in any thread
 
@@ -472,19 +476,19 @@ class Course:
             converter.update_config(settings)
             done = capture_log(converter)
         if fault := getattr(converter, "fault", None):
-            raise Refused(
+            raise NothingGraded(
                 f"a hook of the course's nbgrader_config.py fails: {type(fault).__name__}: {first_line(fault)}"
             )
         if not done["success"]:
             raise CannotGrade(last_words(done))
 
     def _verify(self, submission: Submission, ready: Ready) -> None:
-        """Raise Refused unless what nbgrader has graded is what our judge has judged."""
+        """Raise NothingGraded unless what nbgrader has graded is what our judge has judged."""
         for name, expected in ready.keys.items():
             path = self.autograded / submission.student / submission.exercise / f"{name}.ipynb"
             about = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("autograder", {})
             if about.get("executor") != EXECUTOR or about.get("key") != expected:
-                raise Refused(
+                raise NothingGraded(
                     f"{path} was graded by something other than the autograder's judge; its points are not safe"
                 )
 
@@ -551,7 +555,7 @@ class OwnCourse(Course):
         for name in names:
             done = self.nbgrader.generate_assignment(name)
             if not done["success"]:
-                raise Refused(f"{name} cannot be registered in {shown_url(self.database)}: {last_words(done)}")
+                raise NothingGraded(f"{name} cannot be registered in {shown_url(self.database)}: {last_words(done)}")
         super().prepare(names)
 
 
@@ -597,10 +601,12 @@ def opened(asked: argparse.Namespace) -> Course:
     """The course that the command line means."""
     folder = (asked.course or (Path() if Path("nbgrader_config.py").is_file() else OWN)).resolve()
     if not (folder / "nbgrader_config.py").is_file():
-        raise Refused(f"there is no nbgrader_config.py in {folder}")
+        raise NothingGraded(f"there is no nbgrader_config.py in {folder}")
     own = folder == OWN
     if asked.into and not own:
-        raise Refused("--into is for the book's own exercises; where another course's things are, its config says")
+        raise NothingGraded(
+            "--into is for the book's own exercises; where another course's things are, its config says"
+        )
     into = asked.into.resolve() if asked.into else ROOT / "_build" / "grade"
     config = loaded(folder)
     if own:
@@ -620,11 +626,11 @@ def opened(asked: argparse.Namespace) -> Course:
         with course.gradebook():
             return course
     except SQLAlchemyError as error:
-        raise Refused(f"the gradebook cannot be opened: {first_line(error)}") from error
+        raise NothingGraded(f"the gradebook cannot be opened: {first_line(error)}") from error
     except Exception as error:  # traitlets' own, and whatever a class or hook that the config names raises
-        if isinstance(error, Refused):
+        if isinstance(error, NothingGraded):
             raise
-        raise Refused(f"{folder}/nbgrader_config.py: {type(error).__name__}: {first_line(error)}") from error
+        raise NothingGraded(f"{folder}/nbgrader_config.py: {type(error).__name__}: {first_line(error)}") from error
 
 
 def loaded(folder: Path) -> Config:
@@ -636,7 +642,9 @@ def loaded(folder: Path) -> Config:
         with chdir(folder):
             app.initialize([])
     except (Exception, SystemExit) as error:
-        raise Refused(f"{folder}/nbgrader_config.py fails: {type(error).__name__}: {first_line(error)}") from error
+        raise NothingGraded(
+            f"{folder}/nbgrader_config.py fails: {type(error).__name__}: {first_line(error)}"
+        ) from error
     config = Config(app.config)
     config.CourseDirectory.setdefault("root", str(folder))
     return config
@@ -674,7 +682,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refused(f"another grade command is at work in {shown(folder)}; wait until it has ended") from None
+            raise NothingGraded(
+                f"another grade command is at work in {shown(folder)}; wait until it has ended"
+            ) from None
         yield
 
 

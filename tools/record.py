@@ -67,7 +67,7 @@ def bandwidths(deadline: float) -> str:
     if obstacle := emulate.obstacle():
         print("no emulated lines:", obstacle)
     else:
-        with emulate.Network(nodes=4, rate=RATE) as network:
+        with emulate.EmulatedNetwork(nodes=4, rate=RATE) as network:
             where = {"network": f"{RATE / 1e6:g} Mbit/s a line, emulated"}
             how = dict(num_bytes=bandwidth.sizes(16 * KIB, 4 * MIB, 4), warmup=1, iterations=3, start=network.run)
             found = [bandwidth.run(name, 4, **how) for name in bandwidth.COLLECTIVES]
@@ -88,12 +88,12 @@ def training(deadline: float) -> str:
 
 def lines(deadline: float) -> str:
     """Ping-pong, then all-reduces, over emulated lines."""
-    with emulate.Network(nodes=2, rate=RATE) as network:
+    with emulate.EmulatedNetwork(nodes=2, rate=RATE) as network:
         seconds = network.run(calibrate.ping_pong, 2, calibrate.SIZES, 9, 0.0)[0]
     alpha, beta = calibrate.fit(calibrate.SIZES, seconds)
     cells = []
     for world_size in (4, 8):
-        with emulate.Network(nodes=world_size, rate=RATE) as network:
+        with emulate.EmulatedNetwork(nodes=world_size, rate=RATE) as network:
             cells += sweep(network.run, world_size, LINES, calibrate.ALL_REDUCES, deadline, quantile=0.0)
     large = [cell for cell in cells if cell["num_bytes"] >= 256 * KIB]
     guesses = [guess(cell, alpha, beta) for cell in large]

@@ -12,14 +12,11 @@ import contextlib
 import inspect
 import linecache
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tblib import Traceback
 
 from ..wire.plain import bound_name
-
-if TYPE_CHECKING:
-    from .link import Link
 
 _REMEMBERED: set[str] = set()  # files of the sandbox's tracebacks: lines of the judge's own are never replaced
 MAX_LINE = 5000  # a line number that a student's cell could have
@@ -47,10 +44,17 @@ class NotData(TypeError):
     """A test needs data where a student's function has given an object of its own."""
 
 
+class Line(Protocol):
+    """What a proxy needs of the line to its sandbox (`link.Link`)."""
+
+    def call(self, target: Any, method: str, args: list, kwargs: dict | None = None) -> Any:
+        """Call something in the sandbox."""
+
+
 class Remote:
     """Something in the sandbox that is not plain data. `_made`: the test itself has made it, by calling its class."""
 
-    def __init__(self, link: Link, target: Any, about: dict, made: bool = False):
+    def __init__(self, link: Line, target: Any, about: dict, made: bool = False):
         vars(self).update(_link=link, _target=target, _about=about, _made=made)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +97,7 @@ class RemoteIterator(Remote):
 class Function(Remote):
     """A student's function: `__source__` is how it is written."""
 
-    def __init__(self, link: Link, target: Any, about: dict, made: bool = False):
+    def __init__(self, link: Line, target: Any, about: dict, made: bool = False):
         super().__init__(link, target, about, made)
         name = about.get("name", "function")
         vars(self).update(__name__=name, __qualname__=name, __doc__=about.get("doc"), __module__="__main__")

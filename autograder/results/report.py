@@ -42,7 +42,7 @@ VERDICTS = {  # what the judge notes in a notebook's metadata when it is not abo
 }
 
 
-class Row(NamedTuple):
+class QuestionRow(NamedTuple):
     """How a question went. `share`: mean of the points over the most, 0 to 1; `zero`: share of the class without any.
 
     `apart`: the correlation of its points with all others of the exercise, -1 to 1, or None if there are too few.
@@ -64,7 +64,7 @@ class Exercise:
     most: float
     totals: list[float]
     bars: list[int]
-    rows: list[Row]
+    rows: list[QuestionRow]
     open: int
     late: int
 
@@ -233,7 +233,7 @@ def summary(name: str, by_student: dict[str, points.Result]) -> Exercise:
     return Exercise(name, most, totals, bars, rows, waiting, sum(result.penalty > 0 for result in results))
 
 
-def row(name: str, results: list[points.Result]) -> Row:
+def row(name: str, results: list[points.Result]) -> QuestionRow:
     """Return how a question went. Points that a person has yet to give are left out."""
     asked = [result for result in results if name in result.questions]
     graded = [result for result in asked if result.questions[name].points is not None]
@@ -246,7 +246,7 @@ def row(name: str, results: list[points.Result]) -> Row:
         apart = float(np.corrcoef(got, rest)[0, 1])
     share = float(got.mean() / most) if most and len(got) else 0.0
     zero = float((got <= 0).mean()) if len(got) else 0.0
-    return Row(name, most, share, zero, apart, len(asked) - len(graded))
+    return QuestionRow(name, most, share, zero, apart, len(asked) - len(graded))
 
 
 def html(report: Report) -> str:

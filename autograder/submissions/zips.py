@@ -56,7 +56,7 @@ CANVAS = re.compile(r"(?P<name>\w+?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d
 MOODLE = re.compile(r"(?P<name>[^/]+)_(?P<user>\d+)_assignsubmission_file_/?(?P<file>.+)")
 
 
-class Refused(Exception):
+class BadZip(Exception):
     """Why something handed in is not taken in, in words for its student."""
 
 
@@ -104,7 +104,7 @@ class SafeExtractor(ExtractorPlugin):
             for number, candidate in enumerate(self.candidates(Path(archive_path))):
                 try:
                     found = self.take(candidate, Path(meanwhile) / str(number))
-                except Refused as reason:
+                except BadZip as reason:
                     self.refuse(candidate.shown, str(reason))
                 else:
                     taken.setdefault(found.student, []).append(found)
@@ -184,14 +184,14 @@ class SafeExtractor(ExtractorPlugin):
                 try:
                     check(info)
                     if names.count(info.filename) > 1:
-                        raise Refused("the zip holds two files of this name")
+                        raise BadZip("the zip holds two files of this name")
                     yield self.candidate(
                         inside,
                         info.filename,
                         moment(info),
                         lambda most, info=info: read_member(archive, info, most),
                     )
-                except Refused as reason:
+                except BadZip as reason:
                     self.refuse(inside, str(reason))
 
     def candidate(self, shown: str, name: str, time: datetime, read: Callable[[int], bytes]) -> Candidate:
@@ -216,7 +216,7 @@ class SafeExtractor(ExtractorPlugin):
         )
 
     def take(self, candidate: Candidate, kept: Path) -> Taken:
-        """Keep the notebook of a candidate in a file, and return whose it is; raise `Refused` otherwise."""
+        """Keep the notebook of a candidate in a file, and return whose it is; raise `BadZip` otherwise."""
         own = self.own_name(candidate.file)
         student = self.student(candidate, own["student"] if own else None)
         time = candidate.time
@@ -224,16 +224,16 @@ class SafeExtractor(ExtractorPlugin):
             try:
                 time = datetime.strptime(own["time"], TIME).replace(tzinfo=UTC)
             except ValueError:
-                raise Refused(f"{own['time']} is no time; do not rename what `make submit` writes") from None
+                raise BadZip(f"{own['time']} is no time; do not rename what `make submit` writes") from None
         if time > datetime.now(UTC) + timedelta(days=1):
-            raise Refused(f"it says that it is from {time:%Y-%m-%d}, which is yet to come")
+            raise BadZip(f"it says that it is from {time:%Y-%m-%d}, which is yet to come")
         suffix = PurePosixPath(candidate.file).suffix.lower()
         if suffix == ".zip":
             notebook = self.only_notebook(candidate.read(MOST_ZIP_BYTES))
         elif suffix == ".ipynb" and self.is_notebook(candidate.file):
             notebook = candidate.read(MOST_BYTES)
         else:
-            raise Refused(f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
+            raise BadZip(f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
         kept.write_bytes(notebook)
         return Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept)
 
@@ -247,10 +247,10 @@ class SafeExtractor(ExtractorPlugin):
                 return student
         student = claimed or re.sub(r"[^\w.@-]+", "-", candidate.owner.partition(" ")[2]).strip("-.@")
         if not student:
-            raise Refused(f"whose is it? Call it <student>_{self.exercise}_<time>.zip, as `make submit` does")
+            raise BadZip(f"whose is it? Call it <student>_{self.exercise}_<time>.zip, as `make submit` does")
         student = unicodedata.normalize("NFC", student)
         if not STUDENT_ID.fullmatch(student):
-            raise Refused(f"{printable(student)!r} is no student's id: letters, digits and . @ - _, at most 64 of them")
+            raise BadZip(f"{printable(student)!r} is no student's id: letters, digits and . @ - _, at most 64 of them")
         return student
 
     def is_notebook(self, file: str) -> bool:
@@ -263,34 +263,34 @@ class SafeExtractor(ExtractorPlugin):
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 infos = archive.infolist()
                 if len(infos) > MOST_FILES:
-                    raise Refused(f"the zip holds {len(infos)} files; hand in {self.exercise}.ipynb alone")
+                    raise BadZip(f"the zip holds {len(infos)} files; hand in {self.exercise}.ipynb alone")
                 for info in infos:
                     check(info)
                 files = [info for info in infos if not info.is_dir() and not is_litter(info.filename)]
                 found = [info for info in files if self.is_notebook(PurePosixPath(info.filename).name)]
                 if len(found) > 1:
-                    raise Refused(f"the zip holds {len(found)} notebooks called {self.exercise}.ipynb; hand in one")
+                    raise BadZip(f"the zip holds {len(found)} notebooks called {self.exercise}.ipynb; hand in one")
                 if not found:
                     nested = any(info.filename.lower().endswith(".zip") for info in files)
-                    raise Refused(
+                    raise BadZip(
                         f"the zip holds no {self.exercise}.ipynb"
                         + (", but a zip in a zip; hand in the notebook itself" if nested else "")
                     )
                 return read_member(archive, found[0], MOST_BYTES)
         except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
-            raise Refused(f"the zip cannot be read ({error}); make it anew") from None
+            raise BadZip(f"the zip cannot be read ({error}); make it anew") from None
 
 
 def check(info: zipfile.ZipInfo) -> None:
-    """Raise `Refused` for a member that no honest zip of a notebook has."""
+    """Raise `BadZip` for a member that no honest zip of a notebook has."""
     name = info.filename.replace("\\", "/")
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", name) or "\0" in info.orig_filename:
-        raise Refused(f"the zip holds a file called {printable(info.filename)!r}, which leads out of its folder")
+        raise BadZip(f"the zip holds a file called {printable(info.filename)!r}, which leads out of its folder")
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise Refused(f"the zip holds a link, {printable(info.filename)!r}; hand in files")
+        raise BadZip(f"the zip holds a link, {printable(info.filename)!r}; hand in files")
     if info.flag_bits & 0x1:
-        raise Refused("the zip has a password; make it without")
+        raise BadZip("the zip has a password; make it without")
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
@@ -299,7 +299,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> b
         with archive.open(info) as file:
             data = file.read(most + 1)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as error:
-        raise Refused(f"{printable(info.filename)!r} cannot be unpacked ({error}); make the zip anew") from None
+        raise BadZip(f"{printable(info.filename)!r} cannot be unpacked ({error}); make the zip anew") from None
     return bounded(data, most)
 
 
@@ -310,9 +310,9 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def bounded(data: bytes, most: int) -> bytes:
-    """Return `data`; raise `Refused` if there are more than `most` bytes of it."""
+    """Return `data`; raise `BadZip` if there are more than `most` bytes of it."""
     if len(data) > most:
-        raise Refused(f"it is larger than {most // 1_000_000} MB; clear the notebook's outputs and hand it in again")
+        raise BadZip(f"it is larger than {most // 1_000_000} MB; clear the notebook's outputs and hand it in again")
     return data
 
 
@@ -375,7 +375,7 @@ def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], 
     paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=ROOT / "autograder", env=paths, capture_output=True, text=True)
     if done.returncode:
-        raise Refused(f"nbgrader's zip_collect failed:\n{done.stderr[-2000:]}")
+        raise BadZip(f"nbgrader's zip_collect failed:\n{done.stderr[-2000:]}")
     with (downloaded / exercise / "refused.csv").open(newline="", encoding="utf-8") as file:
         _, *refused = csv.reader(file)
     taken = sorted(path.name for path in (downloaded / exercise / "extracted").iterdir())
@@ -396,7 +396,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         taken, refused = collect(given.sources, given.exercise, given.into)
-    except Refused as reason:
+    except BadZip as reason:
         print(f"cannot collect: {reason}", file=sys.stderr)
         return 2
     for shown, reason in refused:

@@ -33,7 +33,7 @@ AXIS_NAMES = {  # how a reader is asked for a layout, by matrix; the figure begi
 }
 
 
-class Block(NamedTuple):
+class Tile(NamedTuple):
     """A part of a matrix, in units of its shape. `kind`: a key of `LEGEND`. `label`: what is written on it."""
 
     top: float
@@ -45,7 +45,7 @@ class Block(NamedTuple):
     label: str = ""
 
 
-Content = tuple[Block, ...]  # what one rank has of one matrix
+Content = tuple[Tile, ...]  # what one rank has of one matrix
 NONE: Content = ()
 
 
@@ -290,7 +290,7 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
         blocks = []
         for head in range(num_heads):
             top, left, height, width = (head, 0, 1, size) if cut_by_rows else (0, head, rows, 1)
-            blocks.append(Block(top, left, height, width, head // own, "s", str(head)))
+            blocks.append(Tile(top, left, height, width, head // own, "s", str(head)))
         return [tuple(blocks[rank * own : (rank + 1) * own]) for rank in range(world_size)]
 
     given = _held(plans.first.x, (tokens, size), world_size)
@@ -387,7 +387,7 @@ class _Layer:
         self.grid, self.cut, self.itemsize = grid, cut, itemsize
         self.dp, self.tp = grid.size("dp"), grid.size("tp")
         self.places = [grid.coordinates(rank) for rank in range(grid.world_size)]
-        wholes = [Block(0.0, 0.0, WHOLE, WHOLE, rank, "s", str(rank)) for rank in range(grid.world_size)]
+        wholes = [Tile(0.0, 0.0, WHOLE, WHOLE, rank, "s", str(rank)) for rank in range(grid.world_size)]
         self.tokens = self._each(wholes, 0, "dp")
         self.slices = self._each(wholes, AXES["W"].index(cut), "tp")
         self.own = self._each(self.slices, 1, "dp")
@@ -402,7 +402,7 @@ class _Layer:
         self.slice_sizes = {"inner": sizes["inner"], "columns": sizes["columns"], cut: sizes[cut] / self.tp}
         self.slice_sizes["rows"] = self.slice_sizes["inner"]  # of the gradient, as a product
 
-    def _each(self, blocks: Sequence[Block], side: int, axis: str) -> list[Block]:
+    def _each(self, blocks: Sequence[Tile], side: int, axis: str) -> list[Tile]:
         """Each rank's part of its block along a side, 0 or 1, by its place along an axis of the mesh."""
         size = self.grid.size(axis)
         return [_part(block, side, place[axis], size) for block, place in zip(blocks, self.places, strict=True)]
@@ -517,7 +517,7 @@ def _mesh_story(layer: _Layer) -> Story:
     return Story([Column(name, WHOLE, WHOLE) for name in ("dW", "W", "X", "Y")], scenes)
 
 
-def _part(block: Block, side: int, number: int, parts: int) -> Block:
+def _part(block: Tile, side: int, number: int, parts: int) -> Tile:
     """One of so many equal parts of a block along a side, 0 or 1."""
     corner, size = [block.top, block.left], [block.height, block.width]
     size[side] /= parts
@@ -525,7 +525,7 @@ def _part(block: Block, side: int, number: int, parts: int) -> Block:
     return block._replace(top=corner[0], left=corner[1], height=size[0], width=size[1])
 
 
-def _terms(blocks: Sequence[Block]) -> list[Content]:
+def _terms(blocks: Sequence[Tile]) -> list[Content]:
     """Each rank's term of a sum, where its block is."""
     return [(block._replace(kind="p", label=f"+{block.rank}"),) for block in blocks]
 
@@ -544,18 +544,18 @@ def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool =
     """What each rank has of a matrix of this shape, after the move or before it."""
     layout, (rows, columns) = move.after if after else move.before, shape
     if layout == PARTIAL:
-        return [(Block(0, 0, rows, columns, rank, "p", f"+{rank}"),) for rank in range(world_size)]
+        return [(Tile(0, 0, rows, columns, rank, "p", f"+{rank}"),) for rank in range(world_size)]
     if layout is not REPLICATED:
         return [(_slice(rank, AXES[move.matrix].index(layout), shape, world_size),) for rank in range(world_size)]
     if after and move.before in AXES[move.matrix]:  # gathered: it shows from whom
         axis = AXES[move.matrix].index(move.before)
         return [tuple(_slice(rank, axis, shape, world_size) for rank in range(world_size))] * world_size
-    return [(Block(0, 0, rows, columns, 0, "a"),)] * world_size
+    return [(Tile(0, 0, rows, columns, 0, "a"),)] * world_size
 
 
-def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Block:
+def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Tile:
     """A rank's slice of a matrix along an axis, 0 or 1."""
-    return _part(Block(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
+    return _part(Tile(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
 
 
 def _told(move: Move, name: str = "") -> str:
@@ -687,7 +687,7 @@ def _outline(x: float, y: float, width: float, height: float) -> str:
     return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
 
 
-def _drawn(block: Block, x: float, y: float, unit: float, colours: list) -> str:
+def _drawn(block: Tile, x: float, y: float, unit: float, colours: list) -> str:
     colour, ink = colours[block.rank]
     left, top, width, height = x + block.left * unit, y + block.top * unit, block.width * unit, block.height * unit
     box = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'

@@ -10,38 +10,14 @@ its receive. The format is Chrome's "Trace Event Format": JSON, with times in mi
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
 
-from ..execute import Transport, execute
+from ..measure.recorder import Event
 from ..price import spans
-from ..schedule import Schedule, Step
+from ..schedule import Schedule
 from ..topology import Topology
 
-if TYPE_CHECKING:
-    import torch
-    import torch.distributed as dist
-
 MOST_MESSAGES = 200_000  # a viewer takes no more with pleasure
-
-
-class Event(NamedTuple):
-    """One end of a message: `rank` sends it, or receives it, from `start` on for `seconds`.
-
-    `run`, `step`, `place`: the run, the step, and the place in the step; both ends of a message agree on them.
-    """
-
-    rank: int
-    sends: bool
-    name: str
-    run: int
-    step: int
-    place: int
-    phase: str
-    start: float
-    seconds: float
-    num_bytes: int
 
 
 def priced(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> str:
@@ -53,45 +29,6 @@ def executed(recorded: Iterable[Iterable[Event]]) -> str:
     """The trace, as JSON text, of what the `Recorder` of every rank has recorded: a list of events by rank."""
     recorded = [list(events) for events in recorded]
     return trace([Event(*event) for events in recorded for event in events], len(recorded))
-
-
-class Recorder:
-    """A transport that notes when each message was under way, and leaves the work to another one.
-
-        recorder = Recorder()
-        execute(schedule, buffer, transport=recorder)
-        return recorder.events  # from every rank, for `executed`
-
-    A message lasts from when its rank began the step until all that the rank sends and receives in it was through:
-    a rank waits for a step as a whole. The clock is that of the host: what different hosts record does not fit
-    together. `group`, `transport`: as in `execute`.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None = None, transport: Transport | None = None):
-        self.transport = transport
-        self.group = group if transport is None else transport.group
-        self.events: list[Event] = []
-        self._runs = 0
-        self._single: dict[Schedule, list[Schedule]] = {}
-
-    def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
-        """As `Transport.run`."""
-        import torch.distributed as dist
-
-        rank = dist.get_rank(self.group)
-        bounds = (schedule.bounds(len(buffer)) * buffer.element_size()).tolist()
-        if schedule not in self._single:
-            self._single[schedule] = _one_by_one(schedule)
-        for number, (step, single) in enumerate(zip(schedule, self._single[schedule], strict=True)):
-            start = time.monotonic()
-            execute(single, buffer, self.group, timeout, self.transport)
-            seconds = time.monotonic() - start
-            for place, t in enumerate(step):
-                if rank in (t.src, t.dst):
-                    num_bytes = bounds[t.chunk + t.count] - bounds[t.chunk]
-                    where = self._runs, number, place, step.phase
-                    self.events.append(Event(rank, rank == t.src, str(t), *where, start, seconds, num_bytes))
-        self._runs += 1
 
 
 def trace(events: list[Event], world_size: int) -> str:
@@ -140,17 +77,6 @@ def _priced(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: in
         if len(events) > 2 * MOST_MESSAGES:
             break  # `trace` refuses it
     return events
-
-
-def _one_by_one(schedule: Schedule) -> list[Schedule]:
-    """A schedule for each step, which keeps the number that it has in `schedule`."""
-
-    def alone(number: int, step: Step) -> Schedule:
-        nothing = Step.of([])
-        sizes = schedule.world_size, schedule.num_chunks
-        return Schedule(*sizes, lambda: [nothing] * number + [step], schedule.name, lengths=schedule.lengths)
-
-    return [alone(number, step) for number, step in enumerate(schedule)]
 
 
 def _free(busy: list[int], start: int, end: int) -> int:

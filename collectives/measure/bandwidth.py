@@ -42,7 +42,7 @@ FORMAT = "collectives.bandwidth, version 1"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-class Row(NamedTuple):
+class Timing(NamedTuple):
     """A line of the table. `num_bytes`: S, the full buffer: what an all-gather gives, what a reduce-scatter takes.
 
     `count`: elements that a rank passes to the call, S over the itemsize, and over P as well where ranks hold parts.
@@ -70,7 +70,7 @@ class Result:
     world_size: int
     backend: str
     dtype: str
-    rows: tuple[Row, ...]
+    rows: tuple[Timing, ...]
     machine: Mapping[str, Any] = field(default_factory=dict)
     date: str = ""
     source: str = ""
@@ -106,7 +106,7 @@ def run(
 ) -> Result:
     """Measure on fresh ranks of this machine, or under torchrun on those that exist: see `measure`.
 
-    `start`: what starts the ranks: `ranks.run`, `cluster.run`, or the `run` of an `emulate.Network`.
+    `start`: what starts the ranks: `ranks.run`, `cluster.run`, or the `run` of an `emulate.EmulatedNetwork`.
     """
     wanted = (collective, list(num_bytes), dtype, warmup, iterations)
     rows, backend, where = start(_on_a_rank, world_size, *wanted, timeout=timeout)[0]
@@ -114,7 +114,7 @@ def run(
     return Result(collective, world_size, backend, dtype, tuple(rows), where, when)
 
 
-def _on_a_rank(rank: int, world_size: int, *wanted) -> tuple[list[Row], str, dict[str, Any]]:
+def _on_a_rank(rank: int, world_size: int, *wanted) -> tuple[list[Timing], str, dict[str, Any]]:
     import torch.distributed as dist
 
     return measure(*wanted), dist.get_backend(), machine()
@@ -122,7 +122,7 @@ def _on_a_rank(rank: int, world_size: int, *wanted) -> tuple[list[Row], str, dic
 
 def measure(
     collective: str, num_bytes: Iterable[int], dtype: str = "float32", warmup: int = 5, iterations: int = 20
-) -> list[Row]:
+) -> list[Timing]:
     """On every rank of a process group: check and time a collective at each size. All ranks return the same rows.
 
     A size is rounded down to what divides among the ranks, but every rank has at least one element. Per size, the
@@ -148,7 +148,7 @@ def measure(
         size, taken = count * kind.itemsize, seconds.item()
         parts = collective in ("all_gather", "reduce_scatter", "all_to_all")
         rows.append(
-            Row(
+            Timing(
                 num_bytes=size,
                 count=count // world_size if parts else count,
                 seconds=taken,
@@ -295,7 +295,7 @@ def load(path: str | Path) -> list[Result]:
     results = []
     for number, cell in enumerate(found["results"]):
         try:
-            result = Result(**cell | {"rows": tuple(Row(*row) for row in cell["rows"])})
+            result = Result(**cell | {"rows": tuple(Timing(*row) for row in cell["rows"])})
         except (TypeError, KeyError) as error:
             raise ValueError(f"result {number} of {path} is not complete: {error}") from None
         if not result.rows or not result.machine:
@@ -349,9 +349,9 @@ def parse(
     )
 
 
-def _row(cell: Mapping[str, str]) -> Row:
+def _row(cell: Mapping[str, str]) -> Timing:
     wrong = cell.get("wrong", "N/A")
-    return Row(
+    return Timing(
         num_bytes=int(cell["size"]),
         count=int(cell["count"]),
         seconds=float(cell["time"]) * 1e-6,

@@ -29,7 +29,7 @@ DTYPES = (
 `ncclDataType_t` in src/nccl.h.in."""
 
 
-class Choice(NamedTuple):
+class Tuning(NamedTuple):
     """What NCCL picked for a call. `collective`: as NCCL names it, or None where the log does not say.
 
     `num_bytes`: as printed, and that has changed. A line that ends in a time has S, the full buffer; one that ends in
@@ -91,7 +91,7 @@ class Log:
     parents: dict[int, dict[int, int | None]] = field(default_factory=dict)
     connections: set[Connection] = field(default_factory=set)
     costs: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
-    choices: Counter[Choice] = field(default_factory=Counter)
+    choices: Counter[Tuning] = field(default_factory=Counter)
     calls: Counter[Call] = field(default_factory=Counter)
     mixed: bool = False
     settings: dict[str, str] = field(default_factory=dict)
@@ -232,9 +232,9 @@ def _whole(successors: dict[int, int]) -> tuple[int, ...] | None:
     return tuple(ring) if after == ring[0] and len(ring) == len(successors) else None
 
 
-def _choice(collective, num_bytes, algorithm, protocol, low, high, microseconds) -> Choice:
+def _choice(collective, num_bytes, algorithm, protocol, low, high, microseconds) -> Tuning:
     """Names for numbers, and one spelling for all versions."""
-    return Choice(
+    return Tuning(
         collective=collective,
         num_bytes=int(num_bytes),
         algorithm=_name(algorithm, ALGORITHMS),

@@ -11,8 +11,8 @@ import numpy as np
 from ..contracts import Contract, ranks_in_words
 from ..schedule import Schedule, chunk_bounds
 from .checks import (
+    Answered,
     NotYet,
-    Row,
     _against_the_schedule,
     answer,
     call_in_words,
@@ -83,7 +83,7 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
             "this counts one rank, not all of them": want / schedule.world_size,
         }
-        rows.append(Row(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
+        rows.append(Answered(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
     check_rows(rows, _against_the_schedule)
 
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from ..algorithms import ring
 from ..training import memory, traffic
 from .checks import (
+    Answered,
     NotYet,
-    Row,
     answer,
     brief,
     call_in_words,
@@ -34,7 +34,7 @@ from .checks import (
 
 Model = Mapping[str, Any]
 Machine = Mapping[str, Any]
-Choice = int | str  # a stage, or NONE
+StageChoice = int | str  # a stage, or NONE
 
 GB = 1e9
 NONE = "none"  # the answer where no stage fits
@@ -99,7 +99,7 @@ def lightest(
     gb: float = GB,
     stages: Iterable[int] = STAGES,
     sign: int = 1,
-) -> Choice:
+) -> StageChoice:
     """The stage that sends the fewest bytes of those that fit, of equals the one that shards least; or `NONE`.
 
     The rest is for choices that go wrong: other bytes `needed`, a gigabyte of `gb` bytes, only some of the `stages`,
@@ -126,7 +126,7 @@ def check_held(function: Callable, part: str, sizes: Iterable[tuple]) -> None:
             got = number_of(answer(function, *case), call)
             want = getattr(memory.at_rest(num_params, world_size, stage, RECIPES[recipe]), part)
             words = f"{call} returns {got:,.12g}, but a rank holds {want:,} bytes"
-            rows.append(Row(words, got, want, _held_slips(part, want, *case)))
+            rows.append(Answered(words, got, want, _held_slips(part, want, *case)))
     check_rows(rows, words=lambda row: row.call)
 
 
@@ -178,7 +178,7 @@ def check_peak(function: Callable, cases: Iterable[tuple[Model, int]]) -> None:
             got = number_of(answer(function, dict(model), world_size, stage, call=call), call)
             need = needs(model, world_size, stage)
             words = f"{call} returns {got / GB:,.6g} GB, but a rank needs {need.total / GB:,.6g} GB, {_parts(need)}"
-            rows.append(Row(words, got, need.total, _peak_slips(need, model, world_size, stage)))
+            rows.append(Answered(words, got, need.total, _peak_slips(need, model, world_size, stage)))
     check_rows(rows, words=lambda row: row.call)
 
 
@@ -319,7 +319,7 @@ def check_stage(function: Callable, which: str) -> None:
 _NAMES = f"the answers are {', '.join(map(str, STAGES))} and {NONE!r}"
 
 
-def _chosen(function: Callable, model: Model, machine: Machine) -> Choice:
+def _chosen(function: Callable, model: Model, machine: Machine) -> StageChoice:
     call = f"{function.__name__}(model, machine) for {described(model)}, on {_machine(machine)},"
     given = answer(function, dict(model), dict(machine), call=call)
     chosen = _as_choice(given)
@@ -328,7 +328,7 @@ def _chosen(function: Callable, model: Model, machine: Machine) -> Choice:
     return chosen
 
 
-def _as_choice(given: Any) -> Choice | None:
+def _as_choice(given: Any) -> StageChoice | None:
     """What a learner has answered as one of the choices; None if it is none of them."""
     if isinstance(given, str):
         return given if given == NONE else None
@@ -338,7 +338,7 @@ def _as_choice(given: Any) -> Choice | None:
         return None
 
 
-def why_wrong(model: Model, machine: Machine, chosen: Choice, ties: bool = False) -> str:
+def why_wrong(model: Model, machine: Machine, chosen: StageChoice, ties: bool = False) -> str:
     """Why this choice is not the right one, in words; "" if it is."""
     best, world_size = lightest(model, machine), machine["world_size"]
     if chosen == best:
@@ -378,12 +378,12 @@ def _parameters_divided_at_2(model: Model, world_size: int, stage: int) -> float
     return needs(model, world_size, stage)._replace(parameters=shared).total
 
 
-def _three_for_none(model: Model, machine: Machine) -> Choice:
+def _three_for_none(model: Model, machine: Machine) -> StageChoice:
     best = lightest(model, machine)
     return 3 if best == NONE else best
 
 
-SLIPS: dict[str, Callable[[Model, Machine], Choice]] = {
+SLIPS: dict[str, Callable[[Model, Machine], StageChoice]] = {
     "every answer is 3, which saves memory also where there is enough of it": lambda *_: 3,
     "every answer is 0, which sends the least, but has to fit": lambda *_: 0,
     "every answer is 'none'; are both in bytes, what is needed and memory_gb times 1e9?": lambda *_: NONE,
@@ -511,7 +511,7 @@ def random_cases(seed: int, of_each: int = 10) -> list[tuple[Model, Machine]]:
     return cases
 
 
-def _memory_for(right: Choice, need: list[float], near: bool, random: Random) -> float:
+def _memory_for(right: StageChoice, need: list[float], near: bool, random: Random) -> float:
     """Bytes of memory on which `right` may be the answer, where each stage needs so much."""
     tight = random.uniform(1.01, 1.06)
     if right == 0:

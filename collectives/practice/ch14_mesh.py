@@ -26,7 +26,18 @@ from ..ranks import PerRank
 from ..topology import Link
 from ..training import mesh as library
 from ..training.mesh import Mesh
-from .checks import LibraryUsed, NotYet, Row, answer, brief, check_formula, check_rows, counted, number_of, own_answer
+from .checks import (
+    Answered,
+    LibraryUsed,
+    NotYet,
+    answer,
+    brief,
+    check_formula,
+    check_rows,
+    counted,
+    number_of,
+    own_answer,
+)
 from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
@@ -419,10 +430,10 @@ def _kind(given: Any) -> str:
 # Part c: a weight that is cut twice
 
 COLUMN, ROW = "column", "row"
-Block = tuple[range, range]  # rows and columns of a weight
+Extent = tuple[range, range]  # rows and columns of a weight
 
 
-def held(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> Block:
+def held(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> Extent:
     """The rows and the columns that a rank holds: TP cuts first, and FSDP cuts the rows of what is left."""
     rows, columns = range(shape[0]), range(shape[1])
     if style == COLUMN:
@@ -437,7 +448,7 @@ def _cut(whole: range, index: int, count: int) -> range:
     return whole[index * length : (index + 1) * length]
 
 
-def _held_slips(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> dict[str, Block]:
+def _held_slips(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> dict[str, Extent]:
     """What a rank would hold after each usual slip."""
     rows, columns = range(shape[0]), range(shape[1])
     tp, dp = (at["tp"], sizes["tp"]), (at["shard"], sizes["shard"])
@@ -698,11 +709,11 @@ def check_leaves(function: Callable, cases: Iterable[tuple[tuple[str, ...], Size
                     group[-1] - group[0] >= gpus_per_node
                 ),
             }
-            rows.append(Row(call, bool(given), leaves(axis, order, sizes, gpus_per_node), slips))
+            rows.append(Answered(call, bool(given), leaves(axis, order, sizes, gpus_per_node), slips))
     check_rows(rows, _wrong_leaves)
 
 
-def _wrong_leaves(row: Row) -> str:
+def _wrong_leaves(row: Answered) -> str:
     right = "some group along it has ranks in two nodes" if row.want else "every group along it stays in one node"
     return f"{row.call} returns {bool(row.got)}, but {right}"
 

@@ -315,7 +315,7 @@ def check_table(function: Callable, tables: Iterable[Text]) -> None:
                 )
 
 
-def _wrong_time(seconds: float, row: bandwidth.Row) -> str:
+def _wrong_time(seconds: float, row: bandwidth.Answered) -> str:
     if abs(seconds - row.seconds * 1e6) <= 1e-6 * seconds:
         return ": the table has microseconds"
     if 0.5 < seconds / row.seconds < 1:

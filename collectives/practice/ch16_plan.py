@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from ..topology import Link
 from ..training import costs, memory, planner
 from ..training.models import RECOMPUTE, Machine, Model
-from .checks import LINE, LibraryUsed, NotYet, Row, answer, check_rows, number_of
+from .checks import LINE, Answered, LibraryUsed, NotYet, answer, check_rows, number_of
 
 Said = Mapping[str, Any]  # a model, a machine or a layout as a learner sees it
 
@@ -99,7 +99,7 @@ def check_model(function: Callable, what: str, models: Iterable[Said]) -> None:
         call = f"{function.__name__}(model{''.join(f', {arg:,}' for arg in args)}), for {_shape(said)},"
         got = number_of(answer(function, dict(said), *args, call=call), call)
         want, slips = OF_A_MODEL[what](model, *args)
-        rows.append(Row(f"{call} returns {_short(got)}, but it is {_short(want)}", got, want, slips))
+        rows.append(Answered(f"{call} returns {_short(got)}, but it is {_short(want)}", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
 
 
@@ -205,7 +205,7 @@ def check_memory(function: Callable, part: str, cases: Iterable[tuple[Said, Said
         got = number_of(answer(function, dict(said), dict(layout), call=call), call)
         want, slips = OF_MEMORY[part](_model(said), _layout(layout))
         words = f"{call} returns {got / GB:,.6g} GB, but it is {want / GB:,.6g} GB"
-        rows.append(Row(words, got, want, {"these are GB, where bytes are asked for": want / GB, **slips}))
+        rows.append(Answered(words, got, want, {"these are GB, where bytes are asked for": want / GB, **slips}))
     check_rows(rows, operator.attrgetter("call"))
 
 
@@ -346,7 +346,7 @@ def check_time(function: Callable, part: str, cases: Iterable[tuple[Said, Said, 
         call = f"{function.__name__}(model, machine, layout), for {where},"
         got = number_of(answer(function, dict(said), _copy(machine), dict(layout), call=call), call)
         want, slips = OF_TIME[part](_model(said), _machine(machine), _layout(layout))
-        rows.append(Row(f"{call} returns {got:,.6g} s, but it is {want:,.6g} s", got, want, slips))
+        rows.append(Answered(f"{call} returns {got:,.6g} s, but it is {want:,.6g} s", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
 
 
@@ -547,7 +547,7 @@ def credit(times: float) -> float:
     return min(1.0, max(0.0, (FAR - times) / (FAR - NEAR)))
 
 
-class Choice(NamedTuple):
+class Chosen(NamedTuple):
     """What a learner's function chose for a case; `layout` is None if that is no layout.
 
     `worth`: from 0 to 1. `why`: in words.
@@ -576,12 +576,12 @@ def score(function: Callable, cases: Iterable[Case], points: float) -> float:
     return given
 
 
-def _choice(function: Callable, case: Case) -> Choice:
+def _choice(function: Callable, case: Case) -> Chosen:
     try:
         layout = _chosen(function, case)
     except NotYet as error:
-        return Choice(None, 0.0, str(error))
-    return Choice(layout, *judged(case, layout))
+        return Chosen(None, 0.0, str(error))
+    return Chosen(layout, *judged(case, layout))
 
 
 def judged(case: Case, said: Said) -> tuple[float, str]:
@@ -632,7 +632,7 @@ PARTS = {
 }
 
 
-def _habit(cases: Sequence[Case], choices: Sequence[Choice]) -> str:
+def _habit(cases: Sequence[Case], choices: Sequence[Chosen]) -> str:
     """What is the same in all layouts that were chosen, though it is not in the best ones."""
     chosen, least = [choice.layout for choice in choices], [best(case).layout for case in cases]
     if None in chosen or min(choice.worth for choice in choices) == 1:

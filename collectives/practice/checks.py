@@ -76,7 +76,7 @@ def without_the_library() -> Iterator[None]:
         Schedule.__iter__, executing.parts = read, parts
 
 
-class Refused(NamedTuple):
+class Refusal(NamedTuple):
     """Words on an answer that leaves its work to the library, and on where it does."""
 
     words: str
@@ -91,7 +91,7 @@ def own(checks: str, function: Callable, *args: Any) -> Any:
         with importlib.import_module(checks).without_the_library():
             return _read(function(*args))
     except LibraryUsed as error:
-        return Refused(f"{error}{_learners_line(error)}")
+        return Refusal(f"{error}{_learners_line(error)}")
 
 
 def own_answer(checks: str, function: Callable, *args: Any, call: str | None = None) -> Any:
@@ -103,7 +103,7 @@ def own_answer(checks: str, function: Callable, *args: Any, call: str | None = N
 
     called.__name__ = function.__name__
     given = answer(called, *args, call=call)
-    if isinstance(given, Refused):
+    if isinstance(given, Refusal):
         raise NotYet(f"{call}: {given.words}")
     return given
 
@@ -251,7 +251,7 @@ def counted(schedule: Schedule, num_elements: int, itemsize: int = 1) -> Cost:
     return price(schedule, num_elements * itemsize, links, itemsize)
 
 
-class Row(NamedTuple):
+class Answered(NamedTuple):
     """One call of a learner's function: what it gave, what is right, and what each usual slip would give."""
 
     call: str
@@ -270,7 +270,7 @@ def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], s
     for case in cases:
         want, call = truth(*case), call_in_words(function, case)
         given = answer(function, *deepcopy(case))  # a copy: what it does to its arguments is its own affair
-        rows.append(Row(call, number_of(given, call), want, slips(want, *case)))
+        rows.append(Answered(call, number_of(given, call), want, slips(want, *case)))
     check_rows(rows, _against_the_schedule)
 
 
@@ -295,7 +295,7 @@ def number_of(given: Any, call: str) -> int | float:
     return given if isinstance(given, int) else float(given)
 
 
-def check_rows(rows: list[Row], words: Callable[[Row], str]) -> None:
+def check_rows(rows: list[Answered], words: Callable[[Answered], str]) -> None:
     """Raise `NotYet` with the `words` of the first row that is wrong, and a slip that explains all rows."""
     for row in rows:
         if not math.isclose(row.got, row.want, rel_tol=1e-9):
@@ -303,7 +303,7 @@ def check_rows(rows: list[Row], words: Callable[[Row], str]) -> None:
             raise NotYet(words(row) + (f": {explained[0]}" if explained else ""))
 
 
-def _against_the_schedule(row: Row) -> str:
+def _against_the_schedule(row: Answered) -> str:
     return f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}"
 
 

@@ -43,7 +43,7 @@ class EmulationError(RuntimeError):
 def obstacle() -> str | None:
     """What keeps this machine from emulating a network, and what to do about it; None if nothing does."""
     try:
-        Network(nodes=1).close()
+        EmulatedNetwork(nodes=1).close()
     except EmulationError as error:
         return str(error)
     return None
@@ -58,14 +58,14 @@ def run(
     delay: float = 0.0,
     timeout: float = 60.0,
 ) -> list[Any]:
-    """`ranks.run` over a `Network`: ranks 0 to `ranks_per_node` - 1 on node 0, the next on node 1, and so on."""
+    """`ranks.run` over an `EmulatedNetwork`: the first `ranks_per_node` ranks on node 0, the next on node 1, ..."""
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
-    with Network(world_size // ranks_per_node, rate, delay) as network:
+    with EmulatedNetwork(world_size // ranks_per_node, rate, delay) as network:
         return network.run(function, world_size, *args, timeout=timeout)
 
 
-class Network:
+class EmulatedNetwork:
     """`nodes` nodes around one switch, each on a line of its own.
 
     `rate`: bits per second of a line, each way; None for lines as fast as the machine. `delay`: seconds that a packet
@@ -88,7 +88,7 @@ class Network:
         self.bytes_sent = self.bytes_received = np.zeros(nodes, dtype=np.int64)
         self._holder = _start("\n".join(_commands(nodes, rate, delay)))
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> EmulatedNetwork:
         return self
 
     def __exit__(self, *_: object) -> None:

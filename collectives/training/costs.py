@@ -199,7 +199,7 @@ def all_to_all(machine: Machine, inner, size, num_bytes):
 
 
 @dataclass(frozen=True)
-class Network:
+class ClosedForm:
     """What collectives take on `machine`, by formula. `planner.Simulated` gives the same by pricing their schedules."""
 
     machine: Machine
@@ -268,7 +268,7 @@ class Pass(NamedTuple):
         return sum(self)
 
 
-def passes(model: Model, machine: Machine, layout: Layout, network: Network | None = None) -> tuple[Pass, Pass]:
+def passes(model: Model, machine: Machine, layout: Layout, network: ClosedForm | None = None) -> tuple[Pass, Pass]:
     """(forward, backward) of one micro-batch on the slowest rank of the pipeline.
 
     It is slowest by its layers, ceil(layers / pp), or as the last rank by the logits; a rank can spare a layer there if
@@ -283,7 +283,7 @@ def passes(model: Model, machine: Machine, layout: Layout, network: Network | No
     gathered before attention, in both passes, and their gradients scattered; all of it shows. expert: two all-to-alls a
     layer and pass, of top_k copies of each token, evenly to all experts; all of it shows, unless `hide_experts`.
     """
-    network = network or Network(machine)
+    network = network or ClosedForm(machine)
     again = layout.recompute == "full"
     layers, tokens = layers_of(model, layout), _tokens(model, layout)
     rate = layout.tp * machine.peak * machine.fraction / tokens  # FLOPs a token in a second
@@ -310,7 +310,7 @@ def passes(model: Model, machine: Machine, layout: Layout, network: Network | No
     )
 
 
-def step(model: Model, machine: Machine, layout: Layout, network: Network | None = None) -> Step:
+def step(model: Model, machine: Machine, layout: Layout, network: ClosedForm | None = None) -> Step:
     """Seconds of one step, by the slowest rank.
 
     bubble: (p - 1) / v of a micro-batch, forward and backward (see `pipeline.one_f_one_b` and `interleaved`). pipeline
@@ -319,7 +319,7 @@ def step(model: Model, machine: Machine, layout: Layout, network: Network | None
     Not modelled: the update, loading data, kernels that are better or worse by shape (one fraction of the peak for
     all), other traffic on the network, ranks that are late, and experts that are visited unevenly.
     """
-    network = network or Network(machine)
+    network = network or ClosedForm(machine)
     forward, backward = passes(model, machine, layout, network)
     m = layout.num_micro_batches
     again = layers_of(model, layout) * layout.pp * model.again(layout.recompute)
@@ -361,7 +361,7 @@ def messages(model: Model, machine: Machine, layout: Layout):
     return count * message(model, machine, layout)
 
 
-def exposed_data(model: Model, machine: Machine, layout: Layout, forward, backward, network: Network | None = None):
+def exposed_data(model: Model, machine: Machine, layout: Layout, forward, backward, network: ClosedForm | None = None):
     """Seconds of the data-parallel collectives of a step that hide behind nothing. `forward`, `backward`: seconds that
     a rank computes for one micro-batch.
 
@@ -370,7 +370,7 @@ def exposed_data(model: Model, machine: Machine, layout: Layout, forward, backwa
     with the last micro-batch (and the first); stage 2 scatters the gradients of every micro-batch, since it keeps no
     full ones; stage 3 gathers for every micro-batch, too. Of parameters those of the layers count, not the ends'.
     """
-    network = network or Network(machine)
+    network = network or ClosedForm(machine)
     m, layers = layout.num_micro_batches, layers_of(model, layout)
     dense, experts = held_parameters(model, layout)
     once = network.around(layout.tp, layout.dp * layout.cp, WIRE * dense)

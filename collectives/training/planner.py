@@ -248,7 +248,7 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
 # --- the same by simulation -------------------------------------------------------------------------------------
 
 
-class Simulated(costs.Network):
+class Simulated(costs.ClosedForm):
     """What collectives take, from their schedules in all groups of all ranks at once, message by message.
 
     An all-to-all is the XOR exchange: its groups are powers of two.

@@ -8,7 +8,7 @@ from torch import nn
 WIDTH = 24  # divides by 2, 3 and 4, so that shards need no padding
 
 
-class Block(nn.Module):
+class TinyBlock(nn.Module):
     """A residual block: widen, bend, narrow, add. 2 w (4w) weights and 5w biases for width w."""
 
     def __init__(self, width: int):
@@ -25,7 +25,7 @@ def model(depth: int = 4, width: int = WIDTH, dtype: torch.dtype = torch.float32
     """`depth` blocks, with the same parameters wherever it is called with the same `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(*[Block(width) for _ in range(depth)]).to(dtype)
+        return nn.Sequential(*[TinyBlock(width) for _ in range(depth)]).to(dtype)
 
 
 def batch(

@@ -721,7 +721,7 @@ for name, code in {
     + 'inside.do_call = answering({"result": 0.0, "printed": ["4.0"], "args": [], "kwargs": {}, "outputs": [shown]})',
     "true": CLAIMED + 'inside.do_call = answering({"result": True, "printed": [], "args": [[]] * 9, "kwargs": {}})',
     "exits": 'inside.do_call = answering({"raised": {"mro": [["builtins", "SystemExit"], ["builtins", "BaseException"]], "args": (0,), "words": "", "frames": []}})',
-    "of_the_course": 'inside.do_call = answering({"raised": {"mro": [["collectives.practice", "NotYet"], ["builtins", "ValueError"]], "args": (), "words": "", "frames": [["x", 1, "y", "z"]] * 10**5}})',
+    "of_the_course": 'inside.do_call = answering({"raised": {"mro": [["collectives.practice.checks", "NotYet"], ["builtins", "ValueError"]], "args": (), "words": "", "frames": [["x", 1, "y", "z"]] * 10**5}})',
     "callbacks": 'inside.do_call = answering({"callback": 0, "args": [1.0], "kwargs": {}})',
 }.items():
     hand_in(

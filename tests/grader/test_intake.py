@@ -516,7 +516,7 @@ def test_a_broken_configuration_is_refused(course, tmp_path, monkeypatch, lines,
     (tmp_path / "nbgrader_config.py").write_text(CONFIG + lines)
     monkeypatch.chdir(tmp_path)
     asked = grade.options().parse_args(["--course", str(tmp_path)])
-    with pytest.raises(grade.Refused, match=re.escape(reason)):
+    with pytest.raises(grade.NothingGraded, match=re.escape(reason)):
         grade.opened(asked).check()
 
 

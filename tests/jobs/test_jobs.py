@@ -165,7 +165,7 @@ def test_every_file_and_module_that_is_named_exists():
 def test_every_option_that_is_named_is_one_that_the_program_knows():
     programs = {
         "jobs/train.py": JOBS / "train.py",
-        "collectives.measure.bandwidth": ROOT / "collectives" / "bandwidth.py",
+        "collectives.measure.bandwidth": ROOT / "collectives" / "measure" / "bandwidth.py",
     }
     for name, path in programs.items():
         known = set(re.findall(r'"(--[a-z]+)"', path.read_text()))

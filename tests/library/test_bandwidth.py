@@ -9,11 +9,11 @@ import torch
 
 from collectives import ranks
 from collectives.measure import bandwidth
-from collectives.measure.bandwidth import Result, Row
+from collectives.measure.bandwidth import Result, Timing
 from collectives.price import algbw, busbw
 
 ROOT = Path(__file__).resolve().parents[2]
-LOGS = ROOT / "tests" / "nccl_logs"
+LOGS = ROOT / "tests" / "library" / "nccl_logs"
 PUBLISHED = {  # file: what it does not say by itself, and what it must be read as
     "nccl-tests-gb200-72": ({"collective": "all_reduce"}, ("all_reduce", 72, 5, 745.53)),
     "nccl-tests-h100-8-reduce-scatter": ({"collective": "reduce_scatter"}, ("reduce_scatter", 8, 6, None)),
@@ -97,7 +97,7 @@ def test_what_cannot_be_measured_is_refused_before_any_rank_waits(arguments, com
 
 
 def a_result():
-    rows = (Row(1000, 250, 1e-3, 1e6, 1.5e6, 0), Row(2000, 500, 1e-3, 2e6, 3e6, None))
+    rows = (Timing(1000, 250, 1e-3, 1e6, 1.5e6, 0), Timing(2000, 500, 1e-3, 2e6, 3e6, None))
     return Result("all_reduce", 4, "gloo", "float32", rows, {"cores": 2, "torch": "2"}, "2026-01-01T00:00:00+00:00")
 
 

@@ -20,11 +20,11 @@ from collectives.figures.blocks import (
     SIZES,
     SPLITS,
     WHOLE,
-    Block,
     Blocks,
     Column,
     Scene,
     Story,
+    Tile,
 )
 from collectives.training import traffic
 from collectives.training.mesh import ALGORITHMS, Mesh, together
@@ -262,7 +262,7 @@ def test_what_does_not_fit_together_is_refused():
 
 def test_names_are_text_and_never_markup():
     wicked = "<b>&\"'</script>"
-    block = Block(0, 0, 1, 1, 0, "s", wicked)
+    block = Tile(0, 0, 1, 1, 0, "s", wicked)
     story = Story([Column(wicked, 1, 1)], [Scene(wicked, {wicked: [(block,)]}, {wicked: wicked})])
     page = Blocks([story], 1, wicked, {wicked: [wicked]}).html()
     assert "<b>" not in page
@@ -274,7 +274,7 @@ def test_a_figure_stays_small_and_is_the_same_bytes_every_time(name):
     here = FIGURES[name]().html()
     assert len(here.encode()) < 80_000
     assert here.replace("http://www.w3.org/2000/svg", "").count("http") == 0
-    code = f"from collectives import blocks; print(blocks.{name}().html(), end='')"
+    code = f"from collectives.figures import blocks; print(blocks.{name}().html(), end='')"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-c", code]
     there = subprocess.run(command, env=environment, capture_output=True, check=True, encoding="utf-8")

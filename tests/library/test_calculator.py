@@ -105,7 +105,7 @@ def test_the_program_is_small_and_plain_data():
     json.dumps(calculator.data(), allow_nan=False)
     assert len(calculator.program.lines) < 200
     assert len(calculator.html().encode()) < 30_000
-    script = files("collectives").joinpath("player", "calculator.js").read_bytes()
+    script = files("collectives.figures").joinpath("static", "calculator.js").read_bytes()
     assert len(gzip.compress(script)) < 8_000
 
 
@@ -192,7 +192,7 @@ def test_a_calculator_is_the_same_bytes_every_time_and_asks_no_host():
     code = "from test_calculator import memory_calculator; print(memory_calculator().html(), end='')"
     there = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": "tests/library"},
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": "tests:tests/library"},
         capture_output=True,
         text=True,
         check=True,

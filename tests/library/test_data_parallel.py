@@ -7,7 +7,7 @@ import torch
 
 from collectives import ranks
 from collectives.algorithms import ring
-from collectives.formats.perfetto import Recorder
+from collectives.measure.recorder import Recorder
 from collectives.measure.wire import BytesSent
 from collectives.ranks import RanksError
 from collectives.training import tiny

@@ -54,7 +54,7 @@ def all_reduce(rank, world_size, schedule, num_bytes):
 def test_a_line_carries_the_bytes_of_the_price_and_one_or_two_percent_of_headers():
     schedule = ring.all_reduce(4)
     cost = price(schedule, 4 * MIB, topology.uniform(4, alpha=0, beta=0))
-    with emulate.Network(nodes=4, rate=200e6) as network:
+    with emulate.EmulatedNetwork(nodes=4, rate=200e6) as network:
         network.run(all_reduce, 4, schedule, 4 * MIB)
     for counted, priced in ((network.bytes_sent, cost.bytes_sent), (network.bytes_received, cost.bytes_received)):
         assert np.all(np.abs(counted / priced - 1.0125) < 0.0075)
@@ -63,7 +63,7 @@ def test_a_line_carries_the_bytes_of_the_price_and_one_or_two_percent_of_headers
 @needs_network
 def test_what_stays_in_a_node_is_on_no_line():
     """Hierarchical all-reduce sends one buffer out of each of two nodes, however many ranks they have."""
-    with emulate.Network(nodes=2, rate=200e6) as network:
+    with emulate.EmulatedNetwork(nodes=2, rate=200e6) as network:
         network.run(all_reduce, 6, hierarchical.all_reduce(6, ranks_per_node=3), 3 * MIB)
     assert np.all(np.abs(network.bytes_sent / (3 * MIB) - 1.01) < 0.01)
 
@@ -97,7 +97,7 @@ def seconds_there_and_back(rank, world_size):
 def test_a_delay_is_added_to_every_message_and_garbles_none():
     schedule = ring.all_reduce(3)
     before = np.random.default_rng(1).normal(size=(3, 200_001)).astype(np.float32)
-    with emulate.Network(nodes=3, delay=0.05) as network:
+    with emulate.EmulatedNetwork(nodes=3, delay=0.05) as network:
         after = network.run(carry_out, 3, schedule, before)
     np.testing.assert_array_equal(np.stack(after), simulate(schedule, before))
     assert max(emulate.run(seconds_there_and_back, 2, delay=0.05)) > 2 * 0.05
@@ -157,7 +157,7 @@ def test_a_network_ends_with_the_program_that_made_it(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import os, time
-        from collectives import emulate
+        from collectives.ranks import emulate
         def report(rank, world_size):
             with open(f"{os.path.dirname(__file__)}/{rank}.part", "w") as file:
                 file.write(os.readlink("/proc/self/ns/net"))
@@ -177,7 +177,7 @@ def test_a_network_ends_with_the_program_that_made_it(tmp_path):
 
 @needs_network
 def test_a_network_serves_one_run_after_another_and_counts_each():
-    with emulate.Network(nodes=2) as network:
+    with emulate.EmulatedNetwork(nodes=2) as network:
         network.run(all_reduce, 2, ring.all_reduce(2), MIB)
         first = network.bytes_sent
         network.run(all_reduce, 2, ring.all_reduce(2), MIB // 4)
@@ -191,7 +191,7 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
 
 @needs_network
 def test_a_machine_that_forbids_namespaces_is_told_how_to_allow_them():
-    ask = "from collectives import emulate; print(emulate.obstacle())"
+    ask = "from collectives.ranks import emulate; print(emulate.obstacle())"
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -c "$1"'
     answer = subprocess.run(
         ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, sys.executable, ask],
@@ -204,10 +204,10 @@ def test_a_machine_that_forbids_namespaces_is_told_how_to_allow_them():
 
 def test_a_network_that_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="at least 1 node"):
-        emulate.Network(nodes=0)
+        emulate.EmulatedNetwork(nodes=0)
     with pytest.raises(ValueError, match="bits per second"):
-        emulate.Network(nodes=2, rate=100)
+        emulate.EmulatedNetwork(nodes=2, rate=100)
     with pytest.raises(ValueError, match="from 0 to 1, not 50"):
-        emulate.Network(nodes=2, delay=50)
+        emulate.EmulatedNetwork(nodes=2, delay=50)
     with pytest.raises(ValueError, match="5 ranks do not fill nodes of 2"):
         emulate.run(namespace, 5, ranks_per_node=2)

@@ -77,7 +77,12 @@ def test_a_family_costs_a_page_little():
     here = family().html()
     assert len(gzip.compress(here.encode())) < 20_000
     code = "from test_family import family; print(family().html(), end='')"
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": "tests"}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONPATH": "tests:tests/library",
+    }
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, check=True)
     assert done.stdout.decode() == here

@@ -15,7 +15,7 @@ from collectives.training.timeline import Timeline
 
 BF16 = torch.bfloat16
 DEPTH = 4
-UNIT = sum(tensor.numel() for tensor in tiny.Block(tiny.WIDTH).parameters())
+UNIT = sum(tensor.numel() for tensor in tiny.TinyBlock(tiny.WIDTH).parameters())
 PSI = DEPTH * UNIT
 COUNTERS = 4 * 4 * DEPTH  # bytes: torch's AdamW counts its steps, in an fp32 scalar for each tensor
 
@@ -153,7 +153,7 @@ def test_a_unit_calls_three_collectives_or_two_if_its_parameters_are_kept(world_
 
 @on_each
 def test_every_tensor_is_padded_along_its_first_dimension(world_size):
-    padded = DEPTH * fsdp.padded_elements(tiny.Block(10), world_size)
+    padded = DEPTH * fsdp.padded_elements(tiny.TinyBlock(10), world_size)
     assert padded == DEPTH * {2: 850, 3: 42 * 10 + 42 + 12 * 40 + 12, 4: 40 * 10 + 40 + 12 * 40 + 12}[world_size]
     assert found_on(world_size)[0]["width 10"][1] == traffic.step(padded, 3, 4)
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_of_four_ranks_goes_on_where_it_was_on_two_and_on_three(tmp
 
 def one_of_many(rank, world_size, many, width):
     with fsdp.pretended(many) as mesh:
-        model = torch.nn.Sequential(*[tiny.Block(width) for _ in range(2)])
+        model = torch.nn.Sequential(*[tiny.TinyBlock(width) for _ in range(2)])
         padded = sum(fsdp.padded_elements(block, many) for block in model)
         fsdp.shard(model, mesh=mesh, mp_policy=mixed())
         adam = torch.optim.AdamW(model.parameters())

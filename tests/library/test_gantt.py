@@ -142,11 +142,14 @@ def test_a_figure_stays_small_and_is_the_same_bytes_every_time():
     assert here.replace("http://www.w3.org/2000/svg", "").count("http") == 0
     assert " id=" not in here
     code = "import test_gantt as t; print(t.draw(t.BOTH).html(), end='')"
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONPATH": "tests:tests/library",
+    }
     command = [sys.executable, "-c", code]
-    there = subprocess.run(
-        command, env=environment, cwd=os.path.dirname(__file__), capture_output=True, check=True, encoding="utf-8"
-    )
+    there = subprocess.run(command, env=environment, capture_output=True, check=True, encoding="utf-8")
     assert there.stdout == here
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collectives.measure import nccl_log
-from collectives.measure.nccl_log import Call, Choice, Connection, Cost
+from collectives.measure.nccl_log import Call, Connection, Cost, Tuning
 
 LOGS = Path(__file__).parent / "nccl_logs"
 TUNING = "which algorithm and protocol were picked"
@@ -82,8 +82,8 @@ def test_2_29_tells_what_it_picked_by_name_and_what_it_counts_on():
     log = read("nccl-2.29.7-tuning")
     assert log.version == "2.29.7"
     assert log.settings == {"NCCL_P2P_DISABLE": "1"}
-    assert log.choices[Choice("Broadcast", 1024, "Ring", "LL", 1)] == 4
-    assert log.choices[Choice("Broadcast", 131072, "Ring", "Simple", 4)] == 1
+    assert log.choices[Tuning("Broadcast", 1024, "Ring", "LL", 1)] == 4
+    assert log.choices[Tuning("Broadcast", 131072, "Ring", "Simple", 4)] == 1
     assert log.costs["AllReduce", "Ring", "Simple"] == Cost(pytest.approx(36.4e-6), pytest.approx(2.4e9))
     assert log.costs["AllGather", "PAT", "Simple"].bandwidth == pytest.approx(3.6e9), "the table has a second block"
     usable = {key for key, cost in log.costs.items() if cost.bandwidth and key[0] == "ReduceScatter"}

@@ -72,7 +72,7 @@ def test_a_picture_stays_small_and_is_the_same_bytes_every_time(name):
     assert len(here.encode()) < 64_000
     assert here.replace("http://www.w3.org/2000/svg", "").count("http") == 0
     assert " id=" not in here
-    code = f"from collectives import overlap; print(overlap.{name}().html(), end='')"
+    code = f"from collectives.figures import overlap; print(overlap.{name}().html(), end='')"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-c", code]
     there = subprocess.run(command, env=environment, capture_output=True, check=True, encoding="utf-8")

@@ -10,6 +10,7 @@ from collectives import Schedule, execute, price, ranks, simulate, topology
 from collectives.algorithms import hierarchical, pairwise, ring
 from collectives.algorithms.scorecard import ROWS
 from collectives.formats import perfetto
+from collectives.measure.recorder import Recorder
 from collectives.price import spans
 from collectives.topology import Link
 
@@ -103,7 +104,7 @@ def test_what_goes_at_once_gets_tracks_of_its_own():
 
 
 def record(rank, world_size, schedule):
-    recorder = perfetto.Recorder()
+    recorder = Recorder()
     buffer = torch.arange(10) + rank
     for _ in range(2):
         execute(schedule, buffer, transport=recorder)
@@ -126,7 +127,7 @@ def test_an_executed_run_is_recorded_and_not_changed():
 def wait_in_vain(rank, world_size):
     there = [(0, 1, 0, "copy")]
     schedule = Schedule.of(2, 1, [there] * (1 + rank))  # rank 1 expects a second message
-    execute(schedule, torch.zeros(4), transport=perfetto.Recorder(), timeout=1.0)
+    execute(schedule, torch.zeros(4), transport=Recorder(), timeout=1.0)
 
 
 def test_a_step_that_fails_keeps_its_number():

@@ -79,7 +79,7 @@ def test_as_text_it_asks_and_does_not_answer():
 
 def test_it_is_the_same_bytes_every_time_and_small():
     assert Quiz(chosen(), typed()).html() == Quiz(chosen(), typed()).html()
-    script = files("collectives").joinpath("player", "quiz.js").read_bytes()
+    script = files("collectives.figures").joinpath("static", "quiz.js").read_bytes()
     assert len(gzip.compress(script)) < 3_000
 
 

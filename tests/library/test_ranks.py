@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import ranks
+from collectives.ranks import local, process
 
 
 def who_am_i(rank, world_size, greeting="hello"):
@@ -159,11 +160,11 @@ def test_a_rank_that_dies_without_a_word_is_named_with_its_exit_code():
 
 
 def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_for_it():
-    failed, died, lost, well = (ranks.Report(kind) for kind in ("failed", "died", "lost", "returned"))
-    assert ranks.find_culprit({0: failed, 1: well, 2: died}) == 2
-    assert ranks.find_culprit({0: failed, 2: died, 3: lost}) == 3
-    assert ranks.find_culprit({1: failed, 0: failed}) == 1, "the first of a kind"
-    assert ranks.find_culprit({0: well, 1: ranks.Report("waits")}) is None
+    failed, died, lost, well = (process.Report(kind) for kind in ("failed", "died", "lost", "returned"))
+    assert local.find_culprit({0: failed, 1: well, 2: died}) == 2
+    assert local.find_culprit({0: failed, 2: died, 3: lost}) == 3
+    assert local.find_culprit({1: failed, 0: failed}) == 1, "the first of a kind"
+    assert local.find_culprit({0: well, 1: ranks.Report("waits")}) is None
 
 
 def disagree(rank, world_size):

@@ -160,7 +160,7 @@ def update_without_gradients(rank, world_size):
 
 def test_an_update_without_all_gradients_names_the_unit():
     for message in ranks.run(update_without_gradients, 2):
-        assert "some parameters of Block(" in message
+        assert "some parameters of TinyBlock(" in message
         assert "have no gradient" in message
 
 
