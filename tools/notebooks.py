@@ -8,7 +8,6 @@ what its cells print.
 import argparse
 import datetime
 import hashlib
-import multiprocessing
 import os
 import platform
 import re
@@ -16,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -110,21 +109,20 @@ def save(run: Run) -> None:
 def side_by_side(texts: list[Path], read: Callable[[Path], NotebookNode], jobs: int, who: str) -> Iterator[Run]:
     """Run chapters, `jobs` at a time and the longest first, print a line as each ends, and give what it gave.
 
-    `read` makes the notebook of a text. Each run has a process of its own, in whose main thread nbclient hears Ctrl-C.
+    `read` makes the notebook of a text. A thread only waits: each chapter has a kernel, which is a process.
     """
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    pool = ThreadPoolExecutor(jobs)
+    runs = [pool.submit(run_chapter, text, read) for text in sorted(texts, key=last_seconds, reverse=True)]
     try:
-        runs = [pool.submit(run_chapter, text, read) for text in sorted(texts, key=last_seconds, reverse=True)]
         for number, done in enumerate(as_completed(runs), start=1):
             run = done.result()
-            outcome = "FAILED" if run.failure else ""
-            print(
-                f"{who}: {number:2} of {len(runs)}  {run.text.stem:<20} {run.seconds:5.1f} s  {outcome}".rstrip(),
-                flush=True,
-            )
+            outcome = "  FAILED" if run.failure else ""
+            print(f"{who}: {number:2} of {len(runs)}  {run.text.stem:<20} {run.seconds:5.1f} s{outcome}", flush=True)
             yield run
-    finally:
-        pool.shutdown(cancel_futures=True)
+    except KeyboardInterrupt:
+        print(f"{who}: interrupted", flush=True)
+        os._exit(130)  # without waiting for the threads; a kernel ends when its parent is gone
+    pool.shutdown()
 
 
 def run_chapter(text: Path, read: Callable[[Path], NotebookNode]) -> Run:
