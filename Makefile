@@ -13,7 +13,7 @@ JOBS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help env book pdf lab notebooks submit exercises grade classroom report export collect bench bench_grading record \
-  quick test check audit mutants samples attacks nightly lock clean
+  quick test check audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
 	@awk -F ' *## ' '/^## / { printf "\n%s\n", $$2 } /^[a-z_]+:.*  ## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,10 +114,13 @@ record: $(BOOK)  ## record what the chapters show of this machine (ten minutes; 
 	@$(BIN)/python tools/record.py bandwidth
 	@$(BIN)/python tools/record.py training
 
+wheel: $(BOOK)  ## build the wheel, install it in a clean environment, and use it there
+	@$(BIN)/python tools/wheel.py
+
 lock: $(TEST)  ## pin in constraints.txt what .venv holds
 	@mkdir -p _build && { sed -n '/^#/p' constraints.txt; { \
 	  $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable; \
-	  $(BIN)/python -m pip freeze --path .venv/skypilot; } | sed 's/+cpu$$//' | sort -f; } >_build/constraints.txt
+	  $(BIN)/python -m pip freeze --path .venv/skypilot; } | sed 's/+cpu$$//' | LC_ALL=C sort -f; } >_build/constraints.txt
 	@mv _build/constraints.txt constraints.txt
 
 clean:  ## remove the built book and caches, but neither .venv nor a gradebook
