@@ -1,100 +1,127 @@
-# The course's commands. `make` alone lists them; each sets up what it needs.
+# The course's commands. `make` alone lists them. Each sets up the tier that it needs: book, grade or test (tools/env.sh).
 
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+# Node lies beside python; users' PATHs may lack the folder where Debian keeps `tc`.
+export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
+
+BOOK := .venv/.ready-book
+GRADE := .venv/.ready-grade
+TEST := .venv/.ready-test
+NEEDS := pyproject.toml constraints.txt package.json package-lock.json tools/env.sh tools/system_packages.sh
+JOBS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env mutants samples attacks bench_grading book pdf lab test check audit bench record exercises notebooks grade classroom report export submit collect clean
+.PHONY: help env book pdf lab notebooks submit exercises grade classroom report export collect bench bench_grading record \
+  quick test check audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z_]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^## / { printf "\n%s\n", $$2 } /^[a-z_]+:.*  ## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-env: $(READY)  ## set up .venv, node_modules and missing system packages
+$(BOOK) $(GRADE) $(TEST): .venv/.ready-%: $(NEEDS)
+	@PYTHON="$(PYTHON)" bash tools/env.sh $*
 
-$(READY): pyproject.toml package.json package-lock.json tools/env.sh tools/system_packages.sh
-	@PYTHON="$(PYTHON)" bash tools/env.sh
-	@touch $@
+## To read the book
 
-book: env  ## build the book into _build/html
-	@$(BIN)/python tools/book.py
+env: $(BOOK)  ## set up what the book needs, in .venv and node_modules
 
-pdf: env  ## print the book into _build/collectives.pdf, and offer it on the site
+book: $(BOOK)  ## build the book into _build/html
+	@$(BIN)/python tools/book.py $(if $(JOBS),--jobs $(JOBS))
+
+lab: $(BOOK) exercises notebooks  ## open the chapters in JupyterLab
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) book
+
+submit: $(BOOK)  ## pack an exercise to hand in: make submit EXERCISE=03_ring STUDENT=your-id [RUN=1]
+	@test -n "$(EXERCISE)" || { echo "Say which: make submit EXERCISE=03_ring STUDENT=your-id"; exit 2; }
+	@$(BIN)/python tools/submit.py "$(EXERCISE)" --student "$(STUDENT)" $(if $(RUN),--run)
+
+bench: $(BOOK)  ## measure every way to all-reduce on this machine (minutes; leave the machine alone meanwhile)
+	@$(BIN)/python tools/bench.py
+
+pdf: $(TEST)  ## print the book into _build/collectives.pdf; the site then offers it
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/pdf.py
 
-lab: env exercises notebooks  ## open the chapters in JupyterLab
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) book
+## To teach with it
 
-test: env  ## run every test, then every notebook against its stored outputs
+grade: $(GRADE)  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n]
+	@test -n "$(SUBMISSIONS)" || { echo "Say which folder: make grade SUBMISSIONS=folder"; exit 2; }
+	@$(BIN)/python -m autograder.grade "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
+
+collect: $(GRADE)  ## take in handed-in zips: make collect ZIPS=folder EXERCISE=03_ring
+	@test -n "$(ZIPS)" -a -n "$(EXERCISE)" || { echo "Say what: make collect ZIPS=folder EXERCISE=03_ring"; exit 2; }
+	@$(BIN)/python -m autograder.submissions.zips "$(ZIPS)" --exercise "$(EXERCISE)"
+
+report: $(GRADE)  ## write the teacher's report: make report [COURSE=folder] [DB=url]
+	@$(BIN)/python -m autograder.results.report $(if $(COURSE),--course "$(COURSE)") $(if $(DB),--db "$(DB)")
+
+export: $(GRADE)  ## write grades as CSV: make export FORMAT=canvas|moodle|worksheet [ROSTER=csv] [EXERCISE=name] [TO=csv] [DB=url]
+	@$(BIN)/python -m autograder.results.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
+	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") \
+	  --to "$(or $(TO),_build/grade/$(or $(FORMAT),canvas).csv)"
+
+classroom: $(GRADE)  ## open a demonstration class on this machine: make classroom [PORT=8000] [FOLDER=folder]
+	@$(BIN)/python autograder/classroom/start.py $(if $(PORT),--port $(PORT)) $(if $(FOLDER),--folder "$(FOLDER)")
+
+## To work on it
+
+notebooks: $(BOOK)  ## bring each chapter's notebook in step with its text and run it: make notebooks [JOBS=2]
+	@$(BIN)/python tools/notebooks.py $(if $(JOBS),--jobs $(JOBS))
+
+exercises: $(BOOK)  ## generate exercises/ from solutions/
+	@$(BIN)/python -m autograder.release
+
+quick: $(TEST)  ## run a test of every module, in 90 seconds
+	@$(BIN)/python -m pytest -q tests -m quick -n 2
+
+test: $(TEST)  ## run every test, then every notebook against its stored outputs (half an hour)
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python -m pytest -q tests -n 2 --dist loadfile --max-worker-restart 1
 	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 3 --dist loadfile
 
-check: env  ## check style, notebooks, exercises and the built book's links
+check: $(TEST)  ## check style, imports, notebooks, exercises and the built book's links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/python -m pytest -q tests/test_imports.py
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python -m autograder.release --check
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/links.py _build/html
 
-audit: env  ## Lighthouse, axe, weights, links and spelling on every page, printed as a table (a quarter of an hour)
+nightly: mutants samples attacks audit  ## run all that `make test` samples, then the audit (hours)
+
+mutants: $(TEST)  ## try every wrong and every right answer of every exercise
+	@MUTANTS=all $(BIN)/python -m pytest -q tests -k "wrong_answer_is_refused or right_answer_is_accepted" -n 2
+
+samples: $(TEST)  ## grade every sample submission; `make test` grades two an exercise
+	@SAMPLES=all $(BIN)/python -m pytest -q tests/grader/test_grading.py
+
+attacks: $(TEST)  ## grade 200 hostile submissions; `make test` grades some of them
+	@ATTACKS=all $(BIN)/python -m pytest -q tests/grader/test_attacks.py
+
+audit: $(TEST)  ## print Lighthouse, axe, weights, links and spelling of every page (15 minutes): make audit [PAGES=names]
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/audit.py $(PAGES)
 
-mutants: env  ## try every wrong and right answer of every exercise (`make test` takes some of those on ranks)
-	@MUTANTS=all $(BIN)/python -m pytest -q tests -k "wrong_answer_is_refused or right_answer_is_accepted" -n 2
-
-samples: env  ## grade every sample submission, of which `make test` takes two an exercise
-	@SAMPLES=all $(BIN)/python -m pytest -q tests/grader/test_grading.py
-
-attacks: env  ## grade 200 hostile submissions, of which `make test` takes some
-	@ATTACKS=all $(BIN)/python -m pytest -q tests/grader/test_attacks.py
-
-bench: env  ## measure every way to all-reduce on this machine (minutes; leave it alone meanwhile)
-	@$(BIN)/python tools/bench.py
-
-bench_grading: env  ## measure how fast a class of 100 is graded, beside stock nbgrader (minutes)
+bench_grading: $(GRADE)  ## measure how fast a class of 100 is graded, beside stock nbgrader (minutes)
 	@$(BIN)/python tools/bench_grading.py
 
-record: env  ## record what chapters 05 and 15 show of this machine (ten minutes of a quiet one)
+record: $(BOOK)  ## record what the chapters show of this machine (ten minutes; leave the machine alone meanwhile)
 	@$(BIN)/python tools/bench.py
 	@$(BIN)/python tools/record.py loopback
 	@$(BIN)/python tools/record.py lines
 	@$(BIN)/python tools/record.py bandwidth
 	@$(BIN)/python tools/record.py training
 
-exercises: env  ## generate exercises/ from solutions/
-	@$(BIN)/python -m autograder.release
+wheel: $(BOOK)  ## build the wheel, install it in a clean environment, and use it there
+	@$(BIN)/python tools/wheel.py
 
-notebooks: env  ## bring each chapter's notebook in step with its text, and run it
-	@$(BIN)/python tools/notebooks.py
+lock: $(TEST)  ## pin in constraints.txt what .venv holds
+	@mkdir -p _build && { sed -n '/^#/p' constraints.txt; { \
+	  $(BIN)/python -m pip freeze --all --exclude pip --exclude-editable; \
+	  $(BIN)/python -m pip freeze --path .venv/skypilot; } | sed 's/+cpu$$//' | LC_ALL=C sort -f; } >_build/constraints.txt
+	@mv _build/constraints.txt constraints.txt
 
-grade: env  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n]
-	@test -n "$(SUBMISSIONS)" || { echo "Say which folder: make grade SUBMISSIONS=folder"; exit 2; }
-	@$(BIN)/python -m autograder.grade "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
-
-classroom: env  ## open a class on this machine, for a demonstration: make classroom PORT=8000
-	@$(BIN)/python autograder/classroom/start.py $(if $(PORT),--port $(PORT)) $(if $(FOLDER),--folder "$(FOLDER)")
-
-report: env  ## write the teacher's report: make report [COURSE=folder] [DB=url]
-	@$(BIN)/python -m autograder.results.report $(if $(COURSE),--course "$(COURSE)") $(if $(DB),--db "$(DB)")
-
-export: env  ## grades as CSV: make export FORMAT=canvas|moodle|worksheet [ROSTER=csv] [EXERCISE=name] [TO=csv] [DB=url]
-	@$(BIN)/python -m autograder.results.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
-	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") \
-	  --to "$(or $(TO),_build/grade/$(or $(FORMAT),canvas).csv)"
-
-submit: env  ## pack an exercise to hand in: make submit EXERCISE=03_ring STUDENT=your-id [RUN=1]
-	@test -n "$(EXERCISE)" || { echo "Say which: make submit EXERCISE=03_ring STUDENT=your-id"; exit 2; }
-	@$(BIN)/python tools/submit.py "$(EXERCISE)" --student "$(STUDENT)" $(if $(RUN),--run)
-
-collect: env  ## take in what was handed in: make collect ZIPS=folder EXERCISE=03_ring
-	@test -n "$(ZIPS)" -a -n "$(EXERCISE)" || { echo "Say what: make collect ZIPS=folder EXERCISE=03_ring"; exit 2; }
-	@$(BIN)/python -m autograder.submissions.zips "$(ZIPS)" --exercise "$(EXERCISE)"
-
-clean:  ## remove the built book and caches (not .venv, not a gradebook)
+clean:  ## remove the built book and caches, but neither .venv nor a gradebook
 	rm -rf _build/html _build/.doctrees _build/.jupyter_cache _build/.*_key _build/source .pytest_cache .ruff_cache

@@ -1,11 +1,12 @@
 """Builds the book: `make book`.
 
-Jupyter Book, made safe to run twice. Its saved doctrees hide the warnings of an earlier build, so they are
-dropped always; its cache of executed notebooks does not see a change in the library, so it is dropped when
-the library or an installed package changed.
+Chapters run first, side by side, into Jupyter Book's cache of executed notebooks; then Jupyter Book, which runs none,
+writes the pages. Its cache doesn't notice a change in the library, so a build drops it when the library or an
+installed package changed. Its saved doctrees would hide the warnings of an earlier build, so every build drops them.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -33,8 +34,6 @@ OPTIONS = ["--path-output", ".", "-W", "-n", "--keep-going"]
 
 SOURCES = ("book", "_config.yml", "package-lock.json", "tools/lean.py")
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-READING = re.compile(r"reading sources\.\.\. \[ *\d+%\] (\S+)")
 TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL|Exception|Error)\b")
 
 
@@ -42,31 +41,36 @@ def main() -> int:
     """Build, unless asked to build only what is stale and nothing is; return the exit status."""
     parser = argparse.ArgumentParser(description="Build the book into _build/html.")
     parser.add_argument("--if-stale", action="store_true", help="do nothing if the built book is up to date")
-    hint = "take the outputs of notebooks that this text and library gave; what is newer is run"
+    hint = "take the outputs of the stored notebooks that are up to date, and run the other chapters"
     parser.add_argument("--from-notebooks", action="store_true", help=hint)
+    parser.add_argument("--jobs", type=int, default=2, help="run so many chapters at a time (default: 2)")
     arguments = parser.parse_args()
     if arguments.if_stale and is_fresh():
         print("book: up to date")
         return 0
-    return build(arguments.from_notebooks)
+    return build(arguments.from_notebooks, arguments.jobs)
 
 
-def build(from_notebooks: bool) -> int:
-    """Build the whole book and say how it went."""
+def build(from_notebooks: bool, jobs: int) -> int:
+    """Build the whole book and print how it went."""
     start = time.perf_counter()
+    # Node, which formulas and PurgeCSS need, is beside python.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     BUILT_KEY.unlink(missing_ok=True)
     cold = prepare(execution_key() + (" and notebooks" if from_notebooks else ""))
     if from_notebooks:
-        print(f"book: outputs of {take_notebooks()} notebooks taken, which nbval runs again", flush=True)
-    status, lines = run_jupyter_book()
-    seconds = time.perf_counter() - start
+        print(f"book: took the outputs of {take_notebooks()} notebooks, which nbval runs again", flush=True)
+    if status := run_chapters(jobs):
+        return status
+    print("book: writing the pages (half a minute)", flush=True)
+    status, said = run_jupyter_book()
     if status:
-        print(explain(lines))
-        print(f"book: FAILED after {seconds:.0f} s; mend what is named above and run `make book` again")
+        print(troubles(said))
+        print("book: FAILED. Fix what is named above and run `make book` again")
         return status
     lean.slim(HTML)
     BUILT_KEY.write_text(sources())
-    print(f"book: built in {seconds:.0f} s ({'cold' if cold else 'warm'})")
+    print(f"book: built in {time.perf_counter() - start:.0f} s ({'cold' if cold else 'warm'})")
     print(f"book: open {HTML / 'index.html'}")
     return 0
 
@@ -102,19 +106,48 @@ def prepare(key: str) -> bool:
 
 
 def take_notebooks() -> int:
-    """Put the notebooks beside the texts into the cache, unless they are out of date; return how many there are."""
-    cache, taken = get_cache(CACHE), 0
-    for text in sorted((ROOT / "book").glob("*.md")):
-        if notebooks.is_notebook(text) and notebooks.is_up_to_date(text):
-            notebook = get_reader({"name": "myst_nb_md", "type": "plugin"})(str(text))
-            ran = nbformat.read(text.with_suffix(".ipynb"), as_version=4)
-            for cell, other in zip(code_cells(notebook), code_cells(ran), strict=True):
-                cell.outputs, cell.execution_count = other.outputs, other.execution_count
-            data = {"execution_seconds": ran.metadata["collectives"].get("seconds")}
-            bundle = CacheBundleIn(notebook, str(text), data=data)
-            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
-            taken += 1
-    return taken
+    """Put the stored notebooks that are up to date into the cache; return how many there are."""
+    taken = [text for text in notebooks.chapters() if notebooks.is_up_to_date(text)]
+    for text in taken:
+        notebook, ran = read(text), nbformat.read(text.with_suffix(".ipynb"), as_version=4)
+        for cell, other in zip(code_cells(notebook), code_cells(ran), strict=True):
+            cell.outputs, cell.execution_count = other.outputs, other.execution_count
+        keep(text, notebook, ran.metadata["collectives"].get("seconds"))
+    return len(taken)
+
+
+def run_chapters(jobs: int) -> int:
+    """Run the chapters that the cache lacks, and put them into it; return the exit status."""
+    missing = [text for text in notebooks.chapters() if not is_kept(text)]
+    if missing:
+        print(f"book: running {len(missing)} chapters, {jobs} at a time (minutes)", flush=True)
+    failures = []
+    for run in notebooks.side_by_side(missing, read, jobs, "book"):
+        if run.failure:
+            failures.append(run)
+        else:
+            keep(run.text, run.notebook, run.seconds)
+    return notebooks.report(failures, "book")
+
+
+def read(text: Path) -> nbformat.NotebookNode:
+    """Return the notebook of a text as Jupyter Book reads it, which is what its cache is searched for."""
+    return get_reader({"name": "myst_nb_md", "type": "plugin"})(str(text))
+
+
+def is_kept(text: Path) -> bool:
+    """Tell whether the cache has a chapter's outputs."""
+    try:
+        get_cache(CACHE).match_cache_notebook(read(text))
+    except KeyError:
+        return False
+    return True
+
+
+def keep(text: Path, notebook: nbformat.NotebookNode, seconds: float | None) -> None:
+    """Put an executed notebook into the cache."""
+    bundle = CacheBundleIn(notebook, str(text), data={"execution_seconds": seconds})
+    get_cache(CACHE).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -123,33 +156,15 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def run_jupyter_book() -> tuple[int, list[str]]:
-    """Run Jupyter Book, showing a line a chapter; return its exit status and all that it said."""
-    process = subprocess.Popen(COMMAND + OPTIONS, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines, chapter, start = [], None, 0.0
-    for raw in process.stdout:
-        line = COLOUR.sub("", raw.rstrip())
-        lines.append(line)
-        read = READING.search(line)
-        if chapter and (read or line.startswith("looking for now-outdated")):
-            print(f"book: {chapter:<20} {time.perf_counter() - start:5.1f} s", flush=True)
-            chapter = None
-        if read:
-            chapter, start = read[1], time.perf_counter()
-    return process.wait(), lines
+    """Run Jupyter Book; return its exit status and the lines that it printed."""
+    done = subprocess.run(COMMAND + OPTIONS, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, notebooks.COLOUR.sub("", done.stdout).splitlines()
 
 
-def explain(lines: list[str]) -> str:
-    """Return the warnings and errors of a failed build, and the traceback of each notebook that failed."""
-    troubles = [line for line in lines if TROUBLE.search(line) and "[IPKernelApp]" not in line]
-    reports = [traceback_in(path) for path in sorted((HTML / "reports").rglob("*.err.log"))]
-    return "\n\n".join(["\n".join(dict.fromkeys(troubles or lines[-30:])), *reports])
-
-
-def traceback_in(report: Path) -> str:
-    """Return a notebook's own traceback from a report, without the frames of the machinery that ran it."""
-    text = COLOUR.sub("", report.read_text()).strip()
-    _, _, own = text.partition("CellExecutionError: ")
-    return f"{report.name.removesuffix('.err.log')}: {own or text}"
+def troubles(lines: list[str]) -> str:
+    """Return the warnings and errors among the lines of a failed build, or its last lines if it names none."""
+    named = [line for line in lines if TROUBLE.search(line) and "[IPKernelApp]" not in line]
+    return "\n".join(dict.fromkeys(named or lines[-30:]))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,13 @@ import datetime
 import hashlib
 import os
 import platform
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,21 +25,40 @@ import jupytext
 import nbformat
 from fingerprint import ROOT
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 BOOK = ROOT / "book"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 TIMEOUT_SECONDS = 120
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Run:
+    """What running a chapter gave: its notebook with outputs, or why it failed."""
+
+    text: Path
+    notebook: NotebookNode
+    seconds: float
+    failure: str | None
 
 
 def main() -> int:
     """Update or check every notebook; return the exit status."""
-    arguments = argparse.ArgumentParser(description="Bring book/*.ipynb in step with book/*.md.")
-    arguments.add_argument("--check", action="store_true", help="change nothing; fail if one is out of step")
-    step = check if arguments.parse_args().check else update
-    results = [step(text) for text in sorted(BOOK.glob("*.md")) if is_notebook(text)]
-    return 0 if all(results) else 1
+    parser = argparse.ArgumentParser(description="Bring book/*.ipynb in step with book/*.md.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if one is out of step")
+    hint = "run so many at a time; more than one disturbs the times that chapters measure (default: 1)"
+    parser.add_argument("--jobs", type=int, default=1, help=hint)
+    arguments = parser.parse_args()
+    if arguments.check:
+        return 0 if all([check(text) for text in chapters()]) else 1
+    return update(arguments.jobs)
+
+
+def chapters() -> list[Path]:
+    """Return the texts that have code to run."""
+    return [text for text in sorted(BOOK.glob("*.md")) if is_notebook(text)]
 
 
 def is_notebook(text: Path) -> bool:
@@ -63,25 +86,71 @@ def content(notebook: NotebookNode) -> list:
     return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
 
 
-def update(text: Path) -> bool:
-    """Make and run one notebook, unless neither its text nor the library changed; return success."""
-    path = text.with_suffix(".ipynb")
-    if is_up_to_date(text):
-        print(f"notebooks: {path.name:<24} unchanged")
-        return True
+def update(jobs: int) -> int:
+    """Make and run the notebooks whose text or library changed; return the exit status."""
+    stale = [text for text in chapters() if not is_up_to_date(text)]
+    print(f"notebooks: {len(chapters()) - len(stale)} unchanged, {len(stale)} to run", flush=True)
+    failures = []
+    for run in side_by_side(stale, from_text, jobs, "notebooks"):
+        if run.failure:
+            failures.append(run)
+        else:
+            save(run)
+    return report(failures, "notebooks")
+
+
+def save(run: Run) -> None:
+    """Write a notebook beside its text, with what it was made from and how long it ran."""
+    about = {"source_sha": source_sha(run.text), "executed": this_run(), "seconds": round(run.seconds)}
+    run.notebook.metadata["collectives"] = about
+    nbformat.write(run.notebook, run.text.with_suffix(".ipynb"))
+
+
+def side_by_side(texts: list[Path], read: Callable[[Path], NotebookNode], jobs: int, who: str) -> Iterator[Run]:
+    """Run chapters, `jobs` at a time and the longest first, print a line as each ends, and give what it gave.
+
+    `read` makes the notebook of a text. A thread only waits: each chapter has a kernel, which is a process.
+    """
+    pool = ThreadPoolExecutor(jobs)
+    runs = [pool.submit(run_chapter, text, read) for text in sorted(texts, key=last_seconds, reverse=True)]
+    try:
+        for number, done in enumerate(as_completed(runs), start=1):
+            run = done.result()
+            outcome = "  FAILED" if run.failure else ""
+            print(f"{who}: {number:2} of {len(runs)}  {run.text.stem:<20} {run.seconds:5.1f} s{outcome}", flush=True)
+            yield run
+    except KeyboardInterrupt:
+        print(f"{who}: interrupted", flush=True)
+        os._exit(130)  # without waiting for the threads; a kernel ends when its parent is gone
+    pool.shutdown()
+
+
+def run_chapter(text: Path, read: Callable[[Path], NotebookNode]) -> Run:
+    """Run one chapter."""
     start = time.perf_counter()
-    notebook = from_text(text)
-    notebook.metadata["collectives"] = {"source_sha": source_sha(text), "executed": this_run()}
+    notebook, failure = read(text), None
     try:
         execute(notebook)
-    except CellExecutionError as error:
-        print(f"notebooks: {text.relative_to(ROOT)} FAILED\n{error}")
-        return False
-    seconds = time.perf_counter() - start
-    notebook.metadata["collectives"]["seconds"] = round(seconds)  # the built chapter says it
-    nbformat.write(notebook, path)
-    print(f"notebooks: {path.name:<24} {seconds:5.1f} s")
-    return True
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        failure = COLOUR.sub("", str(error)).strip()
+    return Run(text, notebook, time.perf_counter() - start, failure)
+
+
+def report(failures: list[Run], who: str) -> int:
+    """Print the cell and the traceback of each chapter that failed; return the exit status."""
+    for run in sorted(failures, key=lambda run: run.text):
+        print(f"\n{run.text.relative_to(ROOT)} fails. {run.failure}")
+    if failures:
+        names = ", ".join(sorted(run.text.stem for run in failures))
+        print(f"\n{who}: FAILED: {names}. Fix what the traceback names and run `make {who}` again")
+    return 1 if failures else 0
+
+
+def last_seconds(text: Path) -> float:
+    """Return how long a chapter took when its notebook was written; a new chapter counts as the longest."""
+    path = text.with_suffix(".ipynb")
+    about = nbformat.read(path, as_version=4).metadata.get("collectives", {}) if path.exists() else {}
+    return about.get("seconds", float("inf"))
 
 
 def this_run() -> dict:

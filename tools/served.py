@@ -74,7 +74,7 @@ def browsing() -> Iterator[Browser]:
     """A headless Chromium, the system's own."""
     executable = chromium()
     if executable is None:
-        raise FileNotFoundError("Chromium is missing: run `make env`, or apt-get install chromium")
+        raise FileNotFoundError("Chromium is missing. On Debian or Ubuntu run: sudo apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
         yield browser
