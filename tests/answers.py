@@ -85,7 +85,7 @@ def solutions_of(exercise):
     """The solution's answers {grade_id: code, or text}, without the marks around them: read once, and not changed."""
     marks = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
     marked = [cell for cell in cells_of(exercise) if marks.search(cell.source)]
-    return {cell.id: marks.sub("", cell.source).strip() for cell in marked}
+    return {cell.id: marks.sub("", cell.source) for cell in marked}
 
 
 class Mutant(NamedTuple):
@@ -152,7 +152,7 @@ def sample_answers(student, exercise):
     for cell, changes in sample.answers.items():
         for change in [changes] if isinstance(changes, str) else changes:
             whole = isinstance(change, str)
-            given[cell] = change.strip() if whole else _replaced(given[cell], f"{place}, {cell}", **change)
+            given[cell] = change if whole else _replaced(given[cell], f"{place}, {cell}", **change)
     return {cell: answer for cell, answer in given.items() if cell not in left_out}
 
 
