@@ -2,13 +2,20 @@
 
 import ast
 import functools
+import re
 import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import observed
+import yaml
 
 from autograder import release
 from collectives.practice import checks
+
+SAMPLES = Path(__file__).parent / "submissions"
 
 
 @functools.cache
@@ -70,6 +77,14 @@ def solution_of(exercise, cell_id):
     return cell.source
 
 
+@functools.cache
+def solutions_of(exercise):
+    """The solution's answers {grade_id: code, or text}, without the marks around them: read once, and not changed."""
+    marks = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
+    marked = [cell for cell in cells_of(exercise) if marks.search(cell.source)]
+    return {cell.id: marks.sub("", cell.source) for cell in marked}
+
+
 class Mutant(NamedTuple):
     """A wrong answer: the solution's `cell` with `right` replaced by `wrong`.
 
@@ -100,12 +115,48 @@ def with_slip(exercise, mutant, times=-1):
     """The mutant's answer, {grade_id: code}. `times`: how many places are changed; -1 for all."""
     if not mutant.right:
         return {mutant.cell: mutant.wrong}
-    cells = {cell.id: cell.source for cell in cells_of(exercise) if "BEGIN SOLUTION" in cell.source}
-    cells = {name: code for name, code in cells.items() if mutant.cell in (None, name)}
+    cells = {name: code for name, code in solutions_of(exercise).items() if mutant.cell in (None, name)}
     wrong = {name: code.replace(mutant.right, mutant.wrong, times) for name, code in cells.items()}
     changed = {name: code for name, code in wrong.items() if code != cells[name]}
     assert changed, f"{mutant.slip}: {mutant.right!r} stands in no answer"
     return changed
+
+
+class Sample(NamedTuple):
+    """A sample submission and what it deserves; tests/submissions/README.md describes the fields."""
+
+    points: str
+    words: Sequence[str] = ()
+    why: str = ""
+    answers: Mapping[str, str | list] = MappingProxyType({})
+    left_out: Sequence[str] = ()
+
+
+@functools.cache
+def samples_of(exercise):
+    """The sample submissions of an exercise, {student: `Sample`}."""
+    path = SAMPLES / f"{exercise}.yml"
+    return {student: Sample(**given) for student, given in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
+
+
+def sample_answers(student, exercise):
+    """What a sample submission answers, {grade_id: code or text}; a cell that it leaves out is not in it."""
+    sample, given = samples_of(exercise)[student], {**solutions_of(exercise)}
+    left_out = [*given] if sample.left_out == "all" else sample.left_out
+    place = f"{SAMPLES.name}/{exercise}.yml, {student}"
+    unknown = {*sample.answers, *left_out} - given.keys()
+    assert not unknown, f"{place}: {sorted(unknown)} are no answers of the solution, which has {sorted(given)}"
+    for cell, changes in sample.answers.items():
+        for change in [changes] if isinstance(changes, str) else changes:
+            whole = isinstance(change, str)
+            given[cell] = change if whole else _replaced(given[cell], f"{place}, {cell}", **change)
+    return {cell: answer for cell, answer in given.items() if cell not in left_out}
+
+
+def _replaced(code, place, old, new, times=1):
+    found = code.count(old)
+    assert found == times, f"{place}: found {found} times, not {times}: {old!r}; copy `old` from the solution's answer"
+    return code.replace(old, new)
 
 
 def assert_refused(exercise, mutant, answers, parts=None, briefly=False, looks=True):
@@ -149,7 +200,7 @@ def reached(exercise, answers, through=True):
     `through`: also those that use it through another function of an answer.
     """
     code_cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code"]
-    solutions = {cell.id: cell.source for cell in code_cells if "BEGIN SOLUTION" in cell.source}
+    solutions = {cell.id: cell.source for cell in code_cells if cell.id in solutions_of(exercise)}
     pairs = [(_definitions(solutions[cell]), _definitions(code)) for cell, code in answers.items()]
     changed = {name for old, new in pairs for name in old | new if old.get(name) != new.get(name)}
     uses = [item for code in {**solutions, **answers}.values() for item in _definitions(code).items()]

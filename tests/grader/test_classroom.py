@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from answers import solutions_of
 from playwright.sync_api import Error as BrowserError
 
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "autograder" / "classroom" / "start.py"
 EXERCISE = "04_all_reduce"
-ANSWERS = ROOT / "tests" / "submissions" / "full" / f"{EXERCISE}.py"
 PATIENCE = 180_000  # ms: servers and the judge start on a machine that does other things, too
 
 
@@ -94,12 +94,6 @@ class Person:
         self.page.click("#login_submit")
 
 
-def answers():
-    """Right answers of the exercise, by the name of their cell."""
-    _, *parts = re.split(r"^# %% (\S+)\n", ANSWERS.read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
-
-
 def type_into(page, cell, text):
     """Replace what stands in a cell of the open notebook, as a person does who pastes."""
     cell.locator(".cm-content").click()
@@ -129,7 +123,7 @@ def confirmed(pages, words):
 
 def test_a_student_works_and_the_instructor_grades_and_the_student_reads_it(browser, classroom, tmp_path):
     """All of it in a real browser, with the judge that formgrader's own button runs."""
-    right = answers()
+    right = solutions_of(EXERCISE)
     ana = Person(browser, classroom, "ana", tmp_path)
     with ana.step("logs in and is told what to do") as page:
         ana.log_in(classroom.passwords["ana"])
