@@ -79,18 +79,45 @@ ONE_IN = {
 }
 
 
-def pytest_collection_modifyitems(config, items):
-    """Try some of the answers to exercises that need real ranks; `make mutants` tries all.
+# What a test needs beyond Python is marked by the fixture that gives it, or by its file (`pytestmark`).
+NEEDS = {
+    "browser": {"browser", "open_page", "site"},
+    "book": {"built_book", "site"},
+    "slurm": {"slurm"},
+}
+HEAVY = {*NEEDS, "ranks", "sandbox", "postgres", "slow"}
 
-    What all of them get is in book/data/mutants.json, which is made of a run of all.
+
+def pytest_collection_modifyitems(config, items):
+    """Mark what each test needs, choose the quick ones, and leave out what `make test` only samples."""
+    for item in items:
+        for marker, fixtures in NEEDS.items():
+            if fixtures & {*item.fixturenames}:
+                item.add_marker(marker)
+    for item in quick(items):
+        item.add_marker("quick")
+    if not (os.environ.get("MUTANTS") == "all" or os.environ.get("RECORD_MUTANTS")):
+        left_out = {*unsampled(items)}
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def quick(items):
+    """The first case of every test function that needs nothing beyond Python: `make quick`."""
+    functions = set()
+    for item in items:
+        function = item.path, item.originalname
+        if function not in functions and not any(item.get_closest_marker(marker) for marker in HEAVY):
+            functions.add(function)
+            yield item
+
+
+def unsampled(items):
+    """The answers on real ranks that `make test` does not try; `make mutants` tries all of them.
+
+    What each of them gets is in book/data/mutants.json, which is recorded from a run of all.
     """
-    if os.environ.get("MUTANTS") == "all" or os.environ.get("RECORD_MUTANTS"):
-        return
-    left_out = []
     for test, (one_in, files) in ONE_IN.items():
         for file in files:
-            found = [item for item in items if test in item.name and item.path.stem == file]
-            left_out += [item for number, item in enumerate(found) if number % one_in]
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(left_out)
-    items[:] = [item for item in items if item not in gone]
+            answers = [item for item in items if test in item.name and item.path.stem == file]
+            yield from (item for number, item in enumerate(answers) if number % one_in)

@@ -15,6 +15,8 @@ from collectives.algorithms import double_tree, hierarchical, pairwise
 from collectives.algorithms.scorecard import ROWS, coefficients, lower_bounds
 from collectives.measure.wire import BytesSent
 
+pytestmark = pytest.mark.ranks
+
 ALPHA, BETA, GAMMA = 1e-6, 1e-9, 1e-10
 MOST = 17  # ranks, in the tests over all world sizes
 

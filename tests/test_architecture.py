@@ -102,6 +102,7 @@ def test_a_heavy_library_is_imported_only_where_the_tree_says(library, allowed):
     assert users <= allowed
 
 
+@pytest.mark.slow
 def test_what_runs_in_the_sandbox_imports_nothing_that_stays_outside():
     outside = rooms("autograder").keys() - {"inside", "wire"}
     assert not (rooms("autograder")["inside"] | rooms("autograder")["wire"]) & outside

@@ -134,6 +134,7 @@ def test_a_python_without_venv_gives_one_line(tmp_path):
     assert "apt-get install python3-venv" in line
 
 
+@pytest.mark.slow
 def test_no_network_gives_one_line(tmp_path):
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     (line,) = set_up(tmp_path, PYTHON=sys.executable, **offline)

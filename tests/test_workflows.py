@@ -31,6 +31,7 @@ def against_schema(schema, *paths):
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_what_github_reads_is_as_its_schema_says(schema):
     assert SCHEMAS[schema]
@@ -38,6 +39,7 @@ def test_what_github_reads_is_as_its_schema_says(schema):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_schema_refuses_a_workflow_with_a_misspelt_key(tmp_path):
     wrong = tmp_path / "ci.yml"
     wrong.write_text((GITHUB / "workflows" / "ci.yml").read_text().replace("runs-on:", "run-on:"))

@@ -7,6 +7,8 @@ import pytest
 from attacks import classes, course
 from attacks.world import World
 
+pytestmark = pytest.mark.sandbox
+
 WHOLE = os.environ.get("ATTACKS") == "all"  # `make attacks`: 200 of them, for a quarter of an hour
 SOME = {  # in `make test`
     "honest": 12,

@@ -13,6 +13,8 @@ import pytest
 from answers import solutions_of
 from playwright.sync_api import Error as BrowserError
 
+pytestmark = pytest.mark.sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "autograder" / "classroom" / "start.py"
 EXERCISE = "04_all_reduce"

@@ -150,6 +150,7 @@ def test_a_gradebook_that_is_not_there_is_not_made(tmp_path, capsys):
     assert "there is no gradebook" in said and not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.slow
 def test_nbgraders_own_command_exports_through_it_too(url, tmp_path):
     to = tmp_path / "grades.csv"
     command = [sys.executable, "-m", "nbgrader", "export", "--exporter=autograder.results.export.MoodleExporter"]

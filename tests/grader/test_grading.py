@@ -15,6 +15,8 @@ from answers import sample_answers as answers
 from autograder import grade as grader
 from autograder import release
 
+pytestmark = pytest.mark.sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 GRADE = ("-m", "autograder.grade")
 

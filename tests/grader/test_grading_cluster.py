@@ -12,6 +12,8 @@ from test_intake import course, solved  # noqa: F401 (the course is a fixture)
 
 from autograder.judging.judges import GraderFault, Judges, Settings
 
+pytestmark = pytest.mark.sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

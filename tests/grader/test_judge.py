@@ -10,6 +10,8 @@ import pytest
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.sandbox.envelope import Limits
 
+pytestmark = pytest.mark.sandbox
+
 
 @pytest.fixture(scope="module")
 def judges():

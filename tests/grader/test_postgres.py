@@ -17,6 +17,8 @@ from traitlets.config import PyFileConfigLoader
 from autograder import grade as grader
 
 pytestmark = [
+    pytest.mark.sandbox,
+    pytest.mark.postgres,
     pytest.mark.skipif(postgres.obstacle() is not None, reason=f"blocked: {postgres.obstacle()}"),
     pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning"),  # nbgrader's own, on every new submission
 ]

@@ -15,6 +15,8 @@ from autograder.sandbox import envelope, prove, watch
 from autograder.sandbox.capture import in_order
 from autograder.sandbox.envelope import CannotSandbox, Limits, Warm, enter
 
+pytestmark = pytest.mark.sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = ("numpy", "torch.distributed", "collectives.ranks", "collectives.execute", "collectives.ranks.shared")
 MIB = 2**20

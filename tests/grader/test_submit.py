@@ -21,6 +21,8 @@ from test_grading import answers, fill
 
 from autograder.submissions import zips
 
+pytestmark = pytest.mark.sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 
 EXERCISE = "04_all_reduce"

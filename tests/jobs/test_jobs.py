@@ -96,6 +96,7 @@ def test_every_volume_that_a_pod_mounts_is_there():
 # SkyPilot
 
 
+@pytest.mark.slow
 def test_skypilots_own_schemas_know_every_field_of_the_task():
     library = Path(sys.prefix) / "skypilot"
     if not library.is_dir():
@@ -227,6 +228,7 @@ def test_a_pod_starts_its_part_of_the_ranks_by_its_index(beside_a_recorder):
     assert [program, option, value] == ["jobs/train.py", "--strategy", "fsdp"]
 
 
+@pytest.mark.slow
 def test_two_nodes_of_skypilot_meet_and_train_together(tmp_path):
     """A real torchrun for each of two nodes, which are both this machine, by the task's own commands."""
     saved = tmp_path / "trained.json"

@@ -14,6 +14,8 @@ import torch
 
 from collectives.training import memory
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16", "--vocabulary", "64", "--steps", "2"]
 

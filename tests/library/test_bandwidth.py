@@ -12,6 +12,8 @@ from collectives.measure import bandwidth
 from collectives.measure.bandwidth import Result, Timing
 from collectives.price import algbw, busbw
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "library" / "nccl_logs"
 PUBLISHED = {  # file: what it does not say by itself, and what it must be read as

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from collectives.measure import benchmark
+
+pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 

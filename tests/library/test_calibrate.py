@@ -10,6 +10,8 @@ from collectives import price, ranks, topology
 from collectives.algorithms import pairwise, ring, tree
 from collectives.measure import calibrate
 
+pytestmark = pytest.mark.ranks
+
 DATA = Path(__file__).resolve().parents[2] / "book" / "data"
 KIB = 2**10
 

@@ -17,6 +17,8 @@ from collectives.algorithms import ring
 from collectives.execute import execute
 from collectives.ranks import cluster
 
+pytestmark = pytest.mark.ranks
+
 pytest.importorskip("ipyparallel", reason='blocked: no ipyparallel. Run `make env`, or: pip install -e ".[cluster]"')
 
 

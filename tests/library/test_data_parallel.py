@@ -13,6 +13,8 @@ from collectives.ranks import RanksError
 from collectives.training import tiny
 from collectives.training.data_parallel import DataParallel, assign_buckets
 
+pytestmark = pytest.mark.ranks
+
 ranks.preload("torch._dynamo")  # which torch's DDP and optimizers ask for
 
 CAP = 12_000  # bytes: 4 buckets for the tiny model, none of them of the same size

@@ -16,6 +16,8 @@ from collectives import execute, price, ranks, simulate, topology
 from collectives.algorithms import hierarchical, ring
 from collectives.ranks import emulate
 
+pytestmark = pytest.mark.ranks
+
 MIB = 2**20
 OBSTACLE = emulate.obstacle()
 needs_network = pytest.mark.skipif(OBSTACLE is not None, reason=f"blocked: {OBSTACLE}")

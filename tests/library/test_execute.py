@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from collectives import Schedule, execute, ranks
 from collectives.algorithms import ring, tree
 
+pytestmark = pytest.mark.ranks
+
 
 class Allocated(TorchDispatchMode):
     """Counts the bytes of every tensor that is newly made inside."""

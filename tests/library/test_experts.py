@@ -10,6 +10,8 @@ from collectives import ranks
 from collectives.measure.wire import BytesSent
 from collectives.training.experts import ExpertParallel, auxiliary_loss, capacity, exchange, route, within_capacity
 
+pytestmark = pytest.mark.ranks
+
 WIDTH, EXPERTS, TOKENS = 6, 12, 10
 ITEMSIZE = 8
 

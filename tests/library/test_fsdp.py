@@ -13,6 +13,8 @@ from collectives.measure.wire import BytesSent
 from collectives.training import fsdp, memory, sharded, tiny, traffic
 from collectives.training.timeline import Timeline
 
+pytestmark = pytest.mark.ranks
+
 BF16 = torch.bfloat16
 DEPTH = 4
 UNIT = sum(tensor.numel() for tensor in tiny.TinyBlock(tiny.WIDTH).parameters())

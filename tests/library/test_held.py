@@ -1,9 +1,12 @@
 """Memory is counted tensor by tensor, as long as it lives, and by kind."""
 
+import pytest
 import torch
 
 from collectives import ranks
 from collectives.measure.held import BytesHeld
+
+pytestmark = pytest.mark.ranks
 
 
 def test_memory_counts_as_long_as_a_tensor_lives_and_once_for_all_its_views():

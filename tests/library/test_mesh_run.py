@@ -8,6 +8,8 @@ from collectives.training import fsdp, mesh_run
 from collectives.training.mesh import Mesh, by_axis, sends
 from collectives.training.mesh_run import TOKENS, WIDTH
 
+pytestmark = pytest.mark.ranks
+
 DEPTH = 2
 MESHES = {
     "TP x FSDP": Mesh(dp=2, tp=2),

@@ -14,6 +14,8 @@ from collectives.measure.recorder import Recorder
 from collectives.price import spans
 from collectives.topology import Link
 
+pytestmark = pytest.mark.ranks
+
 ALPHA, BETA, GAMMA = 1e-6, 1e-9, 1e-10
 NODES = {1: 1, 2: 2, 3: 3, 4: 2, 5: 5, 6: 2, 7: 7, 8: 2, 9: 3}  # ranks: nodes
 

@@ -16,6 +16,8 @@ from collectives.training.pipeline import from_text, peak_activations, price
 from collectives.training.pipeline_run import Pipeline
 from collectives.training.timeline import Timeline
 
+pytestmark = pytest.mark.ranks
+
 ROWS = 24
 
 

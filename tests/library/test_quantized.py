@@ -8,6 +8,8 @@ from collectives import ranks
 from collectives.measure.wire import BytesSent
 from collectives.training import quantized
 
+pytestmark = pytest.mark.ranks
+
 CHUNK = 128  # two blocks
 
 

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from collectives import ranks
 from collectives.ranks import local, process
 
+pytestmark = pytest.mark.ranks
+
 
 def who_am_i(rank, world_size, greeting="hello"):
     print(greeting)

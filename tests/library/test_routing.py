@@ -47,6 +47,7 @@ def recorded(rank, world_size, cases):
     return told
 
 
+@pytest.mark.slow
 def test_the_experts_of_the_figure_have_the_tokens_that_the_layer_gives_them_in_their_order():
     by_rank = ranks.run(recorded, WORLD_SIZE, list(CASES.values()))
     for number, routing in enumerate(CASES.values()):

@@ -12,6 +12,8 @@ from collectives.measure.held import BytesHeld
 from collectives.measure.wire import BytesSent
 from collectives.training import memory, sharded, tiny, traffic
 
+pytestmark = pytest.mark.ranks
+
 ranks.preload("torch._dynamo")  # which torch's optimizers ask for
 
 STAGES = [sharded.Replicated, sharded.ZeRO1, sharded.ZeRO2, sharded.ZeRO3]

@@ -14,6 +14,8 @@ from collectives.training.context_parallel import ring_attention
 from collectives.training.tensor_parallel import split
 from collectives.training.transformer import Block
 
+pytestmark = pytest.mark.ranks
+
 WORLD_SIZES = [2, 3, 4]
 TOKENS, WIDTH, HEADS = 12, 24, 12
 ITEMSIZE = 8  # fp64: what differs is a mistake, not rounding

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from collectives import ranks
 from collectives.measure.wire import BytesSent
+
+pytestmark = pytest.mark.ranks
 
 
 def send_by_hand(rank, world_size):

@@ -114,6 +114,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name])

@@ -249,6 +249,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise, name", [(exercise, name) for exercise in RIGHT for name in RIGHT[exercise]])
 def test_a_right_answer_is_accepted_however_it_is_written(exercise, name):
     assert_accepted(exercise, name, RIGHT[exercise][name])
@@ -588,11 +589,13 @@ def run_tool(root, *arguments):
     return subprocess.run(command, cwd=root, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_exercises_are_in_step_with_the_solutions():
     done = run_tool(ROOT, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_generation_changes_nothing(copy):
     files = [path for path in (copy / "exercises").rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
@@ -600,6 +603,7 @@ def test_a_second_generation_changes_nothing(copy):
     assert {path: path.read_bytes() for path in (copy / "exercises").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_exercise_out_of_step_is_named(copy):
     shutil.copytree(copy / "exercises" / "03_ring", copy / "exercises" / "98_old")
     path = copy / "exercises" / "03_ring" / "03_ring.ipynb"
@@ -616,6 +620,7 @@ def test_an_exercise_out_of_step_is_named(copy):
     assert run_tool(copy, "--check").returncode == 0
 
 
+@pytest.mark.slow
 def test_answers_of_a_learner_are_never_overwritten(copy):
     path = copy / "exercises" / "04_all_reduce" / "04_all_reduce.ipynb"
     answered = path.read_text().replace("raise NotImplementedError()", "return 42", 1)

@@ -169,6 +169,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name])
@@ -517,11 +518,13 @@ def step_of(code):
     return names["arrived"], names["step"]
 
 
+@pytest.mark.slow
 def test_a_wrong_step_gets_no_points_for_being_frugal():
     said = verdicts(EXERCISE, {"zero-2": solution_of(EXERCISE, "zero-2").replace(GATHER, "")}, parts="c")
     assert {check for check, words in said.items() if words} == ALL_OF_C
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer, refuse, words",
     [
@@ -546,12 +549,14 @@ def test_bf16_parameters_do_not_move_by_updates_too_small_for_them():
     assert "bf16 numbers are 0.03125 apart there" in said["b2-small-updates"]
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_each_other_are_named():
     send_first = BY_SEND_AND_RECV.replace("sending = dist.isend(", "dist.send(").replace("sending.wait()", "pass")
     with pytest.raises(checks.NotYet, match=r"each waits for the next: rank 0 → rank 1 → rank 0"):
         ch09_zero.check_step(*step_of(textwrap.dedent(send_first)), world_size=2)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named():
     missing = "def arrived(*_):\n    raise NotImplementedError()\n\n\ndef step(*_):\n    raise NotImplementedError()"
     said = verdicts(EXERCISE, {"zero-2": missing}, parts="c")

@@ -173,6 +173,7 @@ def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name])
 
 
+@pytest.mark.slow
 def test_the_solution_passes():
     assert set(verdicts(EXERCISE, {}).values()) == {None}
 
@@ -537,6 +538,7 @@ def test_a_backward_that_is_missing_is_named_and_forward_is_right_without_it():
     assert said == {B1: None, B2: "F.backward is not written yet", B3: "F.backward is not written yet"}
 
 
+@pytest.mark.slow
 def test_ranks_that_wait_for_each_other_are_named(monkeypatch):
     monkeypatch.setattr(on_ranks, "PATIENCE", 3.0)
     alone = solution_of(EXERCISE, "gates").replace(

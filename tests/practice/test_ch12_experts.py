@@ -196,6 +196,7 @@ RIGHT = {"by hand": BY_HAND, "by torch": BY_TORCH, "choice by choice": CHOICE_BY
 RIGHT |= {"by rank alone": PADDED, "by numpy": BY_NUMPY}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name])

@@ -203,11 +203,13 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name, fewer):
     assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
 
 
+@pytest.mark.slow
 def test_the_solution_gets_all_points_of_all_cases(capsys):
     assert graded(EXERCISE, {}, "d", looks=False) == {"d1-choice": (9, None)}
     assert sum(points_of(EXERCISE).values()) == 26
@@ -726,7 +728,7 @@ def test_no_two_slips_look_the_same_and_none_looks_right():
 
 def test_what_is_checked_is_what_the_planner_says():
     """All parts of the notebook's solution together are the planner's memory and seconds; nothing else is in them."""
-    names = dict(NOTEBOOK, plan=ch16_plan)
+    names = dict(NOTEBOOK, ch16_plan=ch16_plan)
     for cell_id in ("of-a-model", "held", "passes", "exposed"):
         exec(solution_of(EXERCISE, cell_id), names)
     for model, machine, layout in ch16_plan.random_steps(seed=1):

@@ -44,6 +44,8 @@ from collectives.practice import (
     on_ranks,
 )
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).resolve().parents[2]
 BUFFERS = on_ranks.noise(3, 150_000, seed=1)
 OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
