@@ -17,6 +17,8 @@ from .price import price
 from .schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 from .simulate import simulate
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Schedule",
     "ScheduleError",

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import collectives
+from collectives import draw
+from collectives.algorithms import ring
+
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def tracked():
@@ -19,21 +24,33 @@ def tracked():
     return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
 
 
-def test_the_tree_in_the_readme_names_every_module_and_folder():
-    tree = README.split("## The tree")[1].split("```")[1]
-    named = re.findall(r"^ *(\S+)", tree, flags=re.MULTILINE)
-    parts = ROOT / "collectives", ROOT / "collectives" / "training"
-    modules = [path.name for part in parts for path in part.glob("*.py") if path.name != "__init__.py"]
-    folders = {f"{path.relative_to(ROOT).parts[0]}/" for path in tracked() if len(path.relative_to(ROOT).parts) > 1}
-    assert set(modules) | (folders - {".ci/"}) <= set(named)
-    files = [name for name in named if name.endswith(".py") or not name.endswith("/")]
-    assert set(files) <= {path.name for path in tracked()}, "and names nothing that is not there"
+def test_the_tree_names_every_folder_and_every_file_at_a_root():
+    tree = CONTRIBUTING.split("## The tree")[1].split("```")[1]
+    named = set(re.findall(r"[\w.-]+/?", tree))
+    paths = [path.relative_to(ROOT).parts for path in tracked()]
+    folders = {f"{parts[0]}/" for parts in paths if len(parts) > 1}
+    rooms = {f"{parts[1]}/" for parts in paths if parts[0] in ("collectives", "autograder") and len(parts) > 2}
+    modules = {path.name for path in (ROOT / "collectives").glob("*.py")} - {"__init__.py"}
+    assert folders | rooms | modules <= named
+    names = {part for parts in paths for part in parts}
+    files = {name for name in named if re.fullmatch(r"\w[\w-]*\.(py|md|toml|txt|yml|json|cff)", name)}
+    assert files <= names, "and names nothing that is not there"
 
 
-def test_every_link_of_the_readme_leads_to_a_file():
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "autograder/README.md", "jobs/README.md"]
+)
+def test_every_link_leads_to_a_file(page):
+    links = re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", (ROOT / page).read_text())
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_picture_in_the_readme_is_what_draw_gives():
+    assert (ROOT / "book/_static/ring.svg").read_text() == draw(ring.all_reduce(4)).still_svg() + "\n"
+
+
+def test_the_installed_version_is_the_one_that_the_package_says():
+    assert version("collectives") == collectives.__version__
 
 
 def test_every_page_of_the_table_of_contents_exists():
