@@ -151,8 +151,8 @@ def test_stops_are_round_and_hold_what_is_asked_for():
 def test_pieces_that_do_not_fit_together_are_named():
     """At once, in the cell, and not on the page."""
     faults = {
-        "which is no output": {"bars": [Bar("all", ["z"])]},
-        "over a slider, not over 'way'": {"chart": Chart("way", ["y"])},
+        "which is not an output": {"bars": [Bar("all", ["z"])]},
+        "needs a slider for its axis; 'way' is not one": {"chart": Chart("way", ["y"])},
         "the chart shows 'w'": {"chart": Chart("x", ["y"], mark="w")},
         "called x": {"inputs": [Slider("x", "x", [1, 2], 1), Slider("x", "x", [1, 2], 1)]},
         "no 'z' that an Output asks for": {"outputs": [Output("z", "z")]},
@@ -164,8 +164,8 @@ def test_pieces_that_do_not_fit_together_are_named():
             small(**changes)
     for said, wrong in {
         "none of its stops": lambda: Slider("x", "x", [1, 2], 3),
-        "numbers that grow": lambda: Slider("x", "x", [2, 1], 2),
-        "are positive": lambda: Slider("x", "x", [0, 1], 0, log=True),
+        "in growing order": lambda: Slider("x", "x", [2, 1], 2),
+        "must be positive": lambda: Slider("x", "x", [0, 1], 0, log=True),
         "none of its choices": lambda: Choice("way", "way", {"there": 1}, "back"),
         "no such input: z": lambda: small().at(z=1),
         "has no 'up'": lambda: small().at(way="up"),
