@@ -194,9 +194,8 @@ class Dispatch(Figure):
 
     def _home(self) -> Moment:
         text = "Home: each rank undoes its sort, so that every answer is in its token's place, and "
-        text += (
-            "adds each token's weighted answers." if self._has_several() else "multiplies each answer by its weight."
-        )
+        several = self._has_several()
+        text += "adds each token's weighted answers." if several else "multiplies each answer by its weight."
         text += " Dropped tokens have no answer." if any(token.dropped for token in self.tokens) else ""
         return Moment("home", text, [Move(i, AT_HOME, t.place, not t.dropped) for i, t in enumerate(self.tokens)])
 

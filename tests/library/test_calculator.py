@@ -321,7 +321,7 @@ def test_bars_and_chart_show_the_parts_against_the_limit(open_page):
     assert widths() == pytest.approx([part / 80e9 for part in parts], abs=0.005)
     assert page.locator(".live .bar b").inner_text() == say(found["total"], GB)
     page.get_by_label("replicated").check()
-    assert page.locator(".live .bar b").inner_text() == "120 GB: too much"
+    assert page.locator(".live .bar b").inner_text() == "120 GB: over the limit"
     assert widths() == pytest.approx([1 / 8, 1 / 8, 6 / 8], abs=0.005)
     before = page.locator(".live circle").get_attribute("cx")
     page.get_by_role("slider", name="ranks, P").fill("0")
@@ -377,7 +377,7 @@ def test_bars_side_by_side_have_one_scale_and_one_colour_a_label(open_page):
     page.get_by_role("slider").fill("1")
     page.clock.run_for(2000)
     totals = [say(at_rest(13 * 10**9, 8, stage).total, GB) for stage in STAGES]
-    totals[0] += ": too much"
+    totals[0] += ": over the limit"
     assert page.locator(".live .bar b").all_inner_texts() == totals
     said = ", ".join(f"{label} {total}" for label, total in zip(STAGES.values(), totals, strict=True))
     assert page.get_by_role("status").text_content() == said

@@ -151,7 +151,7 @@ def test_it_is_stepped_by_keyboard(open_page):
     assert player.locator(".legend li").all_text_contents() == [
         f"0.0→{first.expert}token 0 of rank 0, for expert {first.expert} on rank {first.dst}, in that rank's colour",
         f"0.0→{first.expert}its answer",
-        f"{lost.label}→{lost.expert}dropped: it does not travel",
+        f"{lost.label}→{lost.expert}dropped: it isn't sent",
     ]
 
 
