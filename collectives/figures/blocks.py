@@ -175,8 +175,9 @@ def by_axis(world_size: int = 4, sizes: Mapping[str, int] | None = None) -> Bloc
     `sizes`: lengths of the axes "rows", "inner" and "columns", which decide which matrix is cheaper to move.
     """
     sizes = sizes or {"rows": 4096, "inner": 8192, "columns": 8192}
-    layouts = product(*AXIS_NAMES.values())
-    stories = [_product_story(derive(*lies, sizes, world_size), lies, sizes, world_size) for lies in layouts]
+    stories = []
+    for layouts in product(*AXIS_NAMES.values()):
+        stories.append(_product_story(derive(*layouts, sizes, world_size), layouts, sizes, world_size))
     choices = {f"layout of {matrix}": list(names.values()) for matrix, names in AXIS_NAMES.items()}
     return Blocks(stories, world_size, f"Y = X W on {world_size} ranks: pick a layout for each matrix", choices)
 
@@ -228,16 +229,16 @@ def _mlp_story(plans: Pair, world_size: int) -> Story:
     first, second = plans.first, plans.second
     moves = {"X": first.x, "A": first.w, "Y": first.y, "B": second.w, "Z": second.y}
 
-    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+    def blocks_of(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
         return {name: _held(move, SHAPES[name], world_size, after)}
 
     def ends(name: str) -> dict[str, list[Content]]:
-        return lies(name, moves[name])
+        return blocks_of(name, moves[name])
 
-    start = lies("X", first.x, False) | ends("A") | ends("B")
-    projected = start | ends("X") | lies("Y", first.y, False)
+    start = blocks_of("X", first.x, False) | ends("A") | ends("B")
+    projected = start | ends("X") | blocks_of("Y", first.y, False)
     activated = projected | ends("Y")
-    multiplied = activated | lies("Y", second.x) | lies("Z", second.y, False)
+    multiplied = activated | blocks_of("Y", second.x) | blocks_of("Z", second.y, False)
     sent = f"{plans.sent(world_size) / 1e6:,.1f} million elements"
     scenes = [
         Scene("X is replicated. Each rank has its slices of A and B; the weights never move.", start),
@@ -313,7 +314,8 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     attended = {**projected, "heads": by_head(tokens)}
     note = plans.second.y.collective.replace("_", "-")
     numbers = [listed([block.label for block in blocks]) for blocks in by_head(1)]
-    owners = "; ".join(f"rank {rank} has heads {own_heads}" for rank, own_heads in enumerate(numbers))
+    noun = "heads" if own > 1 else "head"
+    owners = "; ".join(f"rank {rank} has {noun} {own_heads}" for rank, own_heads in enumerate(numbers))
     scenes = [
         Scene(f"X is replicated. Each rank has the weights of its own heads: {owners}.", start),
         Scene("Each rank computes its heads' queries, keys and values for all tokens. No rank sends.", projected),
@@ -338,11 +340,11 @@ def cycle(world_size: int = 4) -> Blocks:
     sizes, shape = dict.fromkeys(("rows", "inner", "columns"), CYCLE_SIZE), (4.0, 4.0)
     gather, scatter, stay = Move("W", "inner", REPLICATED), Move("Y", PARTIAL, "rows"), Move("X", "rows", "rows")
 
-    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+    def blocks_of(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
         return {name: _held(move, shape, world_size, after)}
 
-    rest = lies("state", gather, False) | lies("W", gather, False) | lies("X", stay)
-    gathered, output = lies("W", gather), lies("Y", stay)
+    rest = blocks_of("state", gather, False) | blocks_of("W", gather, False) | blocks_of("X", stay)
+    gathered, output = blocks_of("W", gather), blocks_of("Y", stay)
     note = _notes(gather)["W"]
     sent = (2 * gather.sent(sizes, world_size) + scatter.sent(sizes, world_size)) / CYCLE_SIZE**2
     scenes = [
@@ -353,11 +355,11 @@ def cycle(world_size: int = 4) -> Blocks:
         Scene(f"Backward: W needs the same {note} again.", rest | output | gathered, _notes(gather)),
         Scene(
             f"Each rank computes a gradient of all of W from its own tokens. {_made('dW', scatter)}",
-            rest | gathered | lies("dW", scatter, False),
+            rest | gathered | blocks_of("dW", scatter, False),
         ),
         Scene(
             f"{_told(scatter, 'dW')}: each rank gets its slice of the sum. Each rank frees W except its slice.",
-            rest | lies("dW", scatter),
+            rest | blocks_of("dW", scatter),
             _notes(scatter, "dW"),
         ),
         Scene(
@@ -408,8 +410,8 @@ class _Layer:
         self.own = self._each(self.slices, 1, "dp")
         # Along tp: a product. Backward is dX = dY W^T, and the columns of W are the inner axis of W^T.
         by_rows, by_columns = ("inner", "inner", REPLICATED), (REPLICATED, "columns", "columns")
-        lies = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
-        self.forward, self.backward = (derive(*each, weights_stay=True) for each in lies)
+        passes = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
+        self.forward, self.backward = (derive(*layouts, weights_stay=True) for layouts in passes)
         self.sizes = {**sizes, "rows": sizes["rows"] / self.dp}
         self.sizes_back = {**self.sizes, "inner": sizes["columns"], "columns": sizes["inner"]}
         # Along dp: an all-gather of a rank's slice of W, and a reduce-scatter of the slice's gradient.

@@ -1,5 +1,6 @@
 // Shows the results of a formula for the values that the reader picks. The formula is data, written by `Program` in
-// formula.py; nothing is evaluated as code. Every calculator carries this script; the first copy to run defines the element.
+// formula.py; nothing is evaluated as code. Every calculator carries this script; the first copy to run defines the
+// element.
 (() => {
   const RULES = {
     "+": (a, b) => a + b,

@@ -1,10 +1,10 @@
 // Steps through one figure. It shows only the JSON and the list of texts that Python wrote into the element. Every figure
 // carries this script and the script that draws its own kind; the first copy to run defines the element.
 //
-// A picture is a class in Player.pictures, constructed with the data. It has the width, height and maxWidth of its SVG, the
-// number of its `last` step, show(svg, at, moving), name(at), alarms(at) and legend(), which returns [width, height, nodes,
-// text] for each item. Optional: fit(width) lays the picture out for a width, seek(x) returns the step at x, and pace is the
-// milliseconds from step to step while it plays.
+// A picture is a class in Player.pictures, constructed with the data. It has the width, height and maxWidth of its SVG,
+// the number of its `last` step, show(svg, at, moving), name(at), alarms(at) and legend(), which returns [width, height,
+// nodes, text] for each item. Optional: fit(width) lays the picture out for a width, seek(x) returns the step at x, and
+// pace is the milliseconds from step to step while it plays.
 //
 // With choices, each combination of answers has its own figure, or its own story of one figure, which pick(number) selects.
 (() => {

@@ -65,7 +65,7 @@
       return group;
     }
 
-    // Returns an arrow's points: straight between neighbours and between rows, else up, along the lane above the row, and down.
+    // Returns an arrow's points: straight between neighbours and between rows, else up, along the row's lane, and down.
     route([src, dst, chunk, , lane, , lands]) {
       const [width, height] = this.cell, way = dst > src ? 1 : -1;
       const [from, y] = this.corner(src, chunk), [to, bottom] = this.corner(dst, lands);
