@@ -1,1 +1,1 @@
-"""What a page shows: figures to step through, calculators and questions, complete without a kernel or another host."""
+"""Figures to step through, calculators and quick checks for a page. Each is complete without a kernel or a network."""

@@ -1,14 +1,14 @@
-"""Matrices cut into the ranks' blocks, as a figure to step through: what each rank has of each, and what it does next.
+"""Sharded matrices as a figure to step through: the blocks that each rank holds, and the collective that comes next.
 
-    by_axis(world_size=4)      # Y = X W: the reader picks how each matrix lies; the collectives are derived
-    mlp(), gates(), heads()    # Megatron's split of a transformer's block
-    cycle()                    # a layer's life under FSDP
+    by_axis(world_size=4)      # Y = X W: the reader picks each matrix's layout; the collectives are derived
+    mlp(), gates(), heads()    # Megatron's split of a transformer block
+    cycle()                    # a layer under FSDP, from rest to rest
     mesh()                     # a layer under tensor parallelism and FSDP at once, ranks as a grid
 
-A row is a rank, a column is a matrix or a gate; or the ranks lie as a grid, and each has its matrices in its place. A
-block has the colour and the number of the rank whose slice it is; what all ranks have alike is grey; a rank's term of a
-sum, of the full shape, is hatched. The layouts and the collectives are what `training.shardings` derives: nothing is
-known here about which axis costs what.
+A row is a rank, and a column is a matrix or a gate. On a mesh, the ranks form a grid of cells that hold their matrices.
+A block has the colour and the number of the rank that owns the slice. Replicated blocks are grey. A rank's term of a
+sum, of the full shape, is hatched. `training.shardings` derives the layouts and the collectives; this module doesn't
+know which axis costs what.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from ..training.shardings import AXES, PARTIAL, REPLICATED, Layout, Move, Pair, 
 from .player import GREY, RANK_COLOURS, Figure, ink_on, listed
 
 LEGEND = {"s": "a rank's slice", "a": "the same on every rank", "p": "a rank's term of a sum"}
-NOTHING = "nothing"  # what a gate does that lets everything through
+NOTHING = "nothing"  # the note of a gate that is the identity
 
-AXIS_NAMES = {  # how a reader is asked for a layout, by matrix; the figure begins with the first of each
-    "X": {"inner": "by columns (inner)", "rows": "by rows", REPLICATED: "on all ranks"},
-    "W": {"inner": "by rows (inner)", "columns": "by columns", REPLICATED: "on all ranks"},
-    "Y": {REPLICATED: "on all ranks", "rows": "by rows", "columns": "by columns"},
+# For each matrix, {layout: its label}. The figure starts with the first layout of each.
+AXIS_NAMES = {
+    "X": {"inner": "sharded by columns (inner)", "rows": "sharded by rows", REPLICATED: "replicated"},
+    "W": {"inner": "sharded by rows (inner)", "columns": "sharded by columns", REPLICATED: "replicated"},
+    "Y": {REPLICATED: "replicated", "rows": "sharded by rows", "columns": "sharded by columns"},
 }
 
 
 class Tile(NamedTuple):
-    """A part of a matrix, in units of its shape. `kind`: a key of `LEGEND`. `label`: what is written on it."""
+    """A part of a matrix, in units of the matrix's shape. `kind`: a key of `LEGEND`. `label`: the text on it."""
 
     top: float
     left: float
@@ -45,12 +46,12 @@ class Tile(NamedTuple):
     label: str = ""
 
 
-Content = tuple[Tile, ...]  # what one rank has of one matrix
+Content = tuple[Tile, ...]  # the blocks of one matrix that one rank holds
 NONE: Content = ()
 
 
 class Column(NamedTuple):
-    """A matrix of so many rows and columns, in units of the picture; of 0 and 0: a gate between two matrices."""
+    """A matrix of `rows` by `columns`, in units of the picture; 0 by 0 is a gate between two matrices."""
 
     heading: str
     rows: float = 0
@@ -58,12 +59,12 @@ class Column(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """One step: a sentence, what each rank has of each column's matrix, and a note below some columns.
+    """One step: its text, what each rank holds of each matrix, and a note below some columns.
 
-    `contents`: by heading, one `Content` a rank; nobody has anything of a matrix that is missing. `notes`: by heading,
-    what happens to it in this step, such as "all-reduce"; such a column is framed, unless the note is `NOTHING`.
-    `headings`: what is written over some columns in place of their headings. `along`: in a grid, the axis whose
-    neighbours do what the note says.
+    `contents`: {heading: one `Content` for each rank}; no rank holds a matrix that is missing. `notes`: {heading: what
+    happens to the matrix in this step, such as "all-reduce"}; such a column is framed, unless the note is `NOTHING`.
+    `headings`: {heading: the text shown instead of it}. `along`: in a grid, the axis that the note's collective runs
+    along.
     """
 
     words: str
@@ -81,10 +82,11 @@ class Story(NamedTuple):
 
 
 class Blocks(Figure):
-    """A figure of one story, or of several among which the reader chooses.
+    """A figure of one story, or of several that the reader chooses from.
 
-    `choices`: {question: its answers}. `stories`: one for each combination of answers, the last question's running
-    fastest; the figure begins with the first. All have as many scenes, and columns of the same shapes.
+    `choices`: {question: its answers}. `stories`: one for each combination of answers; the last question varies
+    fastest, and the figure starts with the first story. All stories have equally many scenes, and columns of the same
+    shapes. Raises `ValueError` if they don't, for a wrong number of stories, and for more than 16 ranks.
     """
 
     picture = "blocks"
@@ -104,38 +106,38 @@ class Blocks(Figure):
         if len(self.stories) != combinations:
             raise ValueError(f"{len(self.stories)} stories for {combinations} combinations of choices")
         if len({(len(story.scenes), *(column[1:] for column in story.columns)) for story in self.stories}) > 1:
-            raise ValueError("all stories of a figure have as many scenes, and columns of the same shapes")
+            raise ValueError("all stories of a figure need equally many scenes, and columns of the same shapes")
         if world_size > len(RANK_COLOURS):
-            raise ValueError(f"{world_size} ranks are too many to see: at most {len(RANK_COLOURS)}")
+            raise ValueError(f"{world_size} ranks are too many to draw: at most {len(RANK_COLOURS)}")
         self.words = self.told(0)
 
     def told(self, number: int) -> list[str]:
-        """The words of a story, by its number."""
+        """Return the texts of the story with this number, one for each scene."""
         return [scene.words for scene in self.stories[number].scenes]
 
     def data(self) -> dict:
-        """What the player shows, as plain data.
+        """Return what the player shows, as plain data.
 
-        `looks`: the contents that occur, each a list of blocks. A story's scene has for each column, and in it for each
-        rank, the number of a look; and for each column its note.
+        `looks`: the contents that occur, each a list of blocks. A scene of a story has `held`, for each column and each
+        rank the number of a look, and `notes`, one for each column.
         """
         looks: dict[Content, int] = {NONE: 0}
         stories = []
         for columns, scenes in self.stories:
-            told = []
-            for scene in scenes:
-                contents = [scene.contents.get(column.heading, [NONE] * self.world_size) for column in columns]
-                told.append(
-                    {
-                        "held": [[looks.setdefault(tuple(each), len(looks)) for each in rows] for rows in contents],
-                        "notes": [scene.notes.get(column.heading, "") for column in columns],
-                        **({"along": scene.along} if scene.along else {}),
-                    }
-                )
-                if scene.headings:
-                    told[-1]["headings"] = [scene.headings.get(column.heading, column.heading) for column in columns]
             headings = [column.heading for column in columns]
-            stories.append({"headings": headings, "scenes": told})
+            scene_data = []
+            for scene in scenes:
+                contents = [scene.contents.get(heading, [NONE] * self.world_size) for heading in headings]
+                parts = {
+                    "held": [[looks.setdefault(tuple(each), len(looks)) for each in rows] for rows in contents],
+                    "notes": [scene.notes.get(heading, "") for heading in headings],
+                }
+                if scene.along:
+                    parts["along"] = scene.along
+                if scene.headings:
+                    parts["headings"] = [scene.headings.get(heading, heading) for heading in headings]
+                scene_data.append(parts)
+            stories.append({"headings": headings, "scenes": scene_data})
         colours = RANK_COLOURS[: self.world_size]
         return {
             "ranks": self.world_size,
@@ -150,33 +152,34 @@ class Blocks(Figure):
         }
 
     def _choices(self) -> dict:
-        """The questions, as `Family.data` has them, and each story's words."""
+        """Return the questions, as `Family.data` has them, and each story's texts."""
         questions = [[question, list(answers), 0] for question, answers in self.choices.items()]
         return {"choices": questions, "told": [self.told(number) for number in range(len(self.stories))]}
 
     def _places(self) -> dict:
-        """The grid's `axes`, and each rank's `places` along them."""
+        """Return the grid's `axes`, and each rank's `places` along them."""
         places = [list(self.grid.coordinates(rank).values()) for rank in range(self.world_size)]
         return {"axes": list(self.grid.axes), "places": places}
 
     def still_svg(self) -> str:
-        """As `Figure.still_svg`: all scenes of the first story, two to a row."""
+        """As `Figure.still_svg`: all scenes of the first story, two in a row."""
         return _still(self.data(), self.caption)
 
 
-# --- what the library derives, as stories -----------------------------------------------------------------------
+# --- stories of what the library derives ------------------------------------------------------------------------
 
 
 def by_axis(world_size: int = 4, sizes: Mapping[str, int] | None = None) -> Blocks:
-    """Y = X W in each of the 27 ways that X, W and Y can lie: the reader picks one, and steps through what it takes.
+    """Return a figure of Y = X W for each of the 27 combinations of layouts of X, W and Y.
 
-    `sizes`: lengths of the axes "rows", "inner" and "columns", which decide what is cheaper to move.
+    `sizes`: lengths of the axes "rows", "inner" and "columns", which decide which matrix is cheaper to move.
     """
     sizes = sizes or {"rows": 4096, "inner": 8192, "columns": 8192}
-    layouts = product(*AXIS_NAMES.values())
-    stories = [_product_story(derive(*lies, sizes, world_size), lies, sizes, world_size) for lies in layouts]
-    choices = {f"{matrix} lies": list(names.values()) for matrix, names in AXIS_NAMES.items()}
-    return Blocks(stories, world_size, f"Y = X W on {world_size} ranks: pick how each matrix lies", choices)
+    stories = []
+    for layouts in product(*AXIS_NAMES.values()):
+        stories.append(_product_story(derive(*layouts, sizes, world_size), layouts, sizes, world_size))
+    choices = {f"layout of {matrix}": list(names.values()) for matrix, names in AXIS_NAMES.items()}
+    return Blocks(stories, world_size, f"Y = X W on {world_size} ranks: pick a layout for each matrix", choices)
 
 
 def _product_story(plan: Plan, lies: tuple[Layout, ...], sizes: Mapping[str, int], world_size: int) -> Story:
@@ -186,19 +189,19 @@ def _product_story(plan: Plan, lies: tuple[Layout, ...], sizes: Mapping[str, int
     x, w, y = (AXIS_NAMES[matrix][layout] for matrix, layout in zip(AXES, lies, strict=True))
     held = {move.matrix: _held(move, shapes[move.matrix], world_size, False) for move in (plan.x, plan.w)}
     moved = {move.matrix: _held(move, shapes[move.matrix], world_size) for move in (plan.x, plan.w)}
-    made, repaired = (_held(plan.y, shapes["Y"], world_size, after) for after in (False, True))
+    product_y, final_y = (_held(plan.y, shapes["Y"], world_size, after) for after in (False, True))
     total = plan.sent(sizes, world_size)
-    sent = f"A rank sends {total / 1e6:,.1f} million elements in all." if total else "Nobody sends anything."
+    sent = f"Each rank sends {total / 1e6:,.1f} million elements in all." if total else "No rank sends anything."
     scenes = [
-        Scene(f"X lies {x}, W {w}; Y is wanted {y}.", held),
-        Scene(f"Before: {_told(plan.x)}; {_told(plan.w)}.", moved, _notes(plan.x) | _notes(plan.w)),
-        Scene(f"Each rank multiplies what it has. {_made('Y', plan.y)}", {**moved, "Y": made}),
-        Scene(f"After: {_told(plan.y)}. {sent}", {**moved, "Y": repaired}, _notes(plan.y)),
+        Scene(f"X is {x} and W is {w}. We want Y {y}.", held),
+        Scene(f"Before the product: {_told(plan.x)}; {_told(plan.w)}.", moved, _notes(plan.x) | _notes(plan.w)),
+        Scene(f"Each rank multiplies its blocks. {_made('Y', plan.y)}", {**moved, "Y": product_y}),
+        Scene(f"After the product: {_told(plan.y)}. {sent}", {**moved, "Y": final_y}, _notes(plan.y)),
     ]
     return Story(columns, scenes)
 
 
-SPLITS = {  # how A and B of an MLP are cut: in words, and by axis
+SPLITS = {  # layouts of A and B of an MLP: {label: their sharded axes}
     "A by columns, B by rows (Megatron)": ("columns", "inner"),
     "both by columns": ("columns", "columns"),
     "both by rows": ("inner", "inner"),
@@ -206,13 +209,19 @@ SPLITS = {  # how A and B of an MLP are cut: in words, and by axis
 }
 MEGATRON = SPLITS["A by columns, B by rows (Megatron)"]
 SIZES = {"rows": 4096, "inner": 8192, "hidden": 32768, "columns": 8192}  # of X, A, Y = GeLU(X A), B and Z = Y B
-SHAPES = {"X": (1, 2), "A": (2, 8), "Y": (1, 8), "B": (8, 2), "Z": (1, 2)}  # the same, by the unit
+SHAPES = {
+    "X": (1, 2),
+    "A": (2, 8),
+    "Y": (1, 8),
+    "B": (8, 2),
+    "Z": (1, 2),
+}  # rows and columns in the picture
 
 
 def mlp(world_size: int = 2) -> Blocks:
-    """Z = GeLU(X A) B, X and Z on all ranks, in each of the four ways to cut both A and B."""
+    """Return a figure of Z = GeLU(X A) B with X and Z replicated, for four ways to shard A and B."""
     stories = [_mlp_story(derive_pair(*cut, SIZES, world_size), world_size) for cut in SPLITS.values()]
-    choices = {"The weights are cut": list(SPLITS)}
+    choices = {"the weights are sharded": list(SPLITS)}
     return Blocks(stories, world_size, f"An MLP on {world_size} ranks: Z = GeLU(X A) B", choices)
 
 
@@ -220,24 +229,24 @@ def _mlp_story(plans: Pair, world_size: int) -> Story:
     first, second = plans.first, plans.second
     moves = {"X": first.x, "A": first.w, "Y": first.y, "B": second.w, "Z": second.y}
 
-    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+    def blocks_of(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
         return {name: _held(move, SHAPES[name], world_size, after)}
 
     def ends(name: str) -> dict[str, list[Content]]:
-        return lies(name, moves[name])
+        return blocks_of(name, moves[name])
 
-    start = lies("X", first.x, False) | ends("A") | ends("B")
-    made = start | ends("X") | lies("Y", first.y, False)
-    bent = made | ends("Y")
-    multiplied = bent | lies("Y", second.x) | lies("Z", second.y, False)
+    start = blocks_of("X", first.x, False) | ends("A") | ends("B")
+    projected = start | ends("X") | blocks_of("Y", first.y, False)
+    activated = projected | ends("Y")
+    multiplied = activated | blocks_of("Y", second.x) | blocks_of("Z", second.y, False)
     sent = f"{plans.sent(world_size) / 1e6:,.1f} million elements"
     scenes = [
-        Scene("X is on all ranks; of A and of B each rank has its slice, and no weight is ever sent.", start),
-        Scene(f"X A: {_told(first.x)}. {_made('Y', first.y)}", made, _notes(first.x, "X")),
-        Scene(f"GeLU wants finished sums: {_told(first.y)}. Then it bends what each has.", bent, _notes(first.y, "Y")),
+        Scene("X is replicated. Each rank has its slices of A and B; the weights never move.", start),
+        Scene(f"X A: {_told(first.x)}. {_made('Y', first.y)}", projected, _notes(first.x, "X")),
+        Scene(f"GeLU needs complete sums: {_told(first.y)}. Then it acts locally.", activated, _notes(first.y, "Y")),
         Scene(f"Y B: {_told(second.x, 'Y')}. {_made('Z', second.y)}", multiplied, _notes(second.x, "Y")),
         Scene(
-            f"Z on all ranks: {_told(second.y, 'Z')}. In all a rank has sent {sent}.",
+            f"Z must be replicated: {_told(second.y, 'Z')}. In all, each rank has sent {sent}.",
             multiplied | ends("Z"),
             _notes(second.y, "Z"),
         ),
@@ -246,14 +255,14 @@ def _mlp_story(plans: Pair, world_size: int) -> Story:
 
 
 def gates(world_size: int = 2) -> Blocks:
-    """Megatron's f and g around an MLP, by direction: what one lets through, the other sums."""
+    """Return a figure of Megatron's gates f and g around an MLP, forward and backward: one sums, one does nothing."""
     stories = [_gates_story(world_size, backward) for backward in (False, True)]
-    choices = {"Direction": ["forward", "backward"]}
+    choices = {"direction": ["forward", "backward"]}
     return Blocks(stories, world_size, f"The gates f and g on {world_size} ranks", choices)
 
 
 def _gates_story(world_size: int, backward: bool) -> Story:
-    # backward: dY = dZ B^T and dX = dY A^T, and B^T is cut by its columns and A^T by its rows: the same pair of plans
+    # Backward is dY = dZ B^T and dX = dY A^T. B^T is sharded by columns and A^T by rows, so the plans are the same.
     plans = derive_pair(*MEGATRON, SIZES, world_size)
     names, d = ["X", "f", "Y", "g", "Z"], "d" if backward else ""
     headings = [name if name in "fg" else d + name for name in names]
@@ -265,20 +274,25 @@ def _gates_story(world_size: int, backward: bool) -> Story:
     terms = {end: _held(plans.second.y, shapes[end], world_size, False)}
     note = plans.second.y.collective.replace("_", "-")
     first, second = ("B transposed", "A transposed") if backward else ("A", "B")
-    given = {start: held[start]}
+    begin = {start: held[start]}
+    halfway = {**begin, middle: held[middle]}
     scenes = [
-        Scene(f"{start} is the same on every rank.", given),
-        Scene(f"{enter} lets it through: nothing is sent.", given, {enter: NOTHING}),
-        Scene(f"Times the slices of {first}. {_made(middle, plans.first.y)}", {**given, middle: held[middle]}),
-        Scene(f"Times the slices of {second}. {_made(end, plans.second.y)}", {**given, middle: held[middle], **terms}),
-        Scene(f"{leave} sums the terms by an {note}: {end} is the same on every rank.", held, {leave: note}),
+        Scene(f"{start} is the same on every rank.", begin),
+        Scene(f"{enter} is the identity: no rank sends anything.", begin, {enter: NOTHING}),
+        Scene(f"Each rank multiplies by its slice of {first}. {_made(middle, plans.first.y)}", halfway),
+        Scene(f"Each rank multiplies by its slice of {second}. {_made(end, plans.second.y)}", {**halfway, **terms}),
+        Scene(f"{leave} sums the terms with an {note}: {end} is the same on every rank.", held, {leave: note}),
     ]
     columns = [Column(heading, *SHAPES.get(name, ())) for heading, name in zip(headings, names, strict=True)]
     return Story(columns, scenes)
 
 
 def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
-    """Attention on ranks that have whole heads: weights of queries, keys, values by columns, those after it by rows."""
+    """Return a figure of attention with whole heads on each rank.
+
+    The weights of queries, keys and values are sharded by columns, the output weights by rows. Raises `ValueError` if
+    the heads don't divide among the ranks.
+    """
     if num_heads % world_size:
         raise ValueError(f"{num_heads} heads do not divide among {world_size} ranks")
     plans = derive_pair(*MEGATRON, SIZES, world_size)
@@ -286,28 +300,31 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     tokens = size / 2
 
     def by_head(rows: float, cut_by_rows: bool = False) -> list[Content]:
-        """The slices of each rank's own heads."""
+        """Return the slices of each rank's own heads."""
         blocks = []
         for head in range(num_heads):
             top, left, height, width = (head, 0, 1, size) if cut_by_rows else (0, head, rows, 1)
             blocks.append(Tile(top, left, height, width, head // own, "s", str(head)))
         return [tuple(blocks[rank * own : (rank + 1) * own]) for rank in range(world_size)]
 
-    given = _held(plans.first.x, (tokens, size), world_size)
+    x = _held(plans.first.x, (tokens, size), world_size)
     terms, whole = (_held(plans.second.y, (tokens, size), world_size, after) for after in (False, True))
-    start = {"X": given, "W q,k,v": by_head(size), "W out": by_head(size, cut_by_rows=True)}
+    start = {"X": x, "W q,k,v": by_head(size), "W out": by_head(size, cut_by_rows=True)}
     projected = {**start, "q,k,v": by_head(tokens)}
     attended = {**projected, "heads": by_head(tokens)}
     note = plans.second.y.collective.replace("_", "-")
-    which = "; ".join(
-        f"rank {rank} has {listed([block.label for block in each])}" for rank, each in enumerate(by_head(1))
-    )
+    numbers = [listed([block.label for block in blocks]) for blocks in by_head(1)]
+    noun = "heads" if own > 1 else "head"
+    owners = "; ".join(f"rank {rank} has {noun} {own_heads}" for rank, own_heads in enumerate(numbers))
     scenes = [
-        Scene(f"X is on all ranks. Each has the weights of its own heads: {which}.", start),
-        Scene("Queries, keys and values of its heads, for all tokens: nothing is sent.", projected),
-        Scene("Each head attends by itself, softmax(q k) v: nothing is sent.", attended),
-        Scene(f"Times its rows of the output weights. {_made('Z', plans.second.y)}", {**attended, "Z": terms}),
-        Scene(f"g sums the terms by one {note}: Z is on all ranks.", {**attended, "Z": whole}, {"Z": note}),
+        Scene(f"X is replicated. Each rank has the weights of its own heads: {owners}.", start),
+        Scene("Each rank computes its heads' queries, keys and values for all tokens. No rank sends.", projected),
+        Scene("Each head attends by itself, softmax(q k) v. No rank sends.", attended),
+        Scene(
+            f"Each rank multiplies by its rows of the output weights. {_made('Z', plans.second.y)}",
+            {**attended, "Z": terms},
+        ),
+        Scene(f"g sums the terms with one {note}: Z is replicated.", {**attended, "Z": whole}, {"Z": note}),
     ]
     wide, square = (tokens, size), (size, size)
     shapes = {"X": wide, "W q,k,v": square, "q,k,v": wide, "heads": wide, "W out": square, "Z": wide}
@@ -319,69 +336,69 @@ CYCLE_SIZE = 4096  # tokens of all ranks, inputs and outputs of the layer
 
 
 def cycle(world_size: int = 4) -> Blocks:
-    """A layer Y = X W under FSDP, from rest to rest: W is gathered, used and freed, twice; its gradient scattered."""
+    """Return a figure of a layer Y = X W under FSDP: two all-gathers of W, then a reduce-scatter of its gradient."""
     sizes, shape = dict.fromkeys(("rows", "inner", "columns"), CYCLE_SIZE), (4.0, 4.0)
     gather, scatter, stay = Move("W", "inner", REPLICATED), Move("Y", PARTIAL, "rows"), Move("X", "rows", "rows")
 
-    def lies(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
+    def blocks_of(name: str, move: Move, after: bool = True) -> dict[str, list[Content]]:
         return {name: _held(move, shape, world_size, after)}
 
-    rest = lies("state", gather, False) | lies("W", gather, False) | lies("X", stay)
-    gathered, made = lies("W", gather), lies("Y", stay)
+    rest = blocks_of("state", gather, False) | blocks_of("W", gather, False) | blocks_of("X", stay)
+    gathered, output = blocks_of("W", gather), blocks_of("Y", stay)
     note = _notes(gather)["W"]
     sent = (2 * gather.sent(sizes, world_size) + scatter.sent(sizes, world_size)) / CYCLE_SIZE**2
     scenes = [
-        Scene("At rest: each rank has its slice of W, the optimizer's state for it, and its own tokens X.", rest),
-        Scene(f"Forward: {_told(gather)}, and every rank has all of it.", rest | gathered, _notes(gather)),
-        Scene("Each rank multiplies its own tokens, Y = X W. Nothing is sent.", rest | gathered | made),
-        Scene("W is freed but for a rank's own slice. The next layer takes its turn.", rest | made),
-        Scene(f"Backward: W takes the same {note} once more.", rest | made | gathered, _notes(gather)),
+        Scene("At rest: each rank has its slice of W, the optimizer state for it, and its own tokens X.", rest),
+        Scene(f"Forward: {_told(gather)}, and every rank has all of W.", rest | gathered, _notes(gather)),
+        Scene("Each rank multiplies its own tokens, Y = X W. No rank sends.", rest | gathered | output),
+        Scene("Each rank frees W except its own slice. The next layer runs.", rest | output),
+        Scene(f"Backward: W needs the same {note} again.", rest | output | gathered, _notes(gather)),
         Scene(
-            f"Each rank's tokens make a gradient of all of W. {_made('dW', scatter)}",
-            rest | gathered | lies("dW", scatter, False),
+            f"Each rank computes a gradient of all of W from its own tokens. {_made('dW', scatter)}",
+            rest | gathered | blocks_of("dW", scatter, False),
         ),
         Scene(
-            f"{_told(scatter, 'dW')}: each rank has its slice of the sum. W is freed.",
-            rest | lies("dW", scatter),
+            f"{_told(scatter, 'dW')}: each rank gets its slice of the sum. Each rank frees W except its slice.",
+            rest | blocks_of("dW", scatter),
             _notes(scatter, "dW"),
         ),
         Scene(
-            "The optimizer updates each rank's slice of W by its slice of dW. Nothing is sent. In all a rank has sent "
+            "The optimizer updates each rank's slice of W with its slice of dW, locally. In all, each rank has sent "
             f"{sent:g} times the size of W.",
             rest,
         ),
     ]
     columns = [Column(name, *shape) for name in ("X", "W", "Y", "dW", "state")]
-    return Blocks([Story(columns, scenes)], world_size, f"A layer's life under FSDP, {world_size} ranks: Y = X W")
+    return Blocks([Story(columns, scenes)], world_size, f"A layer Y = X W under FSDP on {world_size} ranks")
 
 
 MESH_SIZES = {"rows": 8192, "inner": 8192, "columns": 8192}  # tokens of all ranks, inputs and outputs of the layer
 MESH_CUTS = {"by rows (RowwiseParallel)": "inner", "by columns (ColwiseParallel)": "columns"}  # of W, along tp
-WHOLE = 4.0  # a matrix of the mesh is so many units long and wide
+WHOLE = 4.0  # rows and columns of a matrix of the mesh, in units of the picture
 
 
 def mesh(grid: Mesh | None = None, sizes: Mapping[str, int] | None = None, itemsize: int = 2) -> Blocks:
-    """A layer Y = X W under tensor parallelism and FSDP at once, phase by phase, the ranks in their places of `grid`.
+    """Return a figure of a layer Y = X W under tensor parallelism and FSDP at once, with the ranks as a grid.
 
-    `grid`: a mesh of the axes dp and tp, of 2 ranks each. `sizes`: of "rows" (the tokens of all ranks), "inner"
-    and "columns", which decide how many bytes are moved. `itemsize`: bytes of an element. The reader picks whether W is
-    cut along tp by rows or by columns. What that leaves is cut along dp by columns: torch's FSDP2 cuts dimension 0 of a
-    weight, and that of a `Linear` is its outputs. Raises `ValueError` for another mesh, or a length that the ranks do
-    not divide.
+    `grid`: a mesh of the axes dp and tp with 2 ranks each. `sizes`: lengths of "rows" (the tokens of all ranks),
+    "inner" and "columns", which decide the bytes on the wire. `itemsize`: bytes of an element. The reader picks whether
+    tp shards W by rows or by columns. FSDP then shards each slice by columns along dp: torch's FSDP2 shards dimension 0
+    of a weight, which for a `Linear` is its outputs. Raises `ValueError` for another mesh, or a length that the ranks
+    don't divide.
     """
     grid, sizes = grid or Mesh(dp=2, tp=2), dict(sizes or MESH_SIZES)
     if dict(grid.sizes) != {"dp": 2, "tp": 2}:
-        raise ValueError(f"the figure has room for two axes, dp and tp, of 2 ranks each: {grid} cannot be drawn")
+        raise ValueError(f"the figure takes a mesh of two axes, dp and tp, of 2 ranks each, not {grid}")
     if uneven := [axis for axis, length in sizes.items() if length % grid.world_size]:
         raise ValueError(f"{listed(uneven)} of {sizes} do not divide among the {grid.world_size} ranks of {grid}")
     stories = [_mesh_story(_Layer(grid, axis, sizes, itemsize)) for axis in MESH_CUTS.values()]
-    caption = f"A layer Y = X W on {grid}: {grid.axes[0]} downwards, {grid.axes[1]} across"
+    caption = f"A layer Y = X W on {grid}: {grid.axes[0]} down, {grid.axes[1]} across"
     legend = {"a": "the same on all ranks along tp"}
-    return Blocks(stories, grid.world_size, caption, {"W is cut along tp": list(MESH_CUTS)}, grid, legend)
+    return Blocks(stories, grid.world_size, caption, {"tp shards W": list(MESH_CUTS)}, grid, legend)
 
 
 class _Layer:
-    """What each rank of a mesh has of a layer's matrices, and what it sends, where W is `cut` along tp."""
+    """The blocks of a layer that each rank of a mesh holds, and the bytes that it sends. tp shards axis `cut` of W."""
 
     def __init__(self, grid: Mesh, cut: str, sizes: Mapping[str, int], itemsize: int):
         self.grid, self.cut, self.itemsize = grid, cut, itemsize
@@ -391,24 +408,24 @@ class _Layer:
         self.tokens = self._each(wholes, 0, "dp")
         self.slices = self._each(wholes, AXES["W"].index(cut), "tp")
         self.own = self._each(self.slices, 1, "dp")
-        # Along tp as any product. Backward it is dX = dY W^T, and the columns of W are the inner axis of W^T.
+        # Along tp: a product. Backward is dX = dY W^T, and the columns of W are the inner axis of W^T.
         by_rows, by_columns = ("inner", "inner", REPLICATED), (REPLICATED, "columns", "columns")
-        lies = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
-        self.forward, self.backward = (derive(*each, weights_stay=True) for each in lies)
-        mine = {**sizes, "rows": sizes["rows"] / self.dp}
-        self.sizes, self.sizes_back = mine, {**mine, "inner": mine["columns"], "columns": mine["inner"]}
-        # Along dp: what tp leaves of W is gathered, and the terms of its gradient are summed and scattered.
+        passes = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
+        self.forward, self.backward = (derive(*layouts, weights_stay=True) for layouts in passes)
+        self.sizes = {**sizes, "rows": sizes["rows"] / self.dp}
+        self.sizes_back = {**self.sizes, "inner": sizes["columns"], "columns": sizes["inner"]}
+        # Along dp: an all-gather of a rank's slice of W, and a reduce-scatter of the slice's gradient.
         self.gather, self.scatter = Move("W", "columns", REPLICATED), Move("Y", PARTIAL, "columns")
         self.slice_sizes = {"inner": sizes["inner"], "columns": sizes["columns"], cut: sizes[cut] / self.tp}
-        self.slice_sizes["rows"] = self.slice_sizes["inner"]  # of the gradient, as a product
+        self.slice_sizes["rows"] = self.slice_sizes["inner"]  # rows of dW, as a product
 
     def _each(self, blocks: Sequence[Tile], side: int, axis: str) -> list[Tile]:
-        """Each rank's part of its block along a side, 0 or 1, by its place along an axis of the mesh."""
+        """Return each rank's part of its block along `side`, 0 or 1, by the rank's place along `axis`."""
         size = self.grid.size(axis)
         return [_part(block, side, place[axis], size) for block, place in zip(blocks, self.places, strict=True)]
 
     def lies(self, layout: Layout) -> list[Content]:
-        """Of a matrix with a row for each token, what each rank has: of its own tokens all, some columns or a term."""
+        """Return what each rank holds of a matrix of tokens: all columns of its own tokens, some of them, or a term."""
         if layout == PARTIAL:
             return _terms(self.tokens)
         if layout is REPLICATED:
@@ -416,35 +433,35 @@ class _Layer:
         return [(block,) for block in self._each(self.tokens, 1, "tp")]
 
     def at_rest(self) -> list[Content]:
-        """What each rank keeps of W, or of its gradient."""
+        """Return what each rank keeps of W, or of its gradient."""
         return [(block,) for block in self.own]
 
     def gathered(self) -> list[Content]:
-        """What each rank has of W when its group along dp has all-gathered."""
+        """Return what each rank holds of W after the all-gather along dp."""
         held = {rank: tuple(self.own[peer] for peer in group) for group in self.grid.groups("dp") for rank in group}
         return [held[rank] for rank in range(self.grid.world_size)]
 
     def sent(self, move: Move) -> float:
-        """Bytes that a rank sends in a move along dp."""
+        """Return the bytes that a rank sends in a move along dp."""
         return self.itemsize * move.sent(self.slice_sizes, self.dp)
 
     def summed(self, move: Move, sizes: Mapping[str, int]) -> float:
-        """Bytes that a rank sends in a product's move along tp."""
+        """Return the bytes that a rank sends in a product's move along tp."""
         return self.itemsize * move.sent(sizes, self.tp)
 
     def called(self, axis: str, move: Move) -> str:
-        """ "All-gather along dp, among ranks 0, 2 and among 1, 3"."""
+        """Return a phrase such as "All-gather along dp, among ranks 0, 2 and among 1, 3"."""
         groups = " and among ".join(", ".join(map(str, group)) for group in self.grid.groups(axis))
         return f"{move.collective.replace('_', '-').capitalize()} along {axis}, among ranks {groups}"
 
     def told(self, move: Move, sizes: Mapping[str, int], name: str, taker: str) -> str:
-        """What a product's move does along tp, in words."""
+        """Return the text of a product's move along tp."""
         if not move.collective:
-            return f"Along tp nothing is sent: {name} lies by columns, as {taker} can take it."
+            return f"No rank sends along tp: {name} is sharded by columns, a layout that {taker} can take."
         terms = self.itemsize * sizes["rows"] * sizes["columns"]
         return (
-            f"{self.called('tp', move)}: the terms of {name}, {_size(terms)}, are summed; each rank sends "
-            f"{_size(self.summed(move, sizes))}. None can go on without the sum: it is waited for."
+            f"{self.called('tp', move)}: it sums the terms of {name}, {_size(terms)} each. Each rank sends "
+            f"{_size(self.summed(move, sizes))}, and waits for the sum."
         )
 
 
@@ -452,65 +469,65 @@ def _mesh_story(layer: _Layer) -> Story:
     forward, backward, gather, scatter = layer.forward, layer.backward, layer.gather, layer.scatter
     weights, gathered = {"W": layer.at_rest()}, {"W": layer.gathered()}
     start = weights | {"X": layer.lies(forward.x.after)}
-    made = start | gathered | {"Y": layer.lies(forward.y.before)}
-    output = made | {"Y": layer.lies(forward.y.after)}
+    multiplied = start | gathered | {"Y": layer.lies(forward.y.before)}
+    output = multiplied | {"Y": layer.lies(forward.y.after)}
     returned = start | gathered | {"Y": layer.lies(backward.x.after)}
     terms = returned | {"X": layer.lies(backward.y.before), "dW": _terms(layer.slices)}
     done = terms | {"X": layer.lies(backward.y.after)}
     slice_bytes = layer.itemsize * layer.slice_sizes["inner"] * layer.slice_sizes["columns"]
-    ways = "along tp by rows" if layer.cut == "inner" else "along tp by columns"
-    x_lies = "and along tp by columns" if layer.cut == "inner" else "but not along tp"
-    moved, come, both = {"W": "all-gather"}, {"Y": "dY"}, {"X": "dX", "Y": "dY"}
+    tp_cut = "by rows along tp" if layer.cut == "inner" else "by columns along tp"
+    x_cut = "and by columns along tp" if layer.cut == "inner" else "but not along tp"
+    gather_note, has_dy, has_both = {"W": "all-gather"}, {"Y": "dY"}, {"X": "dX", "Y": "dY"}
     by_dp = 2 * layer.sent(gather) + layer.sent(scatter)
     by_tp = layer.summed(forward.y, layer.sizes) + layer.summed(backward.y, layer.sizes_back)
     scenes = [
         Scene(
-            f"Idle. W is cut twice: {ways}, and each slice along dp by columns. A rank keeps 1 of "
-            f"{layer.grid.world_size} parts, {_size(slice_bytes / layer.dp)}. X is cut along dp by tokens, {x_lies}.",
+            f"At rest. W is sharded twice: {tp_cut}, then each slice by columns along dp. Each rank keeps 1 of "
+            f"{layer.grid.world_size} parts, {_size(slice_bytes / layer.dp)}. X is sharded by tokens along dp {x_cut}.",
             start,
         ),
         Scene(
             f"{layer.called('dp', gather)}: each rank gets its slice of W, {_size(slice_bytes)}, and sends "
-            f"{_size(layer.sent(gather))}. Nobody has all of W. It can run while the layer before computes.",
+            f"{_size(layer.sent(gather))}. No rank has all of W. The previous layer's compute can hide it.",
             start | gathered,
-            moved,
+            gather_note,
             along="dp",
         ),
-        Scene(f"Forward: each rank multiplies what it has. {_made('Y of its tokens', forward.y)}", made),
+        Scene(f"Forward: each rank multiplies its blocks. {_made('Y for its tokens', forward.y)}", multiplied),
         Scene(
-            layer.told(forward.y, layer.sizes, "Y", "the layer behind"),
+            layer.told(forward.y, layer.sizes, "Y", "the next layer"),
             output,
             _notes(forward.y),
             along=_axis(forward.y),
         ),
-        Scene("Each rank frees what it gathered of W, and keeps its own part.", output | weights),
+        Scene("Each rank frees the gathered slice of W and keeps its own part.", output | weights),
         Scene(
-            f"Backward, dY has come. {layer.called('dp', gather)}, again: each rank sends {_size(layer.sent(gather))}. "
-            "It can run while the layer behind computes.",
+            f"Backward, dY has arrived. {layer.called('dp', gather)}, again: each rank sends "
+            f"{_size(layer.sent(gather))}. The next layer's compute can hide it.",
             returned,
-            moved,
-            come,
+            gather_note,
+            has_dy,
             "dp",
         ),
         Scene(
-            f"dX = dY W^T and dW = X^T dY. {_made('dX of its tokens', backward.y)} Of its slice of dW it has "
-            "a term, over its own tokens alone.",
+            f"dX = dY W^T and dW = X^T dY. {_made('dX for its tokens', backward.y)} Of its slice of dW, each rank has "
+            "a term over its own tokens.",
             terms,
-            headings=both,
+            headings=has_both,
         ),
         Scene(
-            layer.told(backward.y, layer.sizes_back, "dX", "the layer before"),
+            layer.told(backward.y, layer.sizes_back, "dX", "the previous layer"),
             done,
             _notes(backward.y, "X"),
-            both,
+            has_both,
             _axis(backward.y),
         ),
         Scene(
-            f"{layer.called('dp', scatter)}: the terms of dW are summed, and each rank keeps the part that it keeps of "
-            f"W. It sends {_size(layer.sent(scatter))}; in all {_size(by_dp)} along dp and {_size(by_tp)} along tp.",
+            f"{layer.called('dp', scatter)}: it sums the terms of dW, and each rank keeps the same part as of W. Each "
+            f"rank sends {_size(layer.sent(scatter))}; in all {_size(by_dp)} along dp and {_size(by_tp)} along tp.",
             done | weights | {"dW": layer.at_rest()},
             {"dW": "reduce-scatter"},
-            both,
+            has_both,
             "dp",
         ),
     ]
@@ -518,7 +535,7 @@ def _mesh_story(layer: _Layer) -> Story:
 
 
 def _part(block: Tile, side: int, number: int, parts: int) -> Tile:
-    """One of so many equal parts of a block along a side, 0 or 1."""
+    """Return part `number` of `parts` equal parts of a block along `side`, 0 or 1."""
     corner, size = [block.top, block.left], [block.height, block.width]
     size[side] /= parts
     corner[side] += number * size[side]
@@ -526,56 +543,56 @@ def _part(block: Tile, side: int, number: int, parts: int) -> Tile:
 
 
 def _terms(blocks: Sequence[Tile]) -> list[Content]:
-    """Each rank's term of a sum, where its block is."""
+    """Return each rank's term of a sum, in the place of its block."""
     return [(block._replace(kind="p", label=f"+{block.rank}"),) for block in blocks]
 
 
 def _axis(move: Move) -> str:
-    """Along which axis of a mesh a product is moved, if it is."""
+    """Return the axis of the mesh that a product moves along, or "" if it stays."""
     return "tp" if move.collective else ""
 
 
 def _size(num_bytes: float) -> str:
-    """Bytes in MB of 1e6."""
+    """Return bytes as text, in MB of 1e6 bytes."""
     return f"{num_bytes / 1e6:,.1f} MB"
 
 
 def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool = True) -> list[Content]:
-    """What each rank has of a matrix of this shape, after the move or before it."""
+    """Return what each rank holds of a matrix of this shape, after the move or before it."""
     layout, (rows, columns) = move.after if after else move.before, shape
     if layout == PARTIAL:
         return [(Tile(0, 0, rows, columns, rank, "p", f"+{rank}"),) for rank in range(world_size)]
     if layout is not REPLICATED:
         return [(_slice(rank, AXES[move.matrix].index(layout), shape, world_size),) for rank in range(world_size)]
-    if after and move.before in AXES[move.matrix]:  # gathered: it shows from whom
+    if after and move.before in AXES[move.matrix]:  # all-gathered: show the rank that each slice comes from
         axis = AXES[move.matrix].index(move.before)
         return [tuple(_slice(rank, axis, shape, world_size) for rank in range(world_size))] * world_size
     return [(Tile(0, 0, rows, columns, 0, "a"),)] * world_size
 
 
 def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Tile:
-    """A rank's slice of a matrix along an axis, 0 or 1."""
+    """Return a rank's slice of a matrix along `axis`, 0 or 1."""
     return _part(Tile(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
 
 
 def _told(move: Move, name: str = "") -> str:
-    """A move in words, without a full stop. `name`: what the matrix is called here."""
+    """Return a clause about a move, such as "W needs an all-gather". `name`: what to call the matrix."""
     name = name or move.matrix
     if move.collective:
         article = "a" if move.collective == "reduce_scatter" else "an"
-        return f"{name} takes {article} {move.collective.replace('_', '-')}"
+        return f"{name} needs {article} {move.collective.replace('_', '-')}"
     if move.before != move.after:
-        return f"of {name} each rank takes its slice, and sends nothing"
-    return f"{name} stays as it is"
+        return f"each rank takes its slice of {name} and sends nothing"
+    return f"{name} stays in its layout"
 
 
 def _made(name: str, move: Move) -> str:
-    """How a product lies at first, as a sentence."""
+    """Return a sentence about a product's layout before it moves."""
     if move.before is REPLICATED:
         return f"Every rank has all of {name}."
     if move.before == PARTIAL:
         return f"Every rank has a term of {name}, of the full shape."
-    return f"Of {name} each rank has a slice, by {move.before}."
+    return f"Every rank has a slice of {name}, by {move.before}."
 
 
 def _notes(move: Move, name: str = "") -> dict[str, str]:
@@ -584,14 +601,20 @@ def _notes(move: Move, name: str = "") -> dict[str, str]:
 
 # --- the still --------------------------------------------------------------------------------------------------
 
-ACROSS, BETWEEN, TYPE, HEAD = 312, 16, 9, 28  # of a scene: its width, from one to the next, letters, room for headings
-GATE = 14  # a gate's width
-HIGHEST = 220  # all ranks' rows together, without what is between them
-GUTTER, CELL_GAP, LINE = 14, 6, 13  # in a grid: between ranks, between a rank's matrices, a heading's height
+# Lengths in pixels.
+ACROSS, BETWEEN, TYPE, HEAD = (
+    312,
+    16,
+    9,
+    28,
+)  # a scene's width, gap between scenes, letters, headings
+GATE = 14  # width of a gate
+HIGHEST = 220  # height of all ranks' rows, without the gaps between them
+GUTTER, CELL_GAP, LINE = 14, 6, 13  # in a grid: gap between ranks, gap between a rank's matrices, height of a heading
 
 
 def _still(data: dict, caption: str) -> str:
-    """All scenes of the first story, two to a row."""
+    """Return the SVG of all scenes of the first story, two in a row."""
     story, drawn = data["stories"][0], []
     draw, unit, tall, height = _in_a_grid(data) if "grid" in data else _in_rows(data)
     for number, scene in enumerate(story["scenes"]):
@@ -607,7 +630,7 @@ def _still(data: dict, caption: str) -> str:
 
 
 def _in_rows(data: dict) -> tuple[Callable, float, float, float]:
-    """How a scene with a row for each rank is drawn: the function, a unit, a row's height and the scene's."""
+    """Return how to draw scenes with a row for each rank: the function, the unit, the heights of a row and a scene."""
     shapes = data["shapes"]
     gaps, most = 14 * len(shapes) + 10, max(rows for rows, _ in shapes)
     unit = (ACROSS - gaps - GATE * shapes.count((0, 0))) / sum(columns for _, columns in shapes)
@@ -617,7 +640,7 @@ def _in_rows(data: dict) -> tuple[Callable, float, float, float]:
 
 
 def _in_a_grid(data: dict) -> tuple[Callable, float, float, float]:
-    """As `_in_rows`, with the height of a rank's cell: two matrices below each other, each with its heading."""
+    """As `_in_rows`, but with the height of a rank's cell: two matrices below each other, each with its heading."""
     (down, across), (rows, columns) = _lengths(data), data["shapes"][0]
     unit = min(9, (ACROSS / across - GUTTER - 3 * CELL_GAP) / 2 / columns)
     tall = 2 * (rows * unit + LINE) + CELL_GAP
@@ -650,26 +673,25 @@ def _scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall:
 
 
 def _lengths(data: dict) -> tuple[int, int]:
-    """Of a grid: how many ranks below each other and beside each other."""
+    """Return how many ranks a grid has below each other and beside each other."""
     down, across = zip(*data["grid"]["places"], strict=True)
     return max(down) + 1, max(across) + 1
 
 
 def _grid_scene(data: dict, story: dict, number: int, scene: dict, unit: float, tall: float) -> str:
-    """Outlines of one look are one path, which keeps the SVG small."""
+    """Return the SVG of one scene of a grid. Outlines of one look are one path, which keeps the SVG small."""
     (rows, columns), along = data["shapes"][0], scene.get("along")
     side, wide = columns * unit, 2 * columns * unit + 3 * CELL_GAP
-    said = "".join(note and f": {note} along {along}" for note in scene["notes"])
-    texts = [f'<text x="0" y="{TYPE}" text-anchor="start" font-weight="bold">step {number}{escape(said)}</text>']
+    title = "".join(note and f": {note} along {along}" for note in scene["notes"])
+    texts = [f'<text x="0" y="{TYPE}" text-anchor="start" font-weight="bold">step {number}{escape(title)}</text>']
     ends = [length - 1 for length in _lengths(data)]
     homes, matrices, framed, joints, blocks = "", "", "", "", []
     for rank, place in enumerate(data["grid"]["places"]):
         x, y = place[1] * (wide + GUTTER), HEAD - LINE + place[0] * (tall + GUTTER)
         homes += _outline(x, y, wide, tall)
         texts.append(f'<text x="{x + 6:g}" y="{y + TYPE:g}" font-weight="bold">{rank}</text>')
-        for axis, joint in enumerate(
-            (f"M{x + wide / 2:g} {y + tall:g}v{GUTTER}", f"M{x + wide:g} {y + tall / 2:g}h{GUTTER}")
-        ):
+        down, across = f"M{x + wide / 2:g} {y + tall:g}v{GUTTER}", f"M{x + wide:g} {y + tall / 2:g}h{GUTTER}"
+        for axis, joint in enumerate((down, across)):
             joints += joint if along == data["grid"]["axes"][axis] and place[axis] < ends[axis] else ""
         for i, heading in enumerate(scene.get("headings", story["headings"])):
             left = x + CELL_GAP + i % 2 * (side + CELL_GAP)

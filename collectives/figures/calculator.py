@@ -1,8 +1,7 @@
-"""A calculator: the reader moves sliders on the page, and a function of the library answers, without a kernel.
+"""A calculator: the reader moves sliders on the page and sees the results of a library function, without a kernel.
 
-There is no second copy of the formula: the library's own function is called once with a symbol for each slider (see
-`formula`), and for each option of a `Choice`. The page gets the program that this writes down and runs it for the
-values that the reader picks.
+The formula exists only once. For each option of a `Choice`, the library's own function is called with a symbol for each
+slider (see `formula`), which records a program. The page runs that program for the values that the reader picks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .lanes import SAID, TOLD, Lanes, timeline_of
 from .player import RANK_COLOURS, carried, data_address
 
 Unit = tuple[tuple[str, float], ...]
-"""Names with their sizes, from big to small: a value is shown in the first that it fills."""
+"""Names with their sizes, from big to small. A value is shown in the first unit that it reaches."""
 
 PLAIN: Unit = (("", 1),)
 GB: Unit = (("GB", 1e9),)
@@ -39,10 +38,11 @@ MAX_COMBINATIONS = 4096  # of options: the formula is called for each
 
 @dataclass(frozen=True)
 class Slider:
-    """An input that the reader moves along `stops`, from one to the next with an arrow key.
+    """An input that the reader moves along `stops`; an arrow key moves it by one stop.
 
-    `name`: the formula's argument. `value`: where it starts, one of the stops. `log`: whether a chart over it is
-    logarithmic. `tabulated`: call the formula with each stop, where its Python cannot be written down.
+    `name`: the formula's argument. `value`: the stop where it starts. `log`: whether a chart over it is logarithmic.
+    `tabulated`: call the formula with each stop instead of a symbol, for Python that a program can't record. Raises
+    `ValueError` for stops that don't grow, a start that is none of them, or a logarithmic scale with a stop <= 0.
     """
 
     name: str
@@ -55,25 +55,25 @@ class Slider:
 
     def __post_init__(self):
         if list(self.stops) != sorted(set(self.stops)) or len(self.stops) < 2:
-            raise ValueError(f"slider {self.name!r}: the stops are at least two numbers that grow")
+            raise ValueError(f"slider {self.name!r}: give at least two stops, in growing order")
         if self.value not in self.stops:
-            raise ValueError(f"slider {self.name!r}: it starts at {self.value!r}, which is none of its stops")
+            raise ValueError(f"slider {self.name!r}: its start {self.value!r} is none of its stops")
         if self.log and self.stops[0] <= 0:
-            raise ValueError(f"slider {self.name!r}: on a logarithmic scale the stops are positive")
+            raise ValueError(f"slider {self.name!r}: on a logarithmic scale all stops must be positive")
 
     @property
     def at(self) -> int:
-        """The number of the stop where it starts."""
+        """The number of the stop that it starts at."""
         return list(self.stops).index(self.value)
 
     @property
     def options(self) -> list:
-        """What the formula is called with, if it is tabulated."""
+        """The values that the formula is called with, if the slider is tabulated."""
         return list(self.stops)
 
     @property
     def text(self) -> str:
-        """Its first value, with the unit."""
+        """The value that it starts at, with the unit."""
         return say(self.value, self.unit)
 
     def data(self) -> dict:
@@ -89,9 +89,10 @@ class Slider:
 
 @dataclass(frozen=True)
 class Choice:
-    """An input with a few named `choices`, {label: value}; the formula is called with each value, of whatever type.
+    """An input with a few named `choices`, {label: value}. The formula is called with each value, which has any type.
 
-    `name`: the formula's argument. `value`: the label of the one it starts with.
+    `name`: the formula's argument. `value`: the label of the choice that it starts with. Raises `ValueError` if it
+    is none of them.
     """
 
     name: str
@@ -102,21 +103,21 @@ class Choice:
 
     def __post_init__(self):
         if self.value not in self.choices:
-            raise ValueError(f"choice {self.name!r}: it starts with {self.value!r}, which is none of its choices")
+            raise ValueError(f"choice {self.name!r}: its start {self.value!r} is none of its choices")
 
     @property
     def at(self) -> int:
-        """The number of the choice it starts with."""
+        """The number of the choice that it starts with."""
         return list(self.choices).index(self.value)
 
     @property
     def options(self) -> list:
-        """What the formula is called with."""
+        """The values that the formula is called with."""
         return list(self.choices.values())
 
     @property
     def text(self) -> str:
-        """Its first value, as its label."""
+        """The label of the choice that it starts with."""
         return self.value
 
     def data(self) -> dict:
@@ -125,9 +126,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Output:
-    """A result to show: `name` is a field or a key of what the formula returns, `unit` says how to show it.
+    """A result to show: the field or key `name` of what the formula returns, shown in `unit`.
 
-    `listed`: whether it has a row of its own; without, it shows in bars and charts alone. Equal labels, equal colours.
+    `listed`: whether it has a row of its own. If not, only bars and charts show it. Equal labels get equal colours.
     """
 
     name: str
@@ -138,7 +139,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Bar:
-    """Outputs of one unit, laid end to end; all bars of a calculator have one scale, and one limit."""
+    """Outputs of one unit, stacked end to end. All bars of a calculator share one scale and one limit."""
 
     label: str
     parts: Sequence[str]
@@ -146,10 +147,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """How the outputs `of`, which have one unit, depend on the slider `over`; the present point is marked.
+    """Curves of the outputs `of`, which share one unit, over the slider `over`, with the current point marked.
 
-    `mark`: an output that is a value of that slider, such as where two curves cross: there a line stands, labelled.
-    `scales`: whether the reader may have all axes linear.
+    `log`: whether the axis of the outputs is logarithmic. `mark`: an output that is a value of the slider, such as the
+    crossing of two curves; a labelled line marks it. `scales`: whether the reader can switch all axes to linear.
     """
 
     over: str
@@ -160,12 +161,12 @@ class Chart:
 
 
 class Calculator:
-    """What a chapter's cell shows: inputs to move, and the outputs of `formula`, called with the inputs by name.
+    """Inputs that the reader moves, and the outputs of `formula`, which takes the inputs by name.
 
-    `limit`: what all bars and the chart are held against, such as the memory of a GPU; it is drawn, not listed.
-    `timeline`: which of the results is a timeline, drawn with bars that move as the inputs do. Outside a browser the
-    starting state is shown, as text and the timeline as a picture. Raises `ValueError` if the pieces do not fit
-    together and `FormulaError` if the formula does with a slider what cannot be written down.
+    `limit`: the value that all bars and the chart are compared with, such as the memory of a GPU; it is drawn, not
+    listed. `timeline`: the result to draw as a timeline whose bars move with the inputs. Without a browser, the
+    calculator shows the starting state as text, and the timeline as a picture. Raises `ValueError` if the pieces don't
+    fit together, and `FormulaError` if the formula does something with a slider that a program can't record.
     """
 
     def __init__(
@@ -189,9 +190,9 @@ class Calculator:
         symbols = dict(zip(free, self.program.symbols(), strict=True))
         self._tabulated = [each for each in inputs if each.tabulated]
         if (count := math.prod(len(each.options) for each in self._tabulated)) > MAX_COMBINATIONS:
-            raise ValueError(f"{count} combinations of choices: at most {MAX_COMBINATIONS} can be tried")
-        self.results = []  # for each combination of choices, the place of each output
-        self.moments = []  # and of what the timeline wants, by its keys
+            raise ValueError(f"{count} combinations of choices: at most {MAX_COMBINATIONS} fit; give fewer choices")
+        self.results = []  # for each combination of choices, the place of each output in the program
+        self.moments = []  # for each combination, {key of `Lanes.pick`: its place in the program}
         for values in product(*(each.options for each in self._tabulated)):
             chosen = dict(zip((each.name for each in self._tabulated), values, strict=True))
             self._place(read(self.program, formula, {**symbols, **chosen}, self._pick))
@@ -199,48 +200,48 @@ class Calculator:
             if not math.isfinite(value):
                 raise ValueError(f"output {name!r} is {value} in the starting state")
         if self.timeline:
-            self.timeline_at()  # or an error at once, in the cell
+            self.timeline_at()  # raises in the cell, not on the page
 
     def _pick(self, result) -> dict:
-        """What is wanted of the formula's result, by `Output`, and what the timeline wants by keys of its own."""
+        """Return the values to read from the formula's result: by `Output`, and by the keys of `Lanes.pick`."""
         values = named(result, [each.name for each in self._computed]).values()
         outputs = dict(zip(self._computed, values, strict=True))
         return {**outputs, **(self.timeline.pick(result) if self.timeline else {})}
 
     def _place(self, found: dict | Symbol) -> None:
-        """Note where the program leaves what was picked; a symbol alone is that of all, which are undefined."""
+        """Record the program's places of the picked values. A single symbol stands for all; they are undefined."""
         if isinstance(found, Symbol):
             found = dict.fromkeys(self._computed, found)
         self.results.append([found[output].place for output in self._computed])
         self.moments.append({key: each.place for key, each in found.items() if not isinstance(key, Output)})
 
     def at(self, **changes) -> dict[str, float]:
-        """Each output, and the limit, by its name, as the page computes it, where `changes` differ from the start.
+        """Return each output and the limit by name, as the page computes them for the start with `changes`.
 
-        A choice is named by its label, a slider's value is a number: any, unless it is tabulated.
+        Give a choice by its label, a slider by a number: any number, or one of the stops if it is tabulated.
         """
         row, places = self._run(changes)
         return {each.name: places[place] for each, place in zip(self._computed, self.results[row], strict=True)}
 
     def timeline_at(self, **changes) -> Timeline:
-        """The timeline where `changes`, as for `at`, differ from the start; `ValueError` if there is none."""
+        """Return the timeline for the start with `changes`, as for `at`. Raises `ValueError` if there is none."""
         return timeline_of(self._told(changes))
 
     def said(self, **changes) -> str:
-        """The sentence beside the timeline: "step 12 ms: 3 ms exposed of 8 ms of communication"."""
-        told = self._told(changes)
-        return SAID.format(**{name: say(told[name], SECONDS) for name in TOLD})
+        """Return the sentence beside the timeline: "step 12 ms: 3 ms exposed of 8 ms of communication"."""
+        values = self._told(changes)
+        return SAID.format(**{name: say(values[name], SECONDS) for name in TOLD})
 
     def _told(self, changes: Mapping) -> dict:
-        """The value of everything that the timeline wants."""
+        """Return the value of everything that `Lanes.pick` picks, by its keys."""
         row, places = self._run(changes)
-        told = {key: places[place] for key, place in self.moments[row].items()}
-        if not told or not all(map(math.isfinite, told.values())):
-            raise ValueError("this calculator draws no timeline, or its formula is undefined there")
-        return told
+        values = {key: places[place] for key, place in self.moments[row].items()}
+        if not values or not all(map(math.isfinite, values.values())):
+            raise ValueError("this calculator draws no timeline, or its formula is undefined for these inputs")
+        return values
 
     def _run(self, changes: Mapping) -> tuple[int, list[float]]:
-        """Which combination of choices that is, and what the program leaves at each place."""
+        """Return the number of the combination of choices, and the program's value at each place."""
         if unknown := changes.keys() - {each.name for each in self.inputs}:
             raise ValueError(f"no such input: {', '.join(sorted(unknown))}")
         values = {each.name: changes.get(each.name, each.value) for each in self.inputs}
@@ -248,26 +249,26 @@ class Calculator:
         for each in self._tabulated:
             known = list(each.choices if isinstance(each, Choice) else each.stops)
             if values[each.name] not in known:
-                raise ValueError(f"input {each.name!r} has no {values[each.name]!r}: there are {known}")
+                raise ValueError(f"input {each.name!r} has no {values[each.name]!r}; use one of {known}")
             row = row * len(known) + known.index(values[each.name])
         return row, self.program.run([values[each.name] for each in self.inputs if not each.tabulated])
 
     def texts(self, **changes) -> dict[str, str]:
-        """As `at`, but only what is listed, and each as it is shown."""
+        """Return the listed outputs as `at` does, each as the text that the page shows."""
         values = self.at(**changes)
         return {each.name: say(values[each.name], each.unit) for each in self._listed}
 
     def __repr__(self) -> str:
         rows = [(each.label, each.text) for each in self.inputs]
         rows += [(each.label, text) for each, text in zip(self._listed, self.texts().values(), strict=True)]
-        said = [self.said()] if self.timeline else []
-        return "\n".join([self.caption, *(f"{label}: {text}" for label, text in rows), *said])
+        lines = [f"{label}: {text}" for label, text in rows]
+        return "\n".join([self.caption, *lines, *([self.said()] if self.timeline else [])])
 
     def _repr_html_(self) -> str:
         return self.html()
 
     def html(self) -> str:
-        """The calculator with its data, style, script and still: complete, and the same bytes every time."""
+        """Return the calculator with data, styles, scripts and still: self-contained, the same bytes every time."""
         inputs = "".join(_row(each.label, each.text) for each in self.inputs)
         colours = self._colours()
         outputs = "".join(
@@ -275,9 +276,9 @@ class Calculator:
             for each, text in zip(self._listed, self.texts().values(), strict=True)
         )
         data = json.dumps(self.data(), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
-        drawn = ["player", "timeline"] if self.timeline else []  # by the script of the figure of timelines
-        own = ["calculator", *(["lanes"] if self.timeline else [])]
-        styles, scripts = carried(*drawn, "calculator", styles=own)
+        drawn = ["player", "timeline"] if self.timeline else []  # `gantt`'s script draws the timeline
+        sheets = ["calculator", *(["lanes"] if self.timeline else [])]
+        styles, scripts = carried(*drawn, "calculator", styles=sheets)
         return (
             f'<collective-calculator role="group" aria-label="{escape(self.caption)}">'
             f"{styles}"
@@ -288,20 +289,19 @@ class Calculator:
         )
 
     def _still(self) -> str:
-        """The timeline in the starting state, as the picture that a reader without the script has."""
+        """Return the timeline in the starting state, as a picture for a reader without JavaScript."""
         if not self.timeline:
             return ""
         picture = Gantt({self.timeline.title: self.timeline_at()}, self.said()).still_svg()
         return f'<img alt="{escape(self.said())}" src="{data_address(picture)}">'
 
     def data(self) -> dict:
-        """What the page needs, as plain data: outputs by their numbers, the program, and where it leaves the outputs.
+        """Return what the page needs, as plain data: inputs, outputs by number, and the program with their places.
 
-        `results` has a row for each combination of choices and tabulated stops, the last input running fastest; the
-        `timeline`, if there is one, is as `Lanes.data` tells it.
+        `results` has a row for each combination of choices and tabulated stops; the last input varies fastest.
+        `timeline` is what `Lanes.data` returns.
         """
         numbers = {each.name: index for index, each in enumerate(self._computed)}
-        order = [each.name for each in self.inputs]
         return {
             "inputs": [each.data() for each in self.inputs],
             "outputs": [{"label": each.label, "unit": each.unit, "listed": each.listed} for each in self._computed],
@@ -310,19 +310,22 @@ class Calculator:
             "colours": {numbers[name]: colour for name, colour in self._colours().items()},
             "bars": [{"label": each.label, "parts": [numbers[name] for name in each.parts]} for each in self.bars],
             "limit": self.limit and numbers[self.limit.name],
-            "chart": self.chart
-            and {
-                "over": order.index(self.chart.over),
-                "of": [numbers[name] for name in self.chart.of],
-                "log": self.chart.log,
-                **({"mark": numbers[self.chart.mark]} if self.chart.mark else {}),
-                **({"scales": True} if self.chart.scales else {}),
-            },
+            "chart": self.chart and self._chart_data(numbers),
             **({"timeline": self.timeline.data(self.moments, SECONDS)} if self.timeline else {}),
         }
 
+    def _chart_data(self, numbers: Mapping[str, int]) -> dict:
+        """Return the chart as plain data. `numbers`: the number of each output, by name."""
+        return {
+            "over": [each.name for each in self.inputs].index(self.chart.over),
+            "of": [numbers[name] for name in self.chart.of],
+            "log": self.chart.log,
+            **({"mark": numbers[self.chart.mark]} if self.chart.mark else {}),
+            **({"scales": True} if self.chart.scales else {}),
+        }
+
     def _colours(self) -> dict[str, str]:
-        """The colour of each output that a bar or the chart shows, by its name; one for each label."""
+        """Return the colour of each output in a bar or the chart, by name. Equal labels share a colour."""
         shown = [name for bar in self.bars for name in bar.parts] + list(self.chart.of if self.chart else [])
         labels = {each.name: each.label for each in self._computed}
         colours = dict(zip(dict.fromkeys(labels[name] for name in shown), cycle(RANK_COLOURS)))
@@ -333,14 +336,14 @@ def _check_names(calculator: Calculator) -> None:
     inputs, outputs = ([each.name for each in group] for group in (calculator.inputs, calculator._computed))
     for names in (inputs, outputs):
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two inputs or two outputs are called {', '.join(sorted(twice))}")
+            raise ValueError(f"two inputs or two outputs are called {', '.join(sorted(twice))}; rename one")
     drawn = [name for bar in calculator.bars for name in bar.parts]
     drawn += [*calculator.chart.of, *filter(None, [calculator.chart.mark])] if calculator.chart else []
     if missing := [name for name in drawn if name not in outputs]:
-        raise ValueError(f"a bar or the chart shows {missing[0]!r}, which is no output")
+        raise ValueError(f"a bar or the chart shows {missing[0]!r}, which is not an output")
     sliders = [each.name for each in calculator.inputs if isinstance(each, Slider)]
     if calculator.chart and calculator.chart.over not in sliders:
-        raise ValueError(f"a chart is over a slider, not over {calculator.chart.over!r}")
+        raise ValueError(f"a chart needs a slider for its axis; {calculator.chart.over!r} is not one")
 
 
 def _row(label: str, text: str, colour: str | None = None) -> str:
@@ -349,7 +352,7 @@ def _row(label: str, text: str, colour: str | None = None) -> str:
 
 
 def say(value: float, unit: Unit = PLAIN) -> str:
-    """`value` in three digits, or all digits of a larger whole number, with its unit: "7.5 GB", "1,120 GB"."""
+    """Return `value` with its unit, in 3 digits or as a whole number from 1000 on: "7.5 GB", "1,120 GB"."""
     if math.isnan(value):
         return "—"
     name, size = next((each for each in unit if abs(value) >= each[1]), unit[-1])
@@ -363,7 +366,7 @@ def _number(value: float) -> str:
     if exact == 0:
         return "0"
     digits = min(0, exact.adjusted() - 2) if exact.adjusted() < 15 else exact.adjusted() - 2
-    rounded = exact.quantize(Decimal(1).scaleb(digits), ROUND_HALF_UP)  # as JavaScript does, not to even
+    rounded = exact.quantize(Decimal(1).scaleb(digits), ROUND_HALF_UP)  # JavaScript rounds half up, not to even
     if not -4 <= exact.adjusted() < 15:
         text = f"{rounded:.2e}"
     else:
@@ -373,7 +376,7 @@ def _number(value: float) -> str:
 
 
 def spaced(low: float, high: float, steps: int, log: bool = False, also: Iterable[float] = ()) -> list[float]:
-    """Stops from `low` to `high` in so many `steps`, each rounded to two digits, and those in `also`."""
+    """Return stops from `low` to `high` in `steps` steps, each rounded to two digits, and the stops in `also`."""
     spread = np.geomspace(low, high, steps + 1) if log else np.linspace(low, high, steps + 1)
     stops = {float(f"{stop:.1e}") for stop in spread.tolist()} | set(also)
     return sorted(int(stop) if stop == int(stop) else stop for stop in stops)

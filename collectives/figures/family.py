@@ -1,9 +1,9 @@
-"""A figure of many: the reader picks how many ranks there are, or which algorithm, and steps through what that gives.
+"""A family of figures: the reader picks a number of ranks or an algorithm, and steps through the figure for it.
 
     draw(ring.reduce_scatter, inputs=[Slider("world_size", "ranks, P", range(2, 9), 4)])
 
-The function is called for each combination of the inputs and what it returns is drawn, all in Python: the page holds
-every figure's data and words, and computes nothing.
+Python calls the function for each combination of the inputs and draws what it returns. The page holds the data and
+words of every figure, and computes nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from itertools import product
 from .calculator import Choice, Slider, say
 from .player import Figure
 
-MAX_FIGURES = 64  # a page pays for each
+MAX_FIGURES = 64  # each adds its data to the page
 
 
 class Family(Figure):
-    """What `draw` returns for a function with `inputs`, each a `Slider` or a `Choice`, called with them by name.
+    """What `draw` returns for a function and its `inputs`, each a `Slider` or a `Choice`.
 
-    `make` returns a figure, always of one kind. Where it raises a `ValueError`, the reader sees its message instead.
-    Outside a browser, and on paper, a family shows the figure that the inputs start with.
+    `make` takes the inputs by name and returns a figure, always of the same kind. Where it raises a `ValueError`, the
+    reader sees the message instead. Outside a browser and on paper, a family shows the figure for the inputs' start.
+    Raises `ValueError` for more than `MAX_FIGURES` combinations, for figures of several kinds, and if `make` refuses
+    the inputs' start.
     """
 
     def __init__(
@@ -33,18 +35,18 @@ class Family(Figure):
     ):
         self.inputs = list(inputs)
         if (count := math.prod(len(each.options) for each in inputs)) > MAX_FIGURES:
-            raise ValueError(f"{count} combinations of inputs: at most {MAX_FIGURES} can be drawn")
-        self.figures: list[Figure | None] = []  # the last input runs fastest
+            raise ValueError(f"{count} combinations of inputs; a page holds at most {MAX_FIGURES}: give fewer stops")
+        self.figures: list[Figure | None] = []  # one for each combination; the last input varies fastest
         self.told: list[list[str]] = []
         names = [each.name for each in inputs]
         for values in product(*(each.options for each in inputs)):
             self._add(make, dict(zip(names, values, strict=True)))
         first = self.at()
         if first is None:
-            raise ValueError(f"the figure starts with what cannot be drawn: {self.told[self._number({})][0]}")
+            raise ValueError(f"the inputs start with a figure that can't be drawn: {self.told[self._number({})][0]}")
         kinds = {figure.picture for figure in self.figures if figure}
         if len(kinds) > 1:
-            raise ValueError(f"all figures of one function are of one kind, not of {', '.join(sorted(kinds))}")
+            raise ValueError(f"one function must draw figures of one kind, not of {', '.join(sorted(kinds))}")
         self.picture, self.words, self.caption = first.picture, first.words, caption or first.caption
 
     def _add(self, make: Callable[..., Figure], arguments: dict) -> None:
@@ -56,7 +58,7 @@ class Family(Figure):
         self.told.append(figure.words if figure else [f"{text[:1].upper()}{text[1:]}."])
 
     def at(self, **changes) -> Figure | None:
-        """The figure where `changes`, a choice by its label, differ from the start; None if the function refuses."""
+        """Return the figure with `changes` to the start, a choice by its label; None if the function refuses them."""
         return self.figures[self._number(changes)]
 
     def _number(self, changes: dict) -> int:
@@ -68,13 +70,14 @@ class Family(Figure):
 
     @property
     def printed(self) -> str:
-        """As `Figure.printed`: with what the inputs start with."""
+        """As `Figure.printed`, with the values that the inputs start with."""
         return f"{self.caption} ({', '.join(f'{each.label}: {each.text}' for each in self.inputs)})"
 
     def data(self) -> dict:
-        """What the player shows: questions, [label, answers, number of the first], and each figure's words and data.
+        """Return what the player shows: the questions, and the words and data of every figure.
 
-        Where the function refuses, there is no data, and its words are the refusal.
+        A question is [label, answers, number of the first]. Where the function refuses, the data are None and the words
+        are its message.
         """
         return {
             "choices": [[each.label, _answers(each), each.at] for each in self.inputs],
@@ -83,7 +86,7 @@ class Family(Figure):
         }
 
     def still_svg(self) -> str:
-        """As `Figure.still_svg`: of the figure that the inputs start with."""
+        """As `Figure.still_svg`, for the values that the inputs start with."""
         return self.at().still_svg()
 
 

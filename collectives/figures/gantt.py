@@ -1,8 +1,8 @@
 """Timelines as a figure to step through: a bar for each span, a row for each lane, several timelines on one axis.
 
-`draw(timeline)` and `draw({"predicted": one, "measured": other})` come here. The reader's cursor goes from moment to
-moment, from one at which something begins or ends to the next; a sentence says what does, and what every lane does
-then. Where communication is under way and its rank computes nothing, the picture is marked: that time is exposed.
+`draw(timeline)` and `draw({"predicted": one, "measured": other})` return this figure. The reader's cursor jumps to the
+moments at which a span begins or ends. The text says which span does, and what every lane does then. The picture marks
+exposed communication: time in which a rank communicates and computes nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PATTERNS = {
     "dots": ((0.14, 0.12, "2 5"), (0.86, 0.12, "2 5")),
     "dashes": ((0.5, 1, "6 6"),),
 }
-"""What is laid over a bar's colour: level strokes, each (height of its middle, thickness, dashes); heights in parts of
-the bar's, dashes in pixels."""
+"""The strokes drawn over a bar's colour: horizontal lines, each (height of its middle, thickness, dashes). Height and
+thickness are fractions of the bar's height, dashes are in pixels."""
 
-KINDS = {  # kind of span -> colour, pattern; communication has patterns, so that colour is not the only sign
+KINDS = {  # kind of span: (colour, pattern); communication has patterns, so that colour is not the only sign
     "forward": ("#56b4e9", "plain"),
     "backward": ("#0072b2", "plain"),
     "backward_input": ("#004b76", "plain"),
@@ -42,19 +42,19 @@ KINDS = {  # kind of span -> colour, pattern; communication has patterns, so tha
     "broadcast": ("#9c9422", "dashes"),
     "send_recv": ("#f0e442", "dots"),
 }
-OTHER_COLOURS = ("#e69f00", *RANK_COLOURS[8:])  # for kinds of one's own, in the order in which they occur
+OTHER_COLOURS = ("#e69f00", *RANK_COLOURS[8:])  # for kinds that `KINDS` lacks, in order of occurrence
 
-MAX_SPANS, MAX_LANES = 1500, 40  # beyond these a reader sees nothing any more
-TICKS = 100_000  # the axis in whole numbers: the data's unit of time
-TOGETHER = TICKS // 400  # what is nearer than that, 2 pixels of a wide screen, happens at one moment
-SPOKEN_LANES = 4  # of up to so many lanes a sentence tells each
+MAX_SPANS, MAX_LANES = 1500, 40  # larger figures are unreadable
+TICKS = 100_000  # length of the axis; the data's times are whole ticks
+TOGETHER = TICKS // 400  # edges within this distance, 2 pixels on a wide screen, count as one moment
+SPOKEN_LANES = 4  # a sentence describes up to 4 lanes one by one
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 Timelines = Mapping[str, Timeline]
 
 
 class Bar(NamedTuple):
-    """A span on the axis: from tick `start` to `end`, under way from moment `first` until moment `last`."""
+    """A span on the axis, from tick `start` to tick `end`. It runs from moment number `first` to moment `last`."""
 
     span: Span
     start: int
@@ -83,15 +83,15 @@ class Gantt(Figure):
         self.words = [self._whole(), *(self._told(moment) for moment in range(len(self.moments)))]
 
     def time(self, seconds: float) -> str:
-        """Seconds in the unit of the figure's axis, to three digits."""
+        """Return seconds as text, in the unit of the figure's axis and to three digits."""
         return f"{float(f'{seconds / self.scale:.3g}'):g} {self.unit}"  # 1230 s, not 1.23e+03 s
 
     def tick(self, seconds: float) -> int:
-        """Where a moment lies on the axis, from 0 to `TICKS`."""
+        """Return the place of a time on the axis, from 0 to `TICKS`."""
         return round(seconds / self.seconds * TICKS)
 
     def _moments(self) -> list[int]:
-        """The ticks at which something begins or ends; of several that are too near each other the first."""
+        """Return the ticks at which a span begins or ends. Of ticks within `TOGETHER`, only the first counts."""
         spans = [span for timeline in self.timelines.values() for span in timeline.spans if span.seconds]
         moments: list[int] = []
         for tick in sorted({self.tick(at) for span in spans for at in (span.start, span.end)}):
@@ -100,14 +100,14 @@ class Gantt(Figure):
         return moments
 
     def _at(self, tick: int) -> int:
-        """The number of the moment that `tick` belongs to."""
+        """Return the number of the moment that `tick` belongs to."""
         return bisect_right(self.moments, tick) - 1
 
     def _bars(self, timeline: Timeline) -> list[Bar]:
         bars, lanes = [], timeline.lanes
         for span in timeline.spans:
             start, end = self.tick(span.start), self.tick(span.end)
-            if span.seconds:  # what takes no time has no bar
+            if span.seconds:  # a span of no length has no bar
                 bars.append(Bar(span, start, end, self._at(start), self._at(end)))
         return sorted(bars, key=lambda bar: (bar.start, lanes.index((bar.span.group, bar.span.lane))))
 
@@ -117,23 +117,22 @@ class Gantt(Figure):
         return self._said("The whole", {title: self.totals(timeline) for title, timeline in self.timelines.items()})
 
     def totals(self, timeline: Timeline) -> str:
-        """ "3.2 ms, communication 1.1 ms, exposed 0.4 ms"; of several groups the mean."""
+        """Return "3.2 ms, communication 1.1 ms, exposed 0.4 ms"; the last two are means over the groups."""
         exposed, hidden, groups = timeline.exposed, timeline.hidden, len(timeline.groups)
         text = self.time(timeline.seconds)
         if exposed + hidden:
             mean = f" (mean of {groups})" if groups > 1 else ""
-            moved, lost = self.time((exposed + hidden) / groups), self.time(exposed / groups)
-            text += f", communication {moved}, exposed {lost}{mean}"
+            communication = self.time((exposed + hidden) / groups)
+            text += f", communication {communication}, exposed {self.time(exposed / groups)}{mean}"
         return text
 
     def _told(self, moment: int) -> str:
         when = f"At {self.time(self.moments[moment] / TICKS * self.seconds)} (step {moment + 1} of {len(self.moments)})"
-        return self._said(
-            when, {title: f"{self._changes(title, moment)}; {self._state(title, moment)}" for title in self.timelines}
-        )
+        events = {title: f"{self._changes(title, moment)}; {self._state(title, moment)}" for title in self.timelines}
+        return self._said(when, events)
 
     def _said(self, what: str, texts: dict[str, str]) -> str:
-        """ "What: text." for one timeline without a title, and "What. Title: text. Title: text." for more."""
+        """Return "What: text." for one timeline without a title, else "What. Title: text. Title: text."."""
         if list(texts) == [""]:
             return f"{what}: {texts['']}."
         return " ".join([f"{what}.", *(f"{title[:1].upper()}{title[1:]}: {text}." for title, text in texts.items())])
@@ -144,15 +143,14 @@ class Gantt(Figure):
             if moment in (bar.first, bar.last):
                 verb = "begins and ends" if bar.first == bar.last else "ends" if bar.last == moment else "begins"
                 changes[verb].append(self._name(title, bar.span))
-        said = [
-            f"{listed(names)} {verb if len(names) == 1 else verb.replace('s', '')}"
-            for verb, names in changes.items()
-            if names
-        ]
-        return ", ".join(said) or "no change"
+        clauses = []
+        for verb, names in changes.items():
+            if names:
+                clauses.append(f"{listed(names)} {verb if len(names) == 1 else verb.replace('s', '')}")
+        return ", ".join(clauses) or "no change"
 
     def _name(self, title: str, span: Span) -> str:
-        """What a sentence calls a span: with its group, or its lane, where another has the same name."""
+        """Return a span's name for a sentence, with its group or lane if another span has the same name."""
         owner = (span.group or span.lane) if self._shared_names[title] else ""
         return f"{span.name} of {owner}" if owner else span.name
 
@@ -163,7 +161,7 @@ class Gantt(Figure):
                 running[bar.span.group, bar.span.lane] = self._name(title, bar.span)
         lanes = timeline.lanes
         if not running:
-            return "all is done" if all(bar.last <= moment for bar in self.bars[title]) else "every lane is idle"
+            return "all done" if all(bar.last <= moment for bar in self.bars[title]) else "every lane is idle"
         if len(lanes) <= SPOKEN_LANES:
             idle = [_lane(lane) for lane in lanes if lane not in running]
             names = [running[lane] for lane in lanes if lane in running]
@@ -180,7 +178,7 @@ class Gantt(Figure):
         return state
 
     def _exposed(self, timeline: Timeline) -> dict[str, list[tuple[int, int]]]:
-        """`Timeline.exposed_intervals` in ticks."""
+        """Return `Timeline.exposed_intervals` in ticks."""
         return {
             group: [(self.tick(start), self.tick(end)) for start, end in intervals]
             for group, intervals in timeline.exposed_intervals().items()
@@ -189,10 +187,10 @@ class Gantt(Figure):
     # --- for the player ---
 
     def data(self) -> dict:
-        """What the player shows, as plain data; times are whole numbers from 0 to `TICKS`.
+        """Return what the player shows, as plain data. Times are ticks, from 0 to `TICKS`.
 
-        `kinds`: [text, colour, ink, pattern's strokes]. A chart has groups; a group has its exposed [from, until] and
-        its lanes, each a name and bars [from, until, kind, name]. `length` is the axis in `unit`.
+        `kinds`: [text, colour, ink, pattern's strokes]. A chart has groups. A group has its exposed intervals [from,
+        until] and its lanes; a lane has a name and bars [from, until, kind, name]. `length`: of the axis, in `unit`.
         """
         kinds = looks(bar.span.kind for bars in self.bars.values() for bar in bars)
         return {
@@ -212,20 +210,14 @@ class Gantt(Figure):
         timeline = self.timelines[title]
         groups = []
         for group in timeline.groups:
-            lanes = [
-                {
-                    "name": lane,
-                    "bars": [
-                        [bar.start, bar.end, kinds.index(bar.span.kind), bar.span.name]
-                        for bar in self.bars[title]
-                        if (bar.span.group, bar.span.lane) == (group, lane)
-                    ],
-                }
-                for owner, lane in timeline.lanes
-                if owner == group
-            ]
+            lanes = []
+            for owner, lane in timeline.lanes:
+                if owner == group:
+                    own = [bar for bar in self.bars[title] if (bar.span.group, bar.span.lane) == (group, lane)]
+                    bars = [[bar.start, bar.end, kinds.index(bar.span.kind), bar.span.name] for bar in own]
+                    lanes.append({"name": lane, "bars": bars})
             groups.append({"name": group, "exposed": self.exposed[title][group], "lanes": lanes})
-        if all(len(group["lanes"]) == 1 for group in groups):  # then a row can bear the name of its group
+        if all(len(group["lanes"]) == 1 for group in groups):  # then each row shows the name of its group
             several = len({group["lanes"][0]["name"] for group in groups}) > 1
             for group in groups:
                 (lane,), owner = group["lanes"], group["name"]
@@ -236,7 +228,7 @@ class Gantt(Figure):
     # --- the still ---
 
     def still_svg(self) -> str:
-        """As `Figure.still_svg`: the whole, without a cursor."""
+        """As `Figure.still_svg`: the whole timeline, without a cursor."""
         return _Still(self.data(), self.caption).svg()
 
 
@@ -245,27 +237,27 @@ def _refuse(timelines: dict[str, Timeline]) -> None:
         if not isinstance(timeline, Timeline):
             what = f"{title!r}, {type(timeline).__name__}" if title else type(timeline).__name__
             raise TypeError(
-                f"cannot draw {what}: draw takes a Schedule, a Timeline, or timelines by title as "
+                f"can't draw {what}: draw takes a Schedule, a Timeline, or timelines by title, such as "
                 "{'predicted': timeline, 'measured': timeline}"
             )
     if not any(timeline.seconds for timeline in timelines.values()):
-        raise ValueError("nothing to draw: no timeline has a span that takes any time")
+        raise ValueError("nothing to draw: no timeline has a span longer than 0 seconds")
     spans = sum(len(timeline.spans) for timeline in timelines.values())
     lanes = sum(len(timeline.lanes) for timeline in timelines.values())
     if spans > MAX_SPANS or lanes > MAX_LANES:
         raise ValueError(
-            f"{spans} spans in {lanes} lanes are too many to see: at most {MAX_SPANS} in {MAX_LANES}. Draw fewer ranks "
-            "(timeline.only(group)), fewer steps or layers, or merge small spans."
+            f"{spans} spans in {lanes} lanes are too many to draw: at most {MAX_SPANS} in {MAX_LANES}. Draw fewer "
+            "ranks (timeline.only(group)), fewer steps or layers, or merge small spans."
         )
 
 
 def looks(kinds: Iterable[str]) -> dict[str, list]:
-    """Each kind's [text, colour, ink, pattern's strokes]: first those of `KINDS`, in that order, then one's own.
+    """Return each kind's [text, colour, ink, pattern's strokes]: first those of `KINDS`, in that order, then others.
 
-    One's own kind gets the colour of its place among all.
+    Another kind gets the colour of its place in that order.
     """
-    found = dict.fromkeys(kinds)
-    ordered = [*filter(found.__contains__, KINDS), *(kind for kind in found if kind not in KINDS)]
+    occurring = dict.fromkeys(kinds)
+    ordered = [*filter(occurring.__contains__, KINDS), *(kind for kind in occurring if kind not in KINDS)]
     drawn = {}
     for place, kind in enumerate(ordered):
         colour, pattern = KINDS.get(kind, (OTHER_COLOURS[place % len(OTHER_COLOURS)], "plain"))
@@ -282,11 +274,11 @@ def _prose(kind: str) -> str:
 
 
 WIDTH, BAR, ROW, HEAD, TYPE = 640, 15, 18, 15, 9  # of the still, in pixels
-LETTER = 0.6  # a letter's width in parts of its height, about
+LETTER = 0.6  # width of a letter, as a fraction of its height
 
 
 class _Still:
-    """Lays the data out as the player does. Bars of one look become one path, which keeps the SVG small."""
+    """The still, laid out as the player lays out the data. Bars of one look become one path, to keep the SVG small."""
 
     def __init__(self, data: dict, caption: str):
         self.data, self.caption = data, caption
@@ -294,9 +286,9 @@ class _Still:
         self.left = max(len(name) for name in lanes) * TYPE * LETTER + 10
         self.per_tick = (WIDTH - self.left - 12) / data["ticks"]
         self.rects: dict[int, list[str]] = {kind: [] for kind in range(len(data["kinds"]))}
-        self.strokes: dict[tuple[int, int], list[str]] = {}  # (kind, which stroke of its pattern) -> pieces of a path
-        self.marks: list[str] = []  # where communication is exposed, and a thick line beneath
-        self.floors: list[str] = []
+        self.strokes: dict[tuple[int, int], list[str]] = {}  # (kind, number of its stroke): pieces of a path
+        self.marks: list[str] = []  # exposed intervals
+        self.floors: list[str] = []  # a thick line below each of them
         self.texts: list[str] = []
 
     def svg(self) -> str:
@@ -322,7 +314,7 @@ class _Still:
         )
 
     def charts(self) -> int:
-        """Places all bars and names; returns where the last chart ends."""
+        """Place all bars and names; return where the last chart ends."""
         y = 0
         for chart in self.data["charts"]:
             self.text(0, y + HEAD / 2, chart["title"], 'font-weight="bold"')
@@ -363,7 +355,7 @@ class _Still:
         self.floors.append(self.rect(start, end, y + height - 1, 2))
 
     def axis(self, bottom: float) -> str:
-        """A line and a number at round times; the numbers are from 0 to the whole length."""
+        """Return the lines at round times, from 0 to the whole length, and place their numbers."""
         step, lines = _round_step(self.data["length"] / 8), ""
         for number in range(int(self.data["length"] / step + 1e-9) + 1):
             x = self.x(number * step / self.data["length"] * self.data["ticks"])
@@ -373,7 +365,7 @@ class _Still:
         return f'<path stroke="currentColor" stroke-opacity=".3" stroke-width=".6" d="{lines}"/>'
 
     def legend(self, y: float) -> float:
-        """Samples of the kinds, drawn as bars; returns where they end."""
+        """Place a sample bar for each kind; return where they end."""
         x = 0.0
         items = [(text, kind) for kind, (text, *_) in enumerate(self.data["kinds"])]
         items += [("exposed communication", None)] if self.data["exposed"] else []
@@ -394,7 +386,7 @@ class _Still:
         return self.left + tick * self.per_tick
 
     def width(self, start: float, end: float) -> float:
-        """Of a bar: a hair less than its time, so that two in a row are told apart, and never nothing."""
+        """Return a bar's width: 0.7 pixels less than its time, to separate neighbours, and at least 0.5."""
         return max((end - start) * self.per_tick - 0.7, 0.5)
 
     def rect(self, start: float, end: float, y: float, height: float) -> str:
@@ -407,6 +399,6 @@ class _Still:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= least)

@@ -1,11 +1,11 @@
-"""A timeline whose bars the reader moves: the moments of its spans are lines of a calculator's program.
+"""A timeline inside a calculator: its bars move as the reader moves the sliders.
 
-    def step(seconds, rate): ...           # of symbols: returns timeline.run(tasks)
+    def step(seconds, rate): ...           # called with symbols; returns timeline.run(tasks)
     Calculator(step, inputs, outputs, timeline=Lanes(title="One step"))
 
-There is no second copy of the timeline either. `timeline.run` itself is called with a symbol for each slider; where
-every span begins and ends, and where communication is exposed, the page's program computes as the library does. It is
-drawn by the script that draws `gantt`'s figures, so it looks like those.
+Here too, the formula exists only once. The library calls `timeline.run` itself with a symbol for each slider. That
+records the program that computes where each span and each exposed interval begins and ends. The page runs the program,
+and the script of `gantt` draws the result, so it looks like the book's other timelines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOLD = ("seconds", "exposed", "communicating")  # properties of a timeline, in t
 
 
 class Edge(NamedTuple):
-    """Where a span begins or ends, as a key of what is read; of exposed communication `lane` is empty."""
+    """A span's start or end, used as a key of the picked values. For an exposed interval, `lane` is empty."""
 
     lane: str
     kind: str
@@ -33,21 +33,24 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class Lanes:
-    """That a calculator draws a timeline of one rank: the formula's result called `name`, or the result itself.
+    """A request to a calculator: draw the timeline of one rank that the formula returns, by `name` or as its result.
 
-    Beside the `title` stands, and a screen reader says, how long the step is, how much of it is exposed communication,
-    and how long all collectives take one after another (`Timeline.communicating`).
+    The line beside the `title`, which screen readers announce, gives the length of the step, its exposed communication,
+    and the total time of all collectives (`Timeline.communicating`).
     """
 
     name: str | None = None
     title: str = ""
 
     def pick(self, result) -> dict:
-        """What of a formula's result the page is to compute: `TOLD` by name, and every moment by its `Edge`."""
+        """Return the values that the page must compute: those of `TOLD` by name, and every moment by its `Edge`.
+
+        Raises `FormulaError` unless the result is a timeline of one rank.
+        """
         timeline = named(result, [self.name])[self.name] if self.name else result
         if not isinstance(timeline, Timeline) or len(timeline.groups) > 1:
-            found = f"one of {len(timeline.groups)}" if isinstance(timeline, Timeline) else type(timeline).__name__
-            raise FormulaError(f"lanes show a Timeline of one rank; {self.name or 'the result'} is {found}")
+            actual = f"one of {len(timeline.groups)}" if isinstance(timeline, Timeline) else type(timeline).__name__
+            raise FormulaError(f"lanes show a Timeline of one rank; {self.name or 'the result'} is {actual}")
         picked = {name: getattr(timeline, name) for name in TOLD}
         for lane in timeline.lanes:
             for span in timeline.spans:
@@ -61,10 +64,11 @@ class Lanes:
         return picked
 
     def data(self, read: Sequence[Mapping], unit: Sequence) -> dict:
-        """What the page needs, from what `pick` picks: {key: place in the program} for each combination of choices.
+        """Return what the page needs. `read`: for each combination of choices, {key of `pick`: place in the program}.
 
-        `shapes` are the lanes that occur, [name, [[kind's number, name], ...]]. For each combination `drawn` has the
-        number of its shape and the places: of `TOLD`, of each bar's two ends lane by lane, of each exposed interval's.
+        `shapes` are the sets of lanes that occur; a lane is [name, [[number of its kind, name], ...]]. For each
+        combination, `drawn` has the number of its shape and these places, in order: the values of `TOLD`, both ends of
+        each bar lane by lane, both ends of each exposed interval.
         """
         kinds = looks(key.kind for picked in read for key in _starts(picked) if key.lane)
         numbers, shapes, drawn = {kind: number for number, kind in enumerate(kinds)}, [], []
@@ -91,7 +95,7 @@ def _starts(picked: Mapping) -> list[Edge]:
 
 
 def timeline_of(found: Mapping) -> Timeline:
-    """The timeline in numbers, from the value of everything that `Lanes.pick` picks."""
+    """Return the timeline in numbers. `found`: the value of everything that `Lanes.pick` picks."""
     return Timeline(
         tuple(
             Span(key.name, key.lane, found[key], found[key._replace(ends=True)] - found[key], key.kind)

@@ -1,10 +1,10 @@
-"""What hides behind what, moved by the reader: a step of FSDP, of DDP, and of tensor parallelism with FSDP across.
+"""Calculators of overlap: what hides behind compute in a step of FSDP, of DDP, and of tensor parallelism with FSDP.
 
-    fsdp()         # gathers and reduce-scatters run beside computing, if there is enough of it
-    trade()        # the same beside DDP: what FSDP costs in time, and saves in memory
-    mesh()         # all-reduces are on its way: only a faster link shortens them
+    fsdp()         # all-gathers and reduce-scatters hide behind compute, if there is enough of it
+    trade()        # the same step beside DDP: what FSDP costs in time and saves in memory
+    mesh()         # all-reduces on the critical path: only a faster link shortens them
 
-The tasks are those of `training.timeline`, a collective's seconds those of a ring by its closed form (`scorecard`).
+The tasks come from `training.timeline`. A collective takes the time of a ring, by its closed form in `scorecard`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from .calculator import BYTES, PERCENT, SECONDS, Bar, Calculator, Choice, Output
 from .lanes import Lanes
 
 RATE = (("GB/s", 1e9),)
-RATES = spaced(5e9, 1e12, 46, log=True, also=[50e9, 450e9])  # bytes a second, one way: 40 Gb/s Ethernet to NVLink 5
-PASSES = spaced(5e-4, 5e-2, 40, log=True, also=[8e-3])  # seconds
+RATES = spaced(5e9, 1e12, 46, log=True, also=[50e9, 450e9])  # bytes/s one way, from 40 Gb/s Ethernet to NVLink 5
+PASSES = spaced(5e-4, 5e-2, 40, log=True, also=[8e-3])  # seconds of a layer's forward pass
 DEPTHS = {"none": 0, "1 layer": 1, "2 layers": 2}
-FLOPS = 400e12  # operations a second in bf16 that kernels of an H100 reach: 40 % of its 989e12; ours, to be replaced
+FLOPS = 400e12  # bf16 operations/s that an H100's kernels reach: our assumption, 40 % of its 989e12
 NETWORK, NODE = "InfiniBand NDR", "NVLink 4 (H100)"
 
 
 def ring_price(algorithm: Callable[[int], Schedule], world_size: int, alpha: float, rate: float) -> Price:
-    """The seconds of a collective of so many bytes (S) by `algorithm`, whose closed form the scorecard knows.
+    """Return the price of `algorithm`: a function from bytes (S) to seconds, by its closed form in `scorecard`.
 
-    On links of `alpha` seconds a message and `rate` bytes a second. All may be symbols of `formula`.
+    The links take `alpha` seconds per message and carry `rate` bytes per second. Arguments can be symbols of `formula`.
     """
     messages, buffers, _ = next(row for row in ROWS if row.algorithm is algorithm).closed_form(world_size)
     return lambda num_bytes: messages * alpha + buffers * num_bytes / rate
 
 
 def fsdp_step(forward, num_bytes, world_size, rate, prefetch, num_layers: int = 4) -> dict:
-    """A step of FSDP on a rank, and what a reader asks about it; numbers, or symbols of `formula`.
+    """Return the timeline of an FSDP step on a rank, and the results that the calculator lists.
 
-    `forward`: seconds of a layer; backward takes twice that. `num_bytes`: of its parameters. `rate`: bytes a second.
+    `forward`: seconds of a layer's forward pass; backward takes twice that. `num_bytes`: bytes of a layer's parameters.
+    `rate`: bytes per second. Arguments can be numbers or symbols of `formula`.
     """
     gather, scatter = (
         ring_price(algorithm, world_size, link(NETWORK).alpha, rate)
@@ -58,7 +59,7 @@ def fsdp_step(forward, num_bytes, world_size, rate, prefetch, num_layers: int = 
 
 
 def fsdp(num_layers: int = 4) -> Calculator:
-    """One step of FSDP on a rank: the reader moves computing, bytes, ranks, the link's rate and the prefetching.
+    """Return a calculator for one step of FSDP. The reader sets compute, bytes, ranks, link rate and prefetching.
 
     Raises `ValueError` for fewer than 1 layer.
     """
@@ -72,44 +73,45 @@ def fsdp(num_layers: int = 4) -> Calculator:
             Output("share", "of the step", PERCENT),
         ],
         timeline=Lanes("timeline", f"A step, {num_layers} layers"),
-        caption="FSDP: what hides behind the computing?",
+        caption="FSDP: what hides behind compute?",
     )
 
 
 def _step_inputs() -> list[Slider | Choice]:
-    """What the reader moves of a step whose layers are all alike."""
+    """Return the inputs of a step whose layers are all alike."""
     return [
         Slider("forward", "forward pass of a layer", PASSES, 8e-3, SECONDS, log=True),
         Slider("num_bytes", "parameters of a layer", spaced(1e7, 4e9, 52, log=True), 4e8, BYTES, log=True),
         Slider("rate", "link of a rank, one way", RATES, RATINGS[NETWORK].rate, RATE, log=True),
         Slider("world_size", "ranks, P", [2**power for power in range(1, 11)], 8, log=True),
-        Choice("prefetch", "gathers run ahead by (prefetching)", DEPTHS, "1 layer"),
+        Choice("prefetch", "all-gathers prefetched", DEPTHS, "1 layer"),
     ]
 
 
-WAYS = {"DDP": 0, "FSDP": 3}  # the stage of ZeRO that each is, to `at_rest`
+WAYS = {"DDP": 0, "FSDP": 3}  # each one's stage of ZeRO, as `at_rest` takes it
 
 
 def trade_step(way, forward, num_bytes, world_size, rate, prefetch, num_layers: int = 4) -> dict:
-    """A step of DDP, a bucket for each layer, and one of FSDP: their seconds, and what a rank holds at rest.
+    """Return the timeline of a step, and for DDP and FSDP the seconds and the bytes that a rank holds at rest.
 
-    `way`: a value of `WAYS`, of which the timeline is. Other arguments as for `fsdp_step`. Parameters and what is sent
-    are of 2 bytes each, the optimizer is Adam in mixed precision, as `at_rest` has it.
+    `way`: the value of `WAYS` whose timeline is drawn. Other arguments as for `fsdp_step`. DDP has one bucket per
+    layer. Parameters, and gradients on the wire, take 2 bytes each. The optimizer is Adam in mixed precision, as in
+    `at_rest`.
     """
     all_reduce = ring_price(ring.all_reduce, world_size, link(NETWORK).alpha, rate)
     layers = [Layer(forward, 2 * forward, num_bytes)] * num_layers
     ddp = run(data_parallel(layers, [[layer] for layer in reversed(range(num_layers))], all_reduce))
     both = {0: ddp, 3: fsdp_step(forward, num_bytes, world_size, rate, prefetch, num_layers)["timeline"]}
-    found = {"timeline": both[way], "computing": ddp.computing}
+    results = {"timeline": both[way], "computing": ddp.computing}
     for name, stage in WAYS.items():
-        found[f"{name} exposed"] = both[stage].exposed
-        found[f"{name} step"] = both[stage].seconds
-        found[f"{name} holds"] = at_rest(num_layers * num_bytes / 2, world_size, stage).total
-    return found | {"slower": found["FSDP step"] / found["DDP step"]}
+        results[f"{name} exposed"] = both[stage].exposed
+        results[f"{name} step"] = both[stage].seconds
+        results[f"{name} holds"] = at_rest(num_layers * num_bytes / 2, world_size, stage).total
+    return results | {"slower": results["FSDP step"] / results["DDP step"]}
 
 
 def trade(num_layers: int = 4) -> Calculator:
-    """DDP beside FSDP on one rank: the reader moves what `fsdp` lets move, and picks whose timeline is drawn.
+    """Return a calculator that compares DDP and FSDP. The reader sets the inputs of `fsdp` and picks a timeline.
 
     Raises `ValueError` for fewer than 1 layer.
     """
@@ -118,25 +120,25 @@ def trade(num_layers: int = 4) -> Calculator:
         partial(trade_step, num_layers=num_layers),
         inputs=[Choice("way", "timeline of", WAYS, "DDP"), *_step_inputs()],
         outputs=[
-            Output("computing", "computing", SECONDS, listed=False),
+            Output("computing", "compute", SECONDS, listed=False),
             *[Output(f"{name} exposed", "exposed communication", SECONDS, listed=False) for name in WAYS],
             *[Output(f"{name} step", f"a step of {name}", SECONDS) for name in WAYS],
-            Output("slower", "FSDP's, of DDP's", PERCENT),
+            Output("slower", "FSDP's step, relative to DDP's", PERCENT),
             *[Output(f"{name} holds", f"a rank holds at rest, {name}", BYTES) for name in WAYS],
         ],
         bars=[Bar(f"a step of {name}", ["computing", f"{name} exposed"]) for name in WAYS],
         timeline=Lanes("timeline", f"A step, {num_layers} layers"),
-        caption="DDP or FSDP: what the memory costs in time",
+        caption="DDP or FSDP: what the saved memory costs in time",
     )
 
 
 def mesh_step(hidden, tokens, tp_size, inside, across, prefetch, num_layers: int = 3, dp_size: int = 8) -> dict:
-    """A step of tensor parallelism with FSDP, on a rank; numbers, or symbols of `formula`.
+    """Return the timeline of a step of tensor parallelism with FSDP on a rank, and the results to list.
 
-    A layer is a transformer's block of 12 h^2 parameters, in bf16: forward, 2 operations a parameter and token;
-    backward, 4. Each tp rank has 1 / tp_size of it and all tokens, and all-reduces tokens x h activations after each
-    half, in both directions; where tp_size is 1 nothing is left but FSDP. `inside`, `across`: bytes a second along tp
-    and along dp.
+    A layer is a transformer block of 12 h^2 parameters in bf16. Forward takes 2 operations per parameter and token,
+    backward 4. Each tp rank has 1 / tp_size of the layer and all tokens. It all-reduces tokens x h activations after
+    each half of the layer, forward and backward. With tp_size 1, only FSDP is left. `inside`, `across`: bytes per
+    second along tp and along dp. Arguments can be numbers or symbols of `formula`.
     """
     gather, scatter = (
         ring_price(algorithm, dp_size, link(NETWORK).alpha, across)
@@ -147,7 +149,7 @@ def mesh_step(hidden, tokens, tp_size, inside, across, prefetch, num_layers: int
     forward = 2 * parameters * tokens / FLOPS
     layers = [Layer(forward, 2 * forward, 2 * parameters)] * num_layers
     timeline = run(tensor_and_sharded(layers, reduce, gather, scatter, activation_bytes, prefetch=prefetch))
-    blocking = 2 * len(HALVES) * num_layers * reduce(activation_bytes)  # nothing computes meanwhile, ever
+    blocking = 2 * len(HALVES) * num_layers * reduce(activation_bytes)  # always exposed: nothing computes meanwhile
     return {
         "timeline": timeline,
         "forward": forward,
@@ -159,10 +161,10 @@ def mesh_step(hidden, tokens, tp_size, inside, across, prefetch, num_layers: int
 
 
 def mesh(num_layers: int = 3, dp_size: int = 8) -> Calculator:
-    """One step of tensor parallelism inside a node and FSDP between `dp_size` nodes, on a rank, as `mesh_step` has it.
+    """Return a calculator for tensor parallelism inside a node with FSDP between `dp_size` nodes, by `mesh_step`.
 
-    The reader moves the layer's width, the tokens, tp_size, both links' rates and the prefetching. Raises `ValueError`
-    for fewer than 1 layer or node.
+    The reader sets the layer's width, the tokens, tp_size, both link rates and the prefetching. Raises `ValueError` for
+    fewer than 1 layer or node.
     """
     _at_least_one(num_layers=num_layers, dp_size=dp_size)
     return Calculator(
@@ -171,23 +173,23 @@ def mesh(num_layers: int = 3, dp_size: int = 8) -> Calculator:
             Slider("hidden", "width of the model, h", [2**power for power in range(10, 15)], 4096, log=True),
             Slider("tokens", "tokens of a micro-batch", [2**power for power in range(9, 16)], 8192, log=True),
             Slider("tp_size", "tensor-parallel ranks, tp", [1, 2, 4, 8], 8, log=True),
-            Choice("prefetch", "gathers run ahead by (prefetching)", DEPTHS, "1 layer"),
+            Choice("prefetch", "all-gathers prefetched", DEPTHS, "1 layer"),
             Slider("inside", "link of the tensor-parallel ranks", RATES, RATINGS[NODE].rate, RATE, log=True),
             Slider("across", "link of the data-parallel ranks", RATES, RATINGS[NETWORK].rate, RATE, log=True),
         ],
         outputs=[
-            Output("forward", "forward pass of a layer, computing", SECONDS),
+            Output("forward", "forward pass of a layer, compute", SECONDS),
             Output("reduce", "one all-reduce", SECONDS),
             Output("gather", "one all-gather", SECONDS),
-            Output("blocking", "exposed: all-reduces, always", SECONDS),
-            Output("beside", "exposed: gathers and reduce-scatters", SECONDS),
+            Output("blocking", "exposed: all-reduces (always)", SECONDS),
+            Output("beside", "exposed: all-gathers and reduce-scatters", SECONDS),
         ],
         timeline=Lanes("timeline", f"A step, {num_layers} layers"),
-        caption=f"Tensor parallelism with FSDP over {dp_size} nodes: what hides, and what cannot?",
+        caption=f"Tensor parallelism with FSDP over {dp_size} nodes: what hides, and what can't?",
     )
 
 
 def _at_least_one(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ValueError(f"{name} is 1 at least, not {count}")
+            raise ValueError(f"{name} must be at least 1, not {count}")

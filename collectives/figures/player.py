@@ -1,7 +1,7 @@
-"""What all figures to step through share: one piece of HTML that is a player, a still picture and words at once.
+"""The base of all figures to step through: one piece of HTML with a player, a still picture and a text for each step.
 
-A figure is data and a sentence for each step, both from Python. The player (`player/player.js`) has the buttons, the
-keyboard and the speaking; what there is to see is drawn by the script of the figure's own kind beside it.
+Python writes the data and a text for each step. The player (`static/player.js`) provides the buttons, the keyboard and
+the announcements for screen readers. A second script, one for each kind of figure, draws the picture.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ RANK_COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c8c8c"),
     *("#004b76", "#8c6100", "#00563f", "#8a3d67", "#b5ddf7", "#8c3d00", "#9c9422", "#c8c8c8"),
 )
-"""One colour a rank, the same through the whole book. The first eight are Okabe and Ito's, which colour-blind readers
-can tell apart; colour is never the only sign, for a rank's pip also has its own place and its number."""
+"""One colour for each rank, the same in the whole book. The first eight are Okabe and Ito's palette, which colour-blind
+readers can tell apart. Colour is never the only sign: a rank's pip also has its own place and its number."""
 
 WRONG = "#d1242f"
-GREY = "#777777"  # as far from white as from the dark themes' black
-LISTED = 8  # a sentence names so many things, and counts the rest
+GREY = "#777777"  # contrasts equally with white and with the dark themes' black
+LISTED = 8  # a sentence names at most 8 things and counts the rest
 
 
 class Figure:
-    """A figure that a notebook shows as the player, and a page without JavaScript or on paper as the still.
+    """A figure that a notebook shows as a player, and a page without JavaScript or on paper as a still picture.
 
-    `picture`: what draws it, `player/<picture>.js`. `caption`: its title. `words`: a text for each step, from 0 on.
+    `picture`: name of the script that draws it, `static/<picture>.js`. `caption`: its title. `words`: a text for each
+    step, starting with step 0.
     """
 
     picture: str
@@ -41,15 +42,15 @@ class Figure:
 
     @property
     def printed(self) -> str:
-        """What stands above the still."""
+        """The title above the still."""
         return self.caption
 
     def _repr_html_(self) -> str:
         return self.html()
 
     def html(self) -> str:
-        """The player with its data, style, script and still: complete, and the same bytes every time."""
-        said = "".join(f"<li>{escape(text)}</li>" for text in self.words)
+        """Return the player with its data, styles, scripts and still: self-contained, and the same bytes every time."""
+        items = "".join(f"<li>{escape(text)}</li>" for text in self.words)
         data = json.dumps({"picture": self.picture, **self.data()}, separators=(",", ":")).replace("<", "\\u003c")
         styles, scripts = carried("player", self.picture)
         return (
@@ -57,32 +58,33 @@ class Figure:
             f"{styles}"
             f"<div class=still><p><strong>{escape(self.printed)}</strong></p>"
             f'<img alt="{escape(self.printed)}" src="{data_address(self.still_svg())}">'
-            f"<details><summary>The steps in words</summary><ol start=0>{said}</ol></details></div>"
+            f"<details><summary>The steps in words</summary><ol start=0>{items}</ol></details></div>"
             f'<script type="application/json">{data}</script></collective-player>'
             f"{scripts}"
         )
 
     def data(self) -> dict:
-        """What the picture shows, as plain data."""
+        """Return what the picture shows, as plain data."""
         raise NotImplementedError
 
     def still_svg(self) -> str:
-        """The still as SVG: in line its ink is the page's own, as an image a grey that light and dark pages show.
+        """Return the still as SVG. Its ink is the page's text colour when inline, and a grey when used as an image.
 
-        An image is what a notebook that is not trusted yet keeps of our HTML; the player sets it in line.
+        An untrusted notebook keeps only the image of our HTML, and the grey is readable on light and dark pages. The
+        player replaces the image by inline SVG.
         """
         raise NotImplementedError
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on `colour` (relative luminance, as WCAG defines it)."""
+    """Return black or white, whichever is easier to read on `colour`, by the relative luminance that WCAG defines."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     luminance = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return "#000" if luminance > 0.18 else "#fff"
 
 
 def listed(items: list[str], last: str = " and ") -> str:
-    """ "a, b and c", or the first ones "and 8 more"."""
+    """Return the items as prose: "a, b and c", or the first `LISTED` items "and 8 more"."""
     shown, more = items[:LISTED], len(items) - LISTED
     if more > 0:
         return f"{', '.join(shown)} and {more} more"
@@ -91,21 +93,21 @@ def listed(items: list[str], last: str = " and ") -> str:
 
 @cache
 def asset(name: str) -> str:
-    """One of the player's files, without indentation and whole lines of comment: a page holds it many times."""
+    """Return a file of `static/` without indentation and comment lines, because a page holds many copies of it."""
     text = files(__package__).joinpath("static", name).read_text(encoding="utf-8")
     return re.sub(r"^\s*(//.*)?\n?", "", text, flags=re.M)
 
 
 def carried(*names: str, styles: Sequence[str] = ()) -> tuple[str, str]:
-    """The elements of style, and those of script, that a figure made of the files of these names carries.
+    """Return the <style> elements and the <script> elements for the static files with these names.
 
-    Each file has an element of its own, so that a page of many figures can do with one copy. `styles`: names of the
-    files of style, where they are others.
+    Each file gets an element of its own, so that a page with many figures can keep one copy. `styles`: names of the
+    style sheets, if they differ from `names`.
     """
     style = "".join(f"<style>{asset(f'{name}.css')}</style>" for name in styles or names)
     return style, "".join(f"<script>{asset(f'{name}.js')}</script>" for name in names)
 
 
 def data_address(svg: str) -> str:
-    """The SVG as an address that is its own contents: no file and no host is asked for it."""
+    """Return the SVG as a data URL, so that showing it needs no file and no network."""
     return "data:image/svg+xml," + quote(svg.replace('"', "'"), safe=" ='/:;,()")

@@ -1,7 +1,7 @@
-"""Quick checks: questions on the page that answer at once, without a kernel, and say what a wrong answer stands for.
+"""Quick checks: questions on the page that respond at once, without a kernel, and explain what a wrong answer means.
 
-What is right, and each number that somebody might take for it, are computed by the cell that asks: by the library, or
-from what the chapter has found before.
+The cell that asks a question computes the right answer and each plausible wrong one, with the library or from the
+chapter's earlier results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ Answer = str | float
 
 @dataclass(frozen=True)
 class Question:
-    """A question with one right answer and, for each wrong one, what to say to whoever gives it.
+    """A question with one right answer, and an explanation for each answer.
 
-    Answers are all texts, which are offered to choose from, or all numbers, one of which the reader types, in `unit`;
-    then an answer counts as the one that it is within `tolerance` of, as a part of that one. `because`: said with the
-    right one. Raises `ValueError` if the answers cannot be told apart or something is not said.
+    Answers are all texts or all numbers. The reader picks one of the texts, or types a number in `unit`. A typed number
+    counts as the answer that it is within `tolerance` of, a fraction of that answer. `because`: the explanation of the
+    right answer. `wrong`: {wrong answer: its explanation}. Raises `ValueError` if a text is missing or two numbers are
+    too close to tell apart.
     """
 
     text: str
@@ -39,29 +40,31 @@ class Question:
     def __post_init__(self):
         object.__setattr__(self, "answers", {self.right: self.because, **self.wrong})
         if not self.text.strip():
-            raise ValueError("a question without a text")
+            raise ValueError("a question needs a text")
         if self.right in self.wrong:
-            raise ValueError(f"{self.text!r}: the right answer {self.right!r} is among the wrong ones")
+            raise ValueError(f"{self.text!r}: the right answer {self.right!r} is also a wrong one")
         if not self.wrong:
-            raise ValueError(f"{self.text!r}: no wrong answer")
-        for answer, said in self.answers.items():
-            if not said.strip():
-                raise ValueError(f"{self.text!r}: nothing is said of the answer {answer!r}")
-        texts = [isinstance(answer, str) for answer in self.answers]
-        if any(texts) and not all(texts):
-            raise ValueError(f"{self.text!r}: the answers are all texts or all numbers")
-        if not any(texts):
+            raise ValueError(f"{self.text!r}: give at least one wrong answer")
+        for answer, explanation in self.answers.items():
+            if not explanation.strip():
+                raise ValueError(f"{self.text!r}: the answer {answer!r} has no explanation")
+        are_texts = [isinstance(answer, str) for answer in self.answers]
+        if any(are_texts) and not all(are_texts):
+            raise ValueError(f"{self.text!r}: answers must be all texts or all numbers")
+        if not any(are_texts):
             self._check_numbers()
         elif self.unit:
-            raise ValueError(f"{self.text!r}: a unit is for numbers; texts have it in them")
+            raise ValueError(f"{self.text!r}: only numbers take a unit; write it into the texts instead")
 
     def _check_numbers(self) -> None:
         numbers = sorted(self.answers)
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"{self.text!r}: an answer is no finite number")
+            raise ValueError(f"{self.text!r}: every answer must be a finite number")
         for low, high in pairwise(numbers):
             if low + self.tolerance * abs(low) >= high - self.tolerance * abs(high):
-                raise ValueError(f"{self.text!r}: the answers {low:g} and {high:g} are too near to tell them apart")
+                raise ValueError(
+                    f"{self.text!r}: the answers {low:g} and {high:g} are too close to tell apart; lower the tolerance"
+                )
 
     @property
     def is_typed(self) -> bool:
@@ -70,15 +73,15 @@ class Question:
 
     @property
     def options(self) -> list[Answer]:
-        """The answers, in an order that is always the same and tells nothing."""
+        """The answers in an order that never changes and doesn't give the right one away."""
         return sorted(self.answers, key=lambda answer: sha256(f"{self.text}{answer}".encode()).hexdigest())
 
     def named(self, answer: Answer) -> str:
-        """An answer as it is shown: "1.75 GB"."""
+        """Return an answer as the reader sees it: "1.75 GB"."""
         return answer if isinstance(answer, str) else f"{answer:,.10g} {self.unit}".strip()
 
     def data(self) -> dict:
-        """What the page needs, as plain data."""
+        """Return what the page needs, as plain data."""
         return {
             "text": self.text,
             "typed": self.is_typed,
@@ -90,11 +93,11 @@ class Question:
 
 
 class Quiz:
-    """What a chapter's cell shows: some questions to answer on the page; elsewhere as text, the answers folded."""
+    """Questions that the reader answers on the page. Without JavaScript they are text, with the answers folded."""
 
     def __init__(self, *questions: Question):
         if not questions:
-            raise ValueError("a quiz without questions")
+            raise ValueError("a quiz needs at least one question")
         self.questions = questions
 
     def __repr__(self) -> str:
@@ -108,7 +111,7 @@ class Quiz:
         return self.html()
 
     def html(self) -> str:
-        """The questions with their data, style, script and plain form: complete, and the same bytes every time."""
+        """Return the questions with data, style, script and plain form: self-contained, the same bytes every time."""
         data = json.dumps([each.data() for each in self.questions], separators=(",", ":"), allow_nan=False)
         data = data.replace("<", "\\u003c")
         return (
@@ -120,12 +123,11 @@ class Quiz:
 
 
 def _plain(question: Question) -> str:
-    offered = "".join(f"<li>{escape(option)}</li>" for option in question.options if not question.is_typed)
-    asked = (
-        f" ({escape(f'a number, in {question.unit}' if question.unit else 'a number')})" if question.is_typed else ""
-    )
+    number = f"a number, in {question.unit}" if question.unit else "a number"
+    hint = f" ({escape(number)})" if question.is_typed else ""
+    options = "".join(f"<li>{escape(option)}</li>" for option in question.options if not question.is_typed)
     return (
-        f"<li><p>{escape(question.text)}{asked}</p>{f'<ul>{offered}</ul>' if offered else ''}"
+        f"<li><p>{escape(question.text)}{hint}</p>{f'<ul>{options}</ul>' if options else ''}"
         f"<details><summary>Answer</summary><p><strong>{escape(question.named(question.right))}.</strong> "
         f"{escape(question.because)}</p></details></li>"
     )

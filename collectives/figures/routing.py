@@ -1,8 +1,8 @@
-"""Tokens on their way to their experts and back, as a figure to step through, token by token.
+"""Expert dispatch and combine as a figure to step through, token by token.
 
-`Dispatch(routings)` shows what `training.experts.ExpertParallel` does with the routing of every rank: the sort, the
-rounds of the two uneven all-to-alls, in which a rank sends one token at a time and receives one at a time, and the way
-back into the order of the tokens. A token has the colour of the rank that it goes to.
+`Dispatch(routings)` shows what `training.experts.ExpertParallel` does with the routing of every rank. Each rank sorts
+its tokens. Two uneven all-to-alls, dispatch and combine, run in rounds; in each, a rank sends and receives one token at
+a time. Then each rank restores the order of its tokens. A token has the colour of the rank that it goes to.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .player import GREY, RANK_COLOURS, Figure, ink_on, listed
 if TYPE_CHECKING:  # torch takes a second to import
     from ..training.experts import Routing
 
-MAX_RANKS, MAX_TOKENS = 8, 160  # beyond these a reader sees nothing any more
-AT_HOME = -1
+MAX_RANKS, MAX_TOKENS = 8, 160  # larger figures are unreadable
+AT_HOME = -1  # in place of an expert: the token is on its own rank
 
 
 class Token(NamedTuple):
-    """A token of `rank`, number `index` there, on its way to `expert` on rank `dst`; one of top-k is one such way.
+    """Token number `index` of `rank`, routed to `expert` on rank `dst`. With top-k, each token appears k times.
 
-    `place`: where it stands among tokens x k at home. `leaves`: its place in the order in which they are sent; those
-    that are dropped come last.
+    `place`: its position among the rank's tokens x k. `leaves`: its position in the send order, in which dropped tokens
+    come last.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class Token(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Token number `token` is now in the `slot`-th place of expert `where`, or of its own rank if that is `AT_HOME`."""
+    """A token's new place: position `slot` at expert `where`, or at its own rank if `where` is `AT_HOME`."""
 
     token: int
     where: int
@@ -51,7 +51,7 @@ class Move(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A step of the figure. `name`: for the slider. `said`: a sentence. `moves`: what is elsewhere than before."""
+    """A step of the figure. `name`: for the slider. `said`: its text. `moves`: the tokens whose place changes."""
 
     name: str
     said: str
@@ -59,11 +59,11 @@ class Moment(NamedTuple):
 
 
 class Dispatch(Figure):
-    """The figure of one layer of experts. `routings`: of each rank; all have the same experts, as many on every rank.
+    """The figure of one layer of experts. `routings`: one for each rank, all to the same experts.
 
-    `tokens`: those of all ranks, by rank and place. `moments`: the steps. Raises `ValueError` for no ranks, for ranks
-    that do not have the same experts, for experts that do not divide among the ranks, for no tokens at all, and for
-    more than can be seen.
+    Every rank has equally many experts. `tokens`: those of all ranks, by rank and place. `moments`: the steps. Raises
+    `ValueError` for no ranks, for ranks with different experts, for experts that don't divide among the ranks, for no
+    tokens, and for too many ranks or tokens.
     """
 
     picture = "dispatch"
@@ -71,8 +71,8 @@ class Dispatch(Figure):
     def __init__(self, routings: Sequence[Routing], caption: str | None = None):
         sizes = sorted({routing.probabilities.shape[1] for routing in routings})
         if len(sizes) != 1:
-            told = f"the ranks route to {listed(list(map(str, sizes)))} experts" if sizes else "there is no routing"
-            raise ValueError(f"{told}: give one routing of every rank, all to the same experts")
+            fault = f"the ranks route to {listed(list(map(str, sizes)))} experts" if sizes else "there is no routing"
+            raise ValueError(f"{fault}: give one routing for each rank, all to the same number of experts")
         self.world_size, self.num_experts = len(routings), sizes[0]
         if self.num_experts % self.world_size:
             raise ValueError(f"{self.num_experts} experts do not divide among {self.world_size} ranks")
@@ -81,7 +81,7 @@ class Dispatch(Figure):
             raise ValueError("no rank has a token: there is nothing to draw")
         if self.world_size > MAX_RANKS or num_tokens > MAX_TOKENS:
             raise ValueError(
-                f"{num_tokens} tokens on {self.world_size} ranks cannot be seen any more: "
+                f"{num_tokens} tokens on {self.world_size} ranks are too many to draw: "
                 f"draw at most {MAX_TOKENS} on {MAX_RANKS} ranks"
             )
         self.share = self.num_experts // self.world_size
@@ -109,12 +109,12 @@ class Dispatch(Figure):
         ]
 
     def _stack(self, expert: int) -> list[int]:
-        """The tokens of an expert as they lie in its memory: by the rank that they come from."""
-        mine = [i for i, token in enumerate(self.tokens) if token.expert == expert and not token.dropped]
-        return sorted(mine, key=lambda i: (self.tokens[i].rank, self.tokens[i].leaves))
+        """Return the tokens of an expert in the order of its memory: grouped by sender."""
+        own = [i for i, token in enumerate(self.tokens) if token.expert == expert and not token.dropped]
+        return sorted(own, key=lambda i: (self.tokens[i].rank, self.tokens[i].leaves))
 
     def block(self, src: int, dst: int) -> list[int]:
-        """The tokens that rank `src` has for experts on rank `dst`, in the order in which they are sent."""
+        """Return the tokens that rank `src` has for experts on rank `dst`, in send order."""
         mine = [i for i, t in enumerate(self.tokens) if (t.rank, t.dst, t.dropped) == (src, dst, False)]
         return sorted(mine, key=lambda i: self.tokens[i].leaves)
 
@@ -129,28 +129,28 @@ class Dispatch(Figure):
 
     def _before(self) -> Moment:
         dropped = sum(token.dropped for token in self.tokens)
-        one = next((token for token in self.tokens if token.rank != token.index), self.tokens[0])
-        said = (
-            f"Before: tokens on {self.world_size} ranks, each in the colour of the rank of its expert. {one.label} is "
-            f"token {one.index} of rank {one.rank}. The ranks are to compute {listed(list(map(str, self.computed)))} "
-            f"of {len(self.tokens)}."
+        example = next((token for token in self.tokens if token.rank != token.index), self.tokens[0])
+        text = (
+            f"Before: tokens on {self.world_size} ranks, each in the colour of its expert's rank. {example.label} is "
+            f"token {example.index} of rank {example.rank}. The ranks will compute "
+            f"{listed(list(map(str, self.computed)))} of {len(self.tokens)} tokens."
         )
-        said += f" {dropped} are dropped: the places of their experts are taken." if dropped else ""
-        return Moment("before", said, [Move(i, AT_HOME, t.place, False) for i, t in enumerate(self.tokens)])
+        text += f" {dropped} are dropped: their experts have no free places." if dropped else ""
+        return Moment("before", text, [Move(i, AT_HOME, t.place, False) for i, t in enumerate(self.tokens)])
 
     def _sorted(self) -> Moment:
-        said = (
-            "Sort: each rank brings its tokens into the order of their experts, remembers where each came from, and "
-            "tells all others how many it has for each expert."
+        text = (
+            "Sort: each rank sorts its tokens by expert, remembers where each came from, and sends all other ranks its "
+            "token count for each expert."
         )
-        return Moment("sort", said, [Move(i, AT_HOME, t.leaves, False) for i, t in enumerate(self.tokens)])
+        return Moment("sort", text, [Move(i, AT_HOME, t.leaves, False) for i, t in enumerate(self.tokens)])
 
     def _travel(self, verb: str, out: bool) -> list[Moment]:
-        """The rounds of an all-to-all: in round d rank r sends to rank r + d, each one token at a time."""
+        """Return the rounds of an all-to-all. In round d, rank r sends to rank r + d, one token at a time."""
         stay = [i for rank in self._ranks for i in self.block(rank, rank)]
-        whose = listed([f"{len(self.block(r, r))} on rank {r}" for r in self._ranks])
-        said = f"{verb}: what need not travel, {whose}, moves first."
-        moments = [Moment(f"{verb.lower()}, what stays", said, self._moves(stay, out))]
+        counts = listed([f"{len(self.block(r, r))} on rank {r}" for r in self._ranks])
+        text = f"{verb}: tokens that stay on their rank move first, {counts}."
+        moments = [Moment(f"{verb.lower()}, local tokens", text, self._moves(stay, out))]
         for distance in range(1, self.world_size):  # P - 1 rounds
             pairs = [(rank, (rank + distance) % self.world_size) for rank in self._ranks]
             blocks = [self.block(*pair) if out else self.block(*reversed(pair)) for pair in pairs]
@@ -159,11 +159,11 @@ class Dispatch(Figure):
                 sent = [block[turn] for block in blocks if turn < len(block)]
                 idle = [str(rank) for rank, block in enumerate(blocks) if turn >= len(block)]
                 name = f"{verb.lower()}, round {distance}, {turn + 1} of {longest}"
-                said = f"{verb}, round {distance} (to the rank {distance} further), {turn + 1} of {longest}: "
-                said += listed([self._way(self.tokens[i], out) for i in sent])
+                text = f"{verb}, round {distance} (rank r to rank r + {distance}), {turn + 1} of {longest}: "
+                text += listed([self._way(self.tokens[i], out) for i in sent])
                 if idle:
-                    said += f"; rank{'s' * (len(idle) > 1)} {listed(idle)} {'have' if len(idle) > 1 else 'has'} no more"
-                moments.append(Moment(name, said + ".", self._moves(sent, out)))
+                    text += f"; rank{'s' * (len(idle) > 1)} {listed(idle)} {'have' if len(idle) > 1 else 'has'} no more"
+                moments.append(Moment(name, text + ".", self._moves(sent, out)))
         return moments
 
     def _way(self, token: Token, out: bool) -> str:
@@ -181,22 +181,23 @@ class Dispatch(Figure):
         return Move(number, expert, self.stacks[expert].index(number), answered)
 
     def _answers(self) -> Moment:
-        told = listed([f"rank {rank} {count}" for rank, count in enumerate(self.computed)])
+        counts = listed([f"{count} on rank {rank}" for rank, count in enumerate(self.computed)])
         mean = sum(self.computed) / self.world_size
-        said = f"The experts answer: {told}. "
+        text = f"The experts compute: {counts}. "
         if mean:
-            said += f"The mean is {mean:.3g}, so the busiest rank has {max(self.computed) / mean:.2f} times its share, "
-            said += "and all wait for it."
+            text += f"The mean is {mean:.3g}, so the busiest rank has {max(self.computed) / mean:.2f} times the mean, "
+            text += "and all ranks wait for it."
         else:
-            said += "All tokens are dropped."
+            text += "All tokens are dropped."
         moves = [self._to_expert(i, answered=True) for stack in self.stacks for i in stack]
-        return Moment("experts answer", said, moves)
+        return Moment("experts compute", text, moves)
 
     def _home(self) -> Moment:
-        said = "Home: each rank undoes its sort, so that every answer stands where its token stood"
-        said += ", weighted; several answers to one token are added" if self._has_several() else ", and weighs it"
-        said += "; what was dropped has none." if any(token.dropped for token in self.tokens) else "."
-        return Moment("home", said, [Move(i, AT_HOME, t.place, not t.dropped) for i, t in enumerate(self.tokens)])
+        text = "Home: each rank undoes its sort, so that every answer is in its token's place, and "
+        several = self._has_several()
+        text += "adds each token's weighted answers." if several else "multiplies each answer by its weight."
+        text += " Dropped tokens have no answer." if any(token.dropped for token in self.tokens) else ""
+        return Moment("home", text, [Move(i, AT_HOME, t.place, not t.dropped) for i, t in enumerate(self.tokens)])
 
     def _has_several(self) -> bool:
         return len({(token.rank, token.index) for token in self.tokens}) < len(self.tokens)
@@ -204,7 +205,7 @@ class Dispatch(Figure):
     # --- for the player ---
 
     def data(self) -> dict:
-        """What the player shows. `tokens`: [rank, label, expert, rank of that, dropped]; `steps`: [name, moves]."""
+        """Return what the player shows. `tokens`: [rank, label, expert, dst, dropped]. `steps`: [name, moves]."""
         return {
             "share": self.share,
             "rows": self._rows,
@@ -216,47 +217,48 @@ class Dispatch(Figure):
 
     @property
     def _rows(self) -> int:
-        """How many tokens the rank with most has at home."""
+        """The number of tokens on the rank with the most, tokens x k."""
         return max(token.place for token in self.tokens) + 1
 
     @property
     def _depth(self) -> int:
-        """How many tokens the busiest expert has."""
+        """The number of tokens of the busiest expert."""
         return max(1, *map(len, self.stacks))
 
     def still_svg(self) -> str:
-        """Two moments in one: the tokens at home, as routed, and beneath them the experts with theirs."""
-        gap, row, head, letters = 10, 20, 22, 'font-family="sans-serif" font-size="10"'
+        """As `Figure.still_svg`: the tokens on their ranks, as routed, above the experts with the tokens they get."""
+        gap, row, head = 10, 20, 22  # pixels: between ranks, a row of tokens, above the first row
         width = (640 - gap * (self.world_size - 1)) / self.world_size
         each = width / self.share
         top = head + self._rows * row + 26
         height = top + self._depth * row + 8
         parts = []
 
-        def text(x: float, y: float, said: str, look: str = 'fill="currentColor"') -> None:
-            parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" {look}>{escape(said)}</text>')
+        def text(x: float, y: float, label: str, look: str = 'fill="currentColor"') -> None:
+            parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" {look}>{escape(label)}</text>')
 
-        def cell(token: Token, x: float, y: float, size: float, said: str) -> None:
+        def cell(token: Token, x: float, y: float, size: float, label: str) -> None:
             fill = "none" if token.dropped else RANK_COLOURS[token.dst]
             ink = "currentColor" if token.dropped else ink_on(fill)
             edge = ' stroke="currentColor" stroke-dasharray="3 2"' if token.dropped else ""
             shape = f'x="{x:.1f}" y="{y}" width="{size:.1f}" height="{row - 3}" rx="3"'
             parts.append(f'<rect {shape} fill="{fill}"{edge}/>')
-            text(x + size / 2, y + 12, said, f'fill="{ink}"')
+            text(x + size / 2, y + 12, label, f'fill="{ink}"')
 
         for rank in self._ranks:
             x = rank * (width + gap)
             text(x + width / 2, 14, f"rank {rank}", 'fill="currentColor" font-weight="bold"')
             for token in self.tokens:
                 if token.rank == rank:
-                    way = "dropped" if token.dropped else f"→{token.expert}"
-                    cell(token, x, head + token.place * row, width, f"{token.label} {way}")
+                    target = "dropped" if token.dropped else f"→{token.expert}"
+                    cell(token, x, head + token.place * row, width, f"{token.label} {target}")
             for number in range(self.share):
                 expert = rank * self.share + number
                 text(x + (number + 0.5) * each, top - 6, f"expert {expert}" if each > 50 else f"e{expert}")
                 for slot, i in enumerate(self.stacks[expert]):
                     cell(self.tokens[i], x + number * each, top + slot * row, each - 3, self.tokens[i].label)
+        look = f'font-family="sans-serif" font-size="10" color="{GREY}"'
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(self.caption)}" {letters} '
-            f'color="{GREY}" viewBox="0 0 640 {height}" width="640" height="{height}">{"".join(parts)}</svg>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(self.caption)}" {look} '
+            f'viewBox="0 0 640 {height}" width="640" height="{height}">{"".join(parts)}</svg>'
         )

@@ -1,9 +1,9 @@
-"""A schedule as a figure to step through: on the web page, in a notebook, and as a still picture on paper.
+"""A schedule as a figure to step through on a web page or in a notebook, and as a still picture on paper.
 
-`frames` says what every slot holds at every moment and what that is worth (its *kind*); `words` says every step in
-a sentence; `draw` puts both into one piece of HTML. The player (`player/player.js`) only shows what is written here:
-it knows ranks, chunks and kinds, and no algorithm. A schedule that breaks its contract is drawn too, up to the step
-that goes wrong and in the contract's own words: that is how to look for a mistake.
+`frames` gives what every slot holds after every step, and its *kind*, the state of those contents. `words` describes
+each step. `draw` puts both into one piece of HTML. The player (`static/player.js`) knows ranks, chunks and kinds, but
+no algorithm. A schedule that breaks its contract is drawn too, with the contract's message and the failing step marked,
+so that you can look for the mistake.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.sti
 KINDS = {
     "empty": "nothing yet",
     "own": "its own input",
-    "partial": "a part, still needed",
+    "partial": "partial, still needed",
     "finished": "finished",
-    "stale": "stale: nobody will read it",
+    "stale": "stale: no rank will read it",
     "wrong": "wrong",
 }
-"""What a slot's contents can be worth, and how the legend says it."""
+"""The kinds of a slot's contents, each with its text in the legend."""
 
-MAX_RANKS, MAX_CHUNKS, MAX_STEPS = 16, 64, 128  # beyond these a reader sees nothing any more
-SPOKEN_TRANSFERS = 2  # up to so many, each is a full sentence with its outcome
+MAX_RANKS, MAX_CHUNKS, MAX_STEPS = 16, 64, 128  # larger figures are unreadable
+SPOKEN_TRANSFERS = 2  # up to 2 transfers get a full sentence each, with the outcome
 
 
 class Frame(NamedTuple):
-    """The machine at one moment: before the first step, or after a step.
+    """The state of all slots before the first step, or after a step.
 
-    `step`: the step that led here, with one chunk a transfer; None before the first. `counts`: int [world_size,
-    num_chunks, world_size], how often each slot holds each rank's input. `kinds`: str [world_size, num_chunks], one
-    of `KINDS` for each slot.
+    `step`: the step that led here, with one chunk for each transfer; None before the first step. `counts`: int
+    [world_size, num_chunks, world_size], how often each slot holds each rank's input. `kinds`: str [world_size,
+    num_chunks], one of `KINDS` for each slot.
     """
 
     step: Step | None
@@ -53,23 +53,23 @@ class Frame(NamedTuple):
 
 
 def frames(schedule: Schedule, contract: Contract | None = None) -> list[Frame]:
-    """What every slot holds and what it is worth: `num_steps + 1` frames, the first before any step."""
+    """Return `num_steps + 1` frames, the contents and kinds of all slots: one before the first step, one after each."""
     return _frames(schedule, _terms(schedule, contract), find_fault(schedule, contract))
 
 
 def _frames(schedule: Schedule, terms: Terms, fault: ContractError | None) -> list[Frame]:
-    steps, written, told = [None, *(step.singles for step in schedule)], terms.given.copy(), []
+    steps, written, result = [None, *(step.singles for step in schedule)], terms.given.copy(), []
     for step, contents, needed in zip(steps, contributions(schedule), live(schedule, terms.wanted), strict=True):
         if step is not None:
             written[step.dst, step.lands] = True
-        told.append(Frame(step, contents.ranks, _kinds(contents, written, needed, terms)))
+        result.append(Frame(step, contents.ranks, _kinds(contents, written, needed, terms)))
     if fault is not None:
-        told[-1].kinds[fault.wrong] = "wrong"
-    return told
+        result[-1].kinds[fault.wrong] = "wrong"
+    return result
 
 
 def find_fault(schedule: Schedule, contract: Contract | None = None) -> ContractError | None:
-    """How `schedule` breaks its contract; None if it keeps it, or has none."""
+    """Return the error of a schedule that breaks its contract; None if it meets the contract or has none."""
     contract = contract or contracts.of(schedule)
     try:
         if contract is not None:
@@ -80,7 +80,7 @@ def find_fault(schedule: Schedule, contract: Contract | None = None) -> Contract
 
 
 def _terms(schedule: Schedule, contract: Contract | None) -> Terms:
-    """The contract's terms; without one, all is given and wanted and no slot is ever finished or wrong."""
+    """Return the contract's terms. Without a contract, all slots are given and wanted; none is finished or wrong."""
     contract = contract or contracts.of(schedule)
     if contract is not None:
         return contract.terms(schedule)
@@ -90,11 +90,11 @@ def _terms(schedule: Schedule, contract: Contract | None) -> Terms:
 
 
 def _kinds(contents: Contents, written: np.ndarray, needed: np.ndarray, terms: Terms) -> np.ndarray:
-    """The kind of every slot, str [world_size, num_chunks]: the first of these that is true of it."""
+    """Return the kind of every slot, str [world_size, num_chunks]: the first of `signs` that is true of it."""
     only_own = np.eye(len(contents.ranks), dtype=int)[:, None, :]
     signs = {
         "empty": ~written,
-        "stale": ~needed,  # also when it holds too much: nobody will read that
+        "stale": ~needed,  # even if it holds too much, because no rank will read it
         "wrong": terms.excess(contents).any(axis=-1),
         "finished": terms.finished(contents),
         "own": (contents.ranks == only_own).all(axis=-1),
@@ -106,10 +106,10 @@ def _kinds(contents: Contents, written: np.ndarray, needed: np.ndarray, terms: T
 
 
 def words(schedule: Schedule, contract: Contract | None = None) -> list[str]:
-    """The schedule told in English: what holds before, then a few sentences for each step.
+    """Return the schedule in English: a text for the initial state, then one for each step.
 
-    Steps are numbered from 0, as a printed schedule and a `ContractError` number them. The last text ends with
-    whether the contract is kept; if it is not, with the error's own message.
+    Steps are numbered from 0, as in a printed schedule and in a `ContractError`. The last text says whether the
+    schedule meets its contract; if it doesn't, the text ends with the error's message.
     """
     return Drawing(schedule, contract).words
 
@@ -127,7 +127,7 @@ def _words(schedule: Schedule, contract: Contract | None, given: np.ndarray, tol
 
 
 def _before(schedule: Schedule, given: np.ndarray) -> str:
-    """Who holds what at first. `given`: bool [world_size, num_chunks]."""
+    """Return a sentence about what each rank holds at first. `given`: bool [world_size, num_chunks]."""
     chunks = f", cut into {schedule.num_chunks} chunks" if schedule.num_chunks > 1 else " in one chunk"
     holders = np.flatnonzero(given.any(axis=1))
     if given.all():
@@ -135,19 +135,18 @@ def _before(schedule: Schedule, given: np.ndarray) -> str:
     if len(holders) == 1:
         return f"Before: only rank {holders[0]} holds data, a buffer{chunks}."
     if given.shape[0] == given.shape[1] and (given == np.eye(len(given), dtype=bool)).all():
-        return "Before: every rank holds only the chunk that has its own number."
+        return "Before: every rank holds only the chunk with its own number."
     return f"Before: every rank holds only its own part of the {schedule.num_chunks} chunks."
 
 
 def _moves(frame: Frame) -> list[str]:
-    """A sentence for the transfers that are added on arrival, and one for those that are copied."""
-    transfers = list(frame.step)
-    kept_apart = [[t for t in transfers if t.combine == combine] for combine in (REDUCE, COPY)]
-    return [_move(alike, frame.counts) for alike in kept_apart if alike]
+    """Return a sentence for the transfers that are added on arrival, and one for those that are copied."""
+    by_combine = [[t for t in frame.step if t.combine == combine] for combine in (REDUCE, COPY)]
+    return [_move(transfers, frame.counts) for transfers in by_combine if transfers]
 
 
 def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
-    """What `transfers`, which all combine alike, do; `counts` is what the slots hold after them."""
+    """Return a sentence for `transfers` that all combine alike. `counts`: what the slots hold after them."""
     takes = "adds it" if transfers[0].combine == REDUCE else "keeps a copy"
     if len(transfers) <= SPOKEN_TRANSFERS:
         return " ".join(_move_one(transfer, takes, counts) for transfer in transfers)
@@ -159,16 +158,16 @@ def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
     if stay and len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
         shift = shifts.pop()
         neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
-        to = neighbours.get(shift, f"the rank {shift} further on")
+        to = neighbours.get(shift, f"the rank {shift} places ahead")
         sends = listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
         return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
-    lands = "added" if transfers[0].combine == REDUCE else "copied"
-    if any(t.lands != t.chunk for t in transfers):
-        routes = listed(
-            [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers], ", "
-        )
-        return f"{len(transfers)} chunks move and are {lands} where they land: {routes}."
-    return f"{len(transfers)} chunks move and are {lands} where they land: {_routes(transfers)}."
+    combined = "added" if transfers[0].combine == REDUCE else "copied"
+    if stay:
+        routes = _routes(transfers)
+    else:
+        singles = [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers]
+        routes = listed(singles, ", ")
+    return f"{len(transfers)} chunks move and are {combined} on arrival: {routes}."
 
 
 def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
@@ -179,27 +178,24 @@ def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
 
 
 def _routes(transfers: list[Transfer]) -> str:
-    """ "chunks 2 and 3 from rank 0 to rank 1, chunk 0 from rank 1 to rank 0"."""
+    """Return a list such as "chunks 2 and 3 from rank 0 to rank 1, chunk 0 from rank 1 to rank 0"."""
     chunks = defaultdict(list)
     for t in transfers:
         chunks[t.src, t.dst].append(str(t.chunk))
-    return listed(
-        [
-            f"chunk{'s' if len(moved) > 1 else ''} {listed(moved)} from rank {src} to rank {dst}"
-            for (src, dst), moved in chunks.items()
-        ],
-        last=", ",
-    )
+    routes = []
+    for (src, dst), moved in chunks.items():
+        routes.append(f"chunk{'s' if len(moved) > 1 else ''} {listed(moved)} from rank {src} to rank {dst}")
+    return listed(routes, last=", ")
 
 
 def _outcomes(before: Frame, after: Frame) -> list[str]:
-    """What the step changed for the slots: how big the sums are, and what is now finished, stale or wrong."""
+    """Return sentences about what the step changed: the size of the sums, and slots now finished, stale or wrong."""
     sentences, adds = [], after.step.reduces
     arrived = after.step.dst[adds], after.step.lands[adds]
     sizes = set((after.counts[arrived] > 0).sum(axis=-1).tolist())
     if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and (after.counts[arrived] <= 1).all():
         size = sizes.pop()
-        sentences.append(f"Each sum is now of {'all ' if size == len(after.counts) else ''}{size} ranks.")
+        sentences.append(f"Each sum now covers {'all ' if size == len(after.counts) else ''}{size} ranks.")
     new = [_newly(kind, before, after) for kind in ("finished", "stale", "wrong")]
     if any(new):
         sentences.append(f"Now {listed([text for text in new if text])}.")
@@ -207,7 +203,7 @@ def _outcomes(before: Frame, after: Frame) -> list[str]:
 
 
 def _newly(kind: str, before: Frame, after: Frame) -> str:
-    """Which slots have become `kind`: "chunk 0 on rank 4 is stale", "8 more slots are finished", or nothing."""
+    """Return which slots became `kind`: "chunk 0 on rank 4 is stale", "8 more slots are finished", or ""."""
     new = (after.kinds == kind) & (before.kinds != kind)
     if new.sum() > SPOKEN_TRANSFERS:
         return f"{new.sum()} more slots are {kind}"
@@ -218,7 +214,7 @@ def _newly(kind: str, before: Frame, after: Frame) -> str:
 def _verdict(contract: Contract | None, fault: ContractError | None) -> str:
     if fault is not None:
         return f" Wrong: {fault}"
-    return f" Done: {_prose(contract.name)} keeps its promise." if contract else ""
+    return f" Done: the schedule meets the {_prose(contract.name)} contract." if contract else ""
 
 
 def _prose(name: str) -> str:
@@ -243,12 +239,12 @@ class Drawing(Figure):
         self.caption = caption or _title(schedule)
 
     def data(self) -> dict:
-        """What the player shows, as plain data. A slot is a letter and digits: "p03" is a partial sum of 0 and 3.
+        """Return what the player shows, as plain data. A slot is a string: "p03" is a partial sum of ranks 0 and 3.
 
-        The letter is the kind's first, the digits are ranks in hexadecimal, and one that is held more than once is
-        written twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step; each
+        The letter is the first of the slot's kind. The digits are ranks in hexadecimal; a rank held more than once
+        appears twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step. Each
         step has its transfers [src, dst, chunk, adds, lane, goes wrong, into] and the slots that it changed. `alarms`
-        are the frames that a broken contract marks: the one after the step that did it, and the last.
+        are the frames that a broken contract marks: the one after the failing step, and the last.
         """
         slots = [_slot_texts(frame) for frame in self.frames]
         steps = []
@@ -274,15 +270,15 @@ class Drawing(Figure):
         }
 
     def goes_wrong(self, index: int) -> bool:
-        """Whether frame `index` comes after the very step that the contract's error names."""
+        """Return whether frame `index` is the one after the step that the contract's error names."""
         return self.fault is not None and self.fault.step == index - 1
 
     def alarms(self, index: int) -> bool:
-        """Whether frame `index` is one to look at: the step that goes wrong, or the wrong end."""
+        """Return whether frame `index` is marked: after the step that goes wrong, or at the wrong end."""
         return self.goes_wrong(index) or (self.fault is not None and index == len(self.frames) - 1)
 
     def blames(self, index: int, transfer: Transfer) -> bool:
-        """Whether `transfer`, of the step that led to frame `index`, is what goes wrong."""
+        """Return whether `transfer`, in the step that led to frame `index`, goes wrong."""
         spoils = self.frames[index].kinds[transfer.dst, transfer.lands] == "wrong"
         return self.goes_wrong(index) and bool(spoils or transfer.lands == self.fault.chunk)
 
@@ -290,7 +286,7 @@ class Drawing(Figure):
         return any((frame.kinds == kind).any() for frame in self.frames)
 
     def still(self) -> Picture:
-        """A matplotlib figure with a small picture for each step; for a big schedule, of a few spread over it."""
+        """Return a matplotlib figure with a small picture for each step, or for some steps of a big schedule."""
         return Still(self).figure()
 
     def still_svg(self) -> str:
@@ -305,18 +301,19 @@ def _title(schedule: Schedule) -> str:
 
 def _refuse_if_too_big(schedule: Schedule) -> None:
     limits = {"ranks": (schedule.world_size, MAX_RANKS), "chunks": (schedule.num_chunks, MAX_CHUNKS)}
-    if all(size <= limit for size, limit in limits.values()):  # only then: counting the steps of millions takes time
+    # Count the steps only if ranks and chunks pass: building the steps of a huge schedule takes time.
+    if all(size <= limit for size, limit in limits.values()):
         limits["steps"] = sum(1 for _ in islice(schedule, MAX_STEPS + 1)), MAX_STEPS
     for what, (size, limit) in limits.items():
         if size > limit:
             raise ValueError(
-                f"{schedule.name} is too big to draw: at most {limit} {what} can be seen. "
+                f"{schedule.name} is too big to draw: at most {limit} {what} are readable. "
                 "Draw the same algorithm on fewer ranks, or print(schedule) for its first steps."
             )
 
 
 def _slot_texts(frame: Frame) -> list[str]:
-    """Every slot of a frame as `Drawing.data` writes it, in the order of their numbers."""
+    """Return every slot of a frame as `Drawing.data` writes it, in order of the slots' numbers."""
     texts = []
     for kind, counts in zip(frame.kinds.ravel(), frame.counts.reshape(-1, frame.counts.shape[-1]), strict=True):
         holds = "".join(f"{rank:x}" * min(count, 2) for rank, count in enumerate(counts))

@@ -1,4 +1,4 @@
-"""A schedule as a still picture: a small panel for each step, drawn by matplotlib as light SVG for page and paper."""
+"""A schedule as a still picture: a small panel for each step, drawn by matplotlib as compact SVG."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .player import GREY, RANK_COLOURS, WRONG
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.figure import Figure
 
-INK = "#010203"  # stands for the page's text colour until the SVG is written
-PIP = 6  # points; all that follows is in points
-GAP, PANEL_GAP, HEADING = 9, 26, 26
+INK = "#010203"  # a placeholder; `_slim` replaces it by the page's text colour
+# Lengths in points.
+PIP, GAP, PANEL_GAP, HEADING = 6, 9, 26, 26
 PAGE_WIDTH = 640
 
-OUTLINES = {  # (colour, thickness, alpha, dashes) of a cell's outline
+OUTLINES = {  # kind of a cell: (colour, thickness, alpha, dashes) of its outline
     "empty": (INK, 0.7, 0.9, ":"),
     "own": (INK, 0.6, 0.8, "-"),
     "partial": (INK, 0.6, 0.8, "-"),
@@ -32,7 +32,7 @@ OUTLINES = {  # (colour, thickness, alpha, dashes) of a cell's outline
 
 
 class Still:
-    """Draws the small panels. All lines of one look become one path, which keeps the SVG small."""
+    """The small panels of one drawing. All lines of one look become one path, which keeps the SVG small."""
 
     def __init__(self, drawing):
         self.drawing = drawing
@@ -41,10 +41,8 @@ class Still:
         self.columns = columns(self.places)
         self.cell = self.columns * PIP + 4, -(-self.places // self.columns) * PIP + 4  # width, height
         most = max([0, *(lane for f in drawing.frames[1:] for lane in lanes(f.step))])
-        self.pitch = (
-            self.cell[0] + GAP,
-            self.cell[1] + 4 + 4 * most,
-        )  # from one cell to the next: across, down
+        # From one cell to the next: across, and down with 4 points for each lane of arrows.
+        self.pitch = self.cell[0] + GAP, self.cell[1] + 4 + 4 * most
         self.panel = self.ranks * self.pitch[0] - GAP, HEADING + self.chunks * self.pitch[1]
         self.lines = defaultdict(list)  # look -> polylines, each a list of points
         self.texts = []  # (x, y, text, colour, bold)
@@ -61,7 +59,7 @@ class Still:
         )
 
     def shown(self) -> list[int]:
-        """Which frames get a panel: all of a small schedule, else the first, the last, the fault and some between."""
+        """Return the frames with a panel: all of a small schedule, else first, last, the fault and some between."""
         last = len(self.drawing.frames) - 1
         most = 9 if self.ranks <= 6 and self.chunks <= 16 else 6 if self.ranks <= 8 and self.chunks <= 16 else 3
         spread = np.linspace(0, last, min(most, last + 1)).round().astype(int).tolist()
@@ -98,7 +96,7 @@ class Still:
             self.lines[OUTLINES[kind]].append([(x, y + height), (x + width, y)])
         if kind == "wrong":
             self.texts.append((x + width + 3, y + 2, "!", WRONG, True))
-        if kind == "empty" or (kind == "finished" and self.ranks > 8):  # 16 pips in each of 256 cells show nothing
+        if kind == "empty" or (kind == "finished" and self.ranks > 8):  # 16 pips in each of 256 cells are unreadable
             return
         for rank in np.flatnonzero(counts):
             row, column = divmod(int(rank) % self.places, self.columns)
@@ -107,7 +105,7 @@ class Still:
             self.lines[look].append([(start, middle), (start + PIP - 1, middle)])
 
     def draw_arrow(self, transfer: Transfer, lane: int, left: float, y: float, colour: str) -> None:
-        """Straight into a neighbour's side; further away, up, along the lane and down into the cell from above."""
+        """Draw an arrow: straight to a neighbour's side; to others up, along the lane, and into the cell from above."""
         width, height = self.cell
         way = 1 if transfer.dst > transfer.src else -1
         start, end = (left + rank * self.pitch[0] + width / 2 for rank in (transfer.src, transfer.dst))
@@ -122,7 +120,7 @@ class Still:
         self.lines[colour, 1.2, 1, "-"].append(head)
 
     def draw_across(self, transfer: Transfer, left: float, top: float, colour: str) -> None:
-        """From one row to another: straight, a little to the right of the middle, so that two ways stay apart."""
+        """Draw a straight arrow between two rows, right of the middle so that opposite arrows don't overlap."""
         width, height = self.cell
         ends = (transfer.src, transfer.chunk), (transfer.dst, transfer.lands)
         start, end = (
@@ -135,7 +133,7 @@ class Still:
         self.lines[colour, 1.2, 1, "-"].append([end - 3 * along + 2 * aside, end, end - 3 * along - 2 * aside])
 
     def svg(self) -> str:
-        """The panels as SVG for a page: its ink is the page's text colour."""
+        """Return the panels as SVG for a page, in the page's text colour."""
         import matplotlib as mpl
 
         out = StringIO()
@@ -162,20 +160,20 @@ class Still:
 
 
 def places(told: list) -> int:
-    """How many pips a cell has room for: a place for each rank, or one if no slot ever holds more than one."""
+    """Return how many pips a cell has room for: one for each rank, or 1 if no slot ever holds more than one input."""
     return told[0].counts.shape[0] if any((f.counts.sum(axis=-1) > 1).any() for f in told) else 1
 
 
 def columns(places: int) -> int:
-    """How many pips a cell has side by side: at most four, in rows as full as can be."""
+    """Return how many pips a cell has side by side: at most 4, so that the rows are as full as possible."""
     rows = -(-places // 4)
     return -(-places // rows)
 
 
 def lanes(step: Step) -> list[int]:
-    """Above its row of cells, the lane that each transfer runs in: 0 for neighbours, and from one row to another.
+    """Return the lane above the row of cells for each transfer: 0 between neighbours and between rows.
 
-    Transfers of one chunk that pass over the same ranks get lanes of their own, the shortest the lowest.
+    Transfers of one chunk that pass over the same ranks get separate lanes, the shortest transfer the lowest.
     """
     lanes, taken = [0] * len(step), defaultdict(list)
     by_length = sorted(enumerate(step), key=lambda item: abs(item[1].src - item[1].dst))
@@ -191,7 +189,7 @@ def lanes(step: Step) -> list[int]:
 
 
 def _slim(svg: str, label: str) -> str:
-    """matplotlib's SVG with only what a page needs: no header, no ids (they would clash), short texts and paths."""
+    """Return matplotlib's SVG without header and ids, which would clash on a page, and with short texts and paths."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r' (?:id|xmlns:xlink|width|height|version|transform)="[^"]*"', "", svg)
@@ -207,7 +205,7 @@ def _slim(svg: str, label: str) -> str:
 
 
 def _short_path(path: str) -> str:
-    """The same lines with H and V where only x or only y changes: "M 1 2 L 5 2" becomes "M1 2H5"."""
+    """Return the same lines with H and V where only x or only y changes: "M 1 2 L 5 2" becomes "M1 2H5"."""
     short, at = "", (None, None)
     for command, x, y in re.findall(r"([ML]) (\S+) (\S+)", path):
         if command == "M" or (x != at[0] and y != at[1]):

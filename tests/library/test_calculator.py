@@ -151,8 +151,8 @@ def test_stops_are_round_and_hold_what_is_asked_for():
 def test_pieces_that_do_not_fit_together_are_named():
     """At once, in the cell, and not on the page."""
     faults = {
-        "which is no output": {"bars": [Bar("all", ["z"])]},
-        "over a slider, not over 'way'": {"chart": Chart("way", ["y"])},
+        "which is not an output": {"bars": [Bar("all", ["z"])]},
+        "needs a slider for its axis; 'way' is not one": {"chart": Chart("way", ["y"])},
         "the chart shows 'w'": {"chart": Chart("x", ["y"], mark="w")},
         "called x": {"inputs": [Slider("x", "x", [1, 2], 1), Slider("x", "x", [1, 2], 1)]},
         "no 'z' that an Output asks for": {"outputs": [Output("z", "z")]},
@@ -164,8 +164,8 @@ def test_pieces_that_do_not_fit_together_are_named():
             small(**changes)
     for said, wrong in {
         "none of its stops": lambda: Slider("x", "x", [1, 2], 3),
-        "numbers that grow": lambda: Slider("x", "x", [2, 1], 2),
-        "are positive": lambda: Slider("x", "x", [0, 1], 0, log=True),
+        "in growing order": lambda: Slider("x", "x", [2, 1], 2),
+        "must be positive": lambda: Slider("x", "x", [0, 1], 0, log=True),
         "none of its choices": lambda: Choice("way", "way", {"there": 1}, "back"),
         "no such input: z": lambda: small().at(z=1),
         "has no 'up'": lambda: small().at(way="up"),
@@ -321,7 +321,7 @@ def test_bars_and_chart_show_the_parts_against_the_limit(open_page):
     assert widths() == pytest.approx([part / 80e9 for part in parts], abs=0.005)
     assert page.locator(".live .bar b").inner_text() == say(found["total"], GB)
     page.get_by_label("replicated").check()
-    assert page.locator(".live .bar b").inner_text() == "120 GB: too much"
+    assert page.locator(".live .bar b").inner_text() == "120 GB: over the limit"
     assert widths() == pytest.approx([1 / 8, 1 / 8, 6 / 8], abs=0.005)
     before = page.locator(".live circle").get_attribute("cx")
     page.get_by_role("slider", name="ranks, P").fill("0")
@@ -377,7 +377,7 @@ def test_bars_side_by_side_have_one_scale_and_one_colour_a_label(open_page):
     page.get_by_role("slider").fill("1")
     page.clock.run_for(2000)
     totals = [say(at_rest(13 * 10**9, 8, stage).total, GB) for stage in STAGES]
-    totals[0] += ": too much"
+    totals[0] += ": over the limit"
     assert page.locator(".live .bar b").all_inner_texts() == totals
     said = ", ".join(f"{label} {total}" for label, total in zip(STAGES.values(), totals, strict=True))
     assert page.get_by_role("status").text_content() == said

@@ -63,7 +63,7 @@ def test_timelines_and_other_figures_have_families_too():
 
 
 def test_what_cannot_be_shown_is_named_at_once():
-    with pytest.raises(ValueError, match="starts with what cannot be drawn: Recursive halving"):
+    with pytest.raises(ValueError, match="start with a figure that can't be drawn: Recursive halving"):
         draw(halving_doubling.reduce_scatter, inputs=[Slider("world_size", "P", [2, 3], 3)])
     with pytest.raises(ValueError, match="of one kind, not of schedule, timeline"):
         one = Choice("it", "it", {"a": tree.reduce(2), "b": run([Task("forward 0", "compute", 1)])}, "a")
@@ -205,15 +205,15 @@ def test_the_lines_are_the_schedule_s_transfers(open_page, schedule):
 def test_a_mask_is_told_where_all_have_the_same():
     said = Network(pairwise.all_to_all_xor(4), "cube").words
     assert said[3] == (
-        "Step 2 (3 of 3): Ranks 0 and 3, 1 and 2 swap. Their numbers differ by the mask 3, in binary 11."
+        "Step 2 (3 of 3): Ranks 0 and 3, 1 and 2 swap. The two numbers of each pair differ by the mask 3, in binary 11."
     )
-    assert Network(tree.broadcast(4)).words[2].endswith("Data go from rank 0 to rank 1 and rank 2 to rank 3.")
+    assert Network(tree.broadcast(4)).words[2].endswith("Data goes from rank 0 to rank 1 and rank 2 to rank 3.")
 
 
 def test_what_is_no_cube_or_too_much_is_refused():
     for arguments, said in {
-        (ring.all_gather(6), "cube"): "2, 4 or 8 ranks are corners",
-        (ring.all_gather(4), "line"): "on a circle or on a cube, not on a 'line'",
+        (ring.all_gather(6), "cube"): "a cube takes 2, 4 or 8 ranks, not 6",
+        (ring.all_gather(4), "line"): "must be 'circle' or 'cube', not 'line'",
         (ring.all_gather(17),): "17 ranks are too many",
         (ring.all_reduce(8) + ring.all_reduce(8) + ring.all_reduce(8) + ring.all_reduce(8) + ring.all_reduce(8),): "70",
     }.items():

@@ -47,7 +47,7 @@ def test_moments_are_those_at_which_something_begins_or_ends():
         "At 6 ms (step 5 of 7): backward 0 ends, all-reduce 0 begins; running: all-reduce 0; idle: compute; "
         "communication is exposed.",
         "At 9 ms (step 6 of 7): all-reduce 0 ends, optimizer begins; running: optimizer; idle: communication.",
-        "At 10 ms (step 7 of 7): optimizer ends; all is done.",
+        "At 10 ms (step 7 of 7): optimizer ends; all done.",
     ]
     assert repr(figure).startswith("One bucket\nThe whole: 10 ms")
 

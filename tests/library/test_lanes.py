@@ -293,7 +293,7 @@ def test_where_the_formula_is_undefined_nothing_is_drawn(open_page):
         return run([Task("forward 0", "compute", x * way)])
 
     calculator = worked(step)
-    with pytest.raises(ValueError, match="undefined there"):
+    with pytest.raises(ValueError, match="undefined for these inputs"):
         calculator.timeline_at(x=4)
     page = open_page(calculator)
     for stop, bars in ((2, 0), (1, 1)):

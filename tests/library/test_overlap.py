@@ -82,5 +82,5 @@ def test_a_picture_stays_small_and_is_the_same_bytes_every_time(name):
 def test_a_step_has_layers_and_nodes():
     steps = (overlap.fsdp, "num_layers"), (overlap.trade, "num_layers")
     for figure, wrong in (*steps, (overlap.mesh, "num_layers"), (overlap.mesh, "dp_size")):
-        with pytest.raises(ValueError, match=f"{wrong} is 1 at least, not 0"):
+        with pytest.raises(ValueError, match=f"{wrong} must be at least 1, not 0"):
             figure(**{wrong: 0})

@@ -45,16 +45,16 @@ def typed(**changes) -> Question:
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (lambda: chosen(text=" "), "without a text"),
-        (lambda: chosen(wrong={}), "no wrong answer"),
-        (lambda: chosen(wrong={"the ring": "?"}), "the right answer 'the ring' is among the wrong ones"),
-        (lambda: chosen(because=""), "nothing is said of the answer 'the ring'"),
-        (lambda: chosen(wrong={"the tree": ""}), "nothing is said of the answer 'the tree'"),
+        (lambda: chosen(text=" "), "needs a text"),
+        (lambda: chosen(wrong={}), "at least one wrong answer"),
+        (lambda: chosen(wrong={"the ring": "?"}), "the right answer 'the ring' is also a wrong one"),
+        (lambda: chosen(because=""), "the answer 'the ring' has no explanation"),
+        (lambda: chosen(wrong={"the tree": ""}), "the answer 'the tree' has no explanation"),
         (lambda: chosen(wrong={7: "?"}), "all texts or all numbers"),
-        (lambda: chosen(unit="MB"), "a unit is for numbers"),
-        (lambda: typed(wrong={float("nan"): "?"}), "no finite number"),
-        (lambda: typed(wrong={1740: "?"}), "the answers 1740 and 1750 are too near"),
-        (lambda: Quiz(), "without questions"),
+        (lambda: chosen(unit="MB"), "only numbers take a unit"),
+        (lambda: typed(wrong={float("nan"): "?"}), "must be a finite number"),
+        (lambda: typed(wrong={1740: "?"}), "the answers 1740 and 1750 are too close"),
+        (lambda: Quiz(), "at least one question"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_the_reason(make, fault):
@@ -102,7 +102,7 @@ def test_every_answer_is_answered_from_the_keyboard(open_page):
         button.focus()
         page.keyboard.press(" ")
         verdict = "right" if option == question.right else "wrong"
-        said = {"right": "Right. ", "wrong": "Not so. "}[verdict] + question.answers[option]
+        said = {"right": "Right. ", "wrong": "Not quite. "}[verdict] + question.answers[option]
         assert page.get_by_role("status").text_content() == said
         assert button.get_attribute("data-verdict") == verdict
         assert page.locator(".live [aria-pressed=true]").all_inner_texts() == [option]
@@ -115,11 +115,11 @@ def test_every_answer_is_answered_from_the_keyboard(open_page):
     [
         ("1750", "Right. Twice seven eighths."),
         (" 1,760.0 ", "Right. Twice seven eighths."),  # within a hundredth
-        ("875", "Not so. That is one half."),
-        ("900", "Not so. Too small."),
-        ("2e3", "Not so. Too large."),
-        ("many", "Not so. That is no number."),
-        ("", "Not so. That is no number."),
+        ("875", "Not quite. That is one half."),
+        ("900", "Not quite. Too small."),
+        ("2e3", "Not quite. Too large."),
+        ("many", "Not quite. That isn't a number."),
+        ("", "Not quite. That isn't a number."),
     ],
 )
 def test_a_number_is_told_from_those_that_others_take_for_it(open_page, entered, said):

@@ -91,26 +91,25 @@ def test_what_is_said():
     figure = Dispatch(tiny, caption="Tiny")
     assert repr(figure).splitlines() == [
         "Tiny",
-        "Before: tokens on 2 ranks, each in the colour of the rank of its expert. 0.1 is token 1 of rank 0. The ranks "
-        "are to compute 0 and 3 of 3.",
-        "Sort: each rank brings its tokens into the order of their experts, remembers where each came from, and tells "
-        "all others how many it has for each expert.",
-        "Dispatch: what need not travel, 0 on rank 0 and 1 on rank 1, moves first.",
-        "Dispatch, round 1 (to the rank 1 further), 1 of 2: 0.0 to expert 1 on rank 1; rank 1 has no more.",
-        "Dispatch, round 1 (to the rank 1 further), 2 of 2: 0.1 to expert 1 on rank 1; rank 1 has no more.",
-        "The experts answer: rank 0 0 and rank 1 3. The mean is 1.5, so the busiest rank has 2.00 times its share, "
-        "and all wait for it.",
-        "Combine: what need not travel, 0 on rank 0 and 1 on rank 1, moves first.",
-        "Combine, round 1 (to the rank 1 further), 1 of 2: expert 1's answer to 0.0 back to rank 0; rank 0 has no "
-        "more.",
-        "Combine, round 1 (to the rank 1 further), 2 of 2: expert 1's answer to 0.1 back to rank 0; rank 0 has no "
-        "more.",
-        "Home: each rank undoes its sort, so that every answer stands where its token stood, and weighs it.",
+        "Before: tokens on 2 ranks, each in the colour of its expert's rank. 0.1 is token 1 of rank 0. The ranks will "
+        "compute 0 and 3 of 3 tokens.",
+        "Sort: each rank sorts its tokens by expert, remembers where each came from, and sends all other ranks its "
+        "token count for each expert.",
+        "Dispatch: tokens that stay on their rank move first, 0 on rank 0 and 1 on rank 1.",
+        "Dispatch, round 1 (rank r to rank r + 1), 1 of 2: 0.0 to expert 1 on rank 1; rank 1 has no more.",
+        "Dispatch, round 1 (rank r to rank r + 1), 2 of 2: 0.1 to expert 1 on rank 1; rank 1 has no more.",
+        "The experts compute: 0 on rank 0 and 3 on rank 1. The mean is 1.5, so the busiest rank has 2.00 times the "
+        "mean, and all ranks wait for it.",
+        "Combine: tokens that stay on their rank move first, 0 on rank 0 and 1 on rank 1.",
+        "Combine, round 1 (rank r to rank r + 1), 1 of 2: expert 1's answer to 0.0 back to rank 0; rank 0 has no more.",
+        "Combine, round 1 (rank r to rank r + 1), 2 of 2: expert 1's answer to 0.1 back to rank 0; rank 0 has no more.",
+        "Home: each rank undoes its sort, so that every answer is in its token's place, and multiplies each answer by "
+        "its weight.",
     ]
     capped = Dispatch(CASES["top-2, capped"])
     dropped = sum(token.dropped for token in capped.tokens)
     assert dropped > 0
-    assert f"{dropped} are dropped" in capped.words[0] and "what was dropped has none" in capped.words[-1]
+    assert f"{dropped} are dropped" in capped.words[0] and "Dropped tokens have no answer" in capped.words[-1]
 
 
 def test_what_cannot_be_drawn_is_refused():
@@ -153,7 +152,7 @@ def test_it_is_stepped_by_keyboard(open_page):
     assert player.locator(".legend li").all_text_contents() == [
         f"0.0→{first.expert}token 0 of rank 0, for expert {first.expert} on rank {first.dst}, in that rank's colour",
         f"0.0→{first.expert}its answer",
-        f"{lost.label}→{lost.expert}dropped: it does not travel",
+        f"{lost.label}→{lost.expert}dropped: it isn't sent",
     ]
 
 
@@ -161,7 +160,7 @@ def test_a_token_is_drawn_in_its_expert_s_frame_in_the_colour_of_its_rank(open_p
     figure = Dispatch(CASES["one each"])
     page = open_page(figure, reduced_motion="reduce")
     player = page.locator("collective-player")
-    answers = [moment.name for moment in figure.moments].index("experts answer")
+    answers = [moment.name for moment in figure.moments].index("experts compute")
     player.get_by_role("slider").fill(str(answers))
     frames = [frame.bounding_box() for frame in player.locator(".stage > svg .expert").all()]
     drawn = player.locator(".stage > svg .token").all()

@@ -1,8 +1,8 @@
-// The picture of matrices cut into blocks: a row a rank, a column a matrix or a gate.
+// The picture of sharded matrices: a row for each rank, a column for each matrix or gate; or a grid of ranks.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const GAP = 22, TYPE = 17, GATE = 26, LETTER = 0.6, WIDE = 400, HIGH = 420;
-  const PAD = 12, GUTTER = [44, 100]; // of a grid's cell, and between two: below each other, beside each other
+  const PAD = 12, GUTTER = [44, 100]; // in a grid: margin of a cell, gap below it and beside it
 
   Player.pictures.blocks ??= class {
     constructor(data) {
@@ -23,8 +23,8 @@
       let x = this.left;
       const notes = data.stories.flatMap(({ scenes }) => scenes.map((scene) => scene.notes));
       this.columns = data.shapes.map(([rows, columns], i) => {
-        const said = Math.max(...notes.map((note) => note[i].length), ...data.stories.map((story) => story.headings[i].length));
-        const room = Math.max(rows ? columns * this.unit : GATE, said * TYPE * LETTER * 0.9);
+        const letters = Math.max(...notes.map((note) => note[i].length), ...data.stories.map((story) => story.headings[i].length));
+        const room = Math.max(rows ? columns * this.unit : GATE, letters * TYPE * LETTER * 0.9);
         const place = { x, room, width: rows ? columns * this.unit : GATE, height: rows * this.unit };
         x += room + GAP;
         return place;
@@ -35,7 +35,7 @@
       this.maxWidth = `max(26rem, ${this.width * 1.5}px)`;
     }
 
-    // Each rank has a cell in its place: its name, and the matrices two by two, each below its heading.
+    // Each rank has a cell in its place, with the rank's number and its matrices two by two, each below its heading.
     layGrid() {
       const { shapes, grid } = this.data, [rows, columns] = shapes[0], unit = (this.unit = 18), line = TYPE * 1.3;
       const [width, height] = [columns * unit, rows * unit], wide = 2 * width + GAP + 2 * PAD;
@@ -53,7 +53,7 @@
       return make("text", { x, y, "font-size": size, ...more }, text);
     }
 
-    // Where rank `rank`'s matrix of column `i` begins: in the middle of its column's room and of its row.
+    // Returns the top left corner of a rank's matrix in column `i`, centred in the column and the row.
     corner(rank, i) {
       if (this.corners) return this.corners[rank][i];
       const { x, room, width, height } = this.columns[i];
@@ -83,23 +83,23 @@
       return make("g", {}, make("rect", { class: "outline", x, y, width, height, rx: 2 }), ...this.data.looks[look].map((block) => this.block(block, x, y)));
     }
 
-    // A column in which something happens is framed, all ranks together; a gate is a bar through all of them.
+    // A frame around a column with a collective, across all ranks. A gate is a bar across all ranks.
     frame(i, note) {
       const { x, room, height } = this.columns[i], bottom = this.top + this.data.ranks * this.pitch - GAP;
       const sends = note && note !== this.data.nothing, gate = !height;
       const [left, width] = gate ? [x + (room - GATE) / 2, GATE] : [x - 7, room + 14], grow = gate ? 0 : 7;
       const frame = make("rect", { class: `${gate ? "gate" : "frame"} ${sends ? "sends" : ""}`, x: left, y: this.top - grow, width, height: bottom - this.top + 2 * grow, rx: 7 });
-      const said = this.text(x + room / 2, bottom + TYPE * 1.3, note, TYPE * 0.9, { class: sends ? "note" : "" });
-      return gate || sends ? [frame, said] : [said];
+      const label = this.text(x + room / 2, bottom + TYPE * 1.3, note, TYPE * 0.9, { class: sends ? "note" : "" });
+      return gate || sends ? [frame, label] : [label];
     }
 
-    // A rank's number in its colour.
+    // A rank's number on its colour.
     badge(rank, x, y) {
       const size = TYPE + 8, [fill, ink] = this.data.colours[rank];
       return [make("rect", { x, y: y - size / 2, width: size, height: size, rx: 4, fill }), this.text(x + size / 2, y, rank, TYPE, { style: `fill:${ink};font-weight:700` })];
     }
 
-    // From a cell to the next along an axis, 0 down or 1 across: a thin line with its name, or what the two do now.
+    // The line from a cell to the next along an axis, 0 down or 1 across, with the axis's name or the current collective.
     joined({ x, y, wide, tall }, axis, note) {
       const [down, across] = GUTTER, [left, top] = axis ? [x + wide + 5, y + tall / 2] : [x + PAD * 2, y + tall + 5];
       const lines = note ? [note, `along ${this.data.grid.axes[axis]}`] : [this.data.grid.axes[axis]];
@@ -154,14 +154,14 @@
       return false;
     }
 
-    // Another choice is another story.
+    // Selects the story for another combination of answers.
     pick(number) {
       this.story = this.data.stories[number];
     }
 
     legend() {
-      const found = this.data.looks.flat(), height = TYPE, width = 26;
-      return Object.entries(this.data.legend).filter(([kind]) => found.some((block) => block[5] === kind)).map(([kind, text]) =>
+      const blocks = this.data.looks.flat(), height = TYPE, width = 26;
+      return Object.entries(this.data.legend).filter(([kind]) => blocks.some((block) => block[5] === kind)).map(([kind, text]) =>
         [width, height, [this.block([0, 0, height / this.unit, width / this.unit, 0, kind, kind === "s" ? "0" : ""], 0, 0)], text]);
     }
   };

@@ -1,5 +1,6 @@
-// Shows what a formula gives for the values that the reader picks. The formula is data, as `Program` in formula.py
-// writes it: nothing here is evaluated as code. Every calculator carries this script; the first one to run defines it.
+// Shows the results of a formula for the values that the reader picks. The formula is data, written by `Program` in
+// formula.py; nothing is evaluated as code. Every calculator carries this script; the first copy to run defines the
+// element.
 (() => {
   const RULES = {
     "+": (a, b) => a + b,
@@ -16,8 +17,8 @@
     "?": (condition, yes, no) => (condition ? yes : no),
     ...Object.fromEntries(["min", "max", "floor", "ceil", "abs", "log2"].map((name) => [name, Math[name]])),
   };
-  const RADIOS = 4, LETTERS = 60; // up to so many choices, of so many letters together, are all in view
-  const QUIET_MS = 700; // results are announced when the reader has paused for so long
+  const RADIOS = 4, LETTERS = 60; // up to 4 choices, of 60 letters together, get radio buttons
+  const QUIET_MS = 700; // announces the results after a pause of 700 ms
   const TALL = 230, EDGES = [12, 24, 34, 68]; // of a chart: top, right, bottom, left
   let calculators = 0;
 
@@ -29,7 +30,7 @@
     return node;
   };
 
-  // As `say` and `_number` in calculator.py.
+  // The same as `say` and `_number` in calculator.py.
   const number = (value) => {
     if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
     const size = Math.abs(value), sign = value < 0 ? "-" : "";
@@ -40,37 +41,37 @@
   const fits = (value, unit) => unit.find((each) => Math.abs(value) >= each[1]) ?? unit.at(-1);
   const say = (value, unit) => Number.isNaN(value) ? "—" : `${number(value / fits(value, unit)[1])} ${fits(value, unit)[0]}`.trim();
 
-  // The class that draws timelines, once its script is there.
+  // The class that draws timelines; undefined until its script has run.
   const timelines = () => customElements.get("collective-player")?.pictures.timeline;
 
-  // A round number that leaves about a third of an axis free beyond `value`.
+  // Returns a round length of an axis that leaves about a third free beyond `value`.
   const roomy = (value) => {
     const power = 10 ** Math.floor(Math.log10(value * 1.5));
     return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((times) => times * power).find((length) => length >= value * 1.5);
   };
 
-  // Where an axis has its marks: at powers of ten, or every so often in steps of 1, 2 or 5.
+  // Returns an axis's marks: 1, 3 or 1, 2, 5 times powers of ten if it is logarithmic, else multiples of a round step.
   const marks = (low, high, log, most) => {
-    const found = [];
+    const all = [];
     if (log) {
       for (const steps of [[1], [1, 3], [1, 2, 5]]) {
-        found.length = 0;
+        all.length = 0;
         for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
-          for (const step of steps) found.push(Number(`${step}e${power}`));
+          for (const step of steps) all.push(Number(`${step}e${power}`));
         }
-        if (found.filter((mark) => mark >= low && mark <= high).length >= 3) break;
+        if (all.filter((mark) => mark >= low && mark <= high).length >= 3) break;
       }
     } else {
       const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
       const step = power * [1, 2, 5, 10].find((each) => each * power >= rough);
-      for (let mark = Math.ceil(low / step); mark <= high / step; mark++) found.push(mark * step);
+      for (let mark = Math.ceil(low / step); mark <= high / step; mark++) all.push(mark * step);
     }
-    const seen = found.filter((mark) => mark >= low && mark <= high);
-    return seen.filter((_, index) => index % Math.ceil(seen.length / most) === 0);
+    const inside = all.filter((mark) => mark >= low && mark <= high);
+    return inside.filter((_, index) => index % Math.ceil(inside.length / most) === 0);
   };
 
   class CollectiveCalculator extends HTMLElement {
-    // While the page is still being read the children are not there yet; moved about later, all is ready.
+    // While the page loads, the element has no children yet. When an element is moved later, they are there.
     connectedCallback() {
       if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start());
       else this.start();
@@ -84,25 +85,25 @@
       const source = this.querySelector(":scope > script[type='application/json']");
       if (this.live || !source) return;
       this.data = JSON.parse(source.textContent);
-      if (this.data.timeline && !timelines()) return; // the script that draws them will be there when this one runs again
+      if (this.data.timeline && !timelines()) return; // this script runs again after the script that draws them
       this.still = this.querySelector(":scope > .still");
-      for (const old of this.querySelectorAll(":scope > .live, .still > :is(.picture, .plot)")) old.remove(); // of a page saved in use
+      for (const old of this.querySelectorAll(":scope > .live, .still > :is(.picture, .plot)")) old.remove(); // left over if the page was saved while in use
       this.places = this.data.inputs.map((input) => input.at);
       this.build();
       this.update();
-      for (const drawn of [this.picture, this.plot]) if (drawn) this.still.append(drawn.cloneNode(true)); // for paper: the starting state
-      const still = this.still.querySelector("img"); // set in line, it prints in the page's own ink
+      for (const drawn of [this.picture, this.plot]) if (drawn) this.still.append(drawn.cloneNode(true)); // the starting state, for paper
+      const still = this.still.querySelector("img"); // inline SVG prints in the page's text colour
       if (still) still.outerHTML = decodeURIComponent(still.src.slice(still.src.indexOf(",") + 1));
       this.dataset.ready = "";
-      this.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take the arrow keys for its cells
-      this.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation()); // as some pages would
+      this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles the arrow keys as commands for its cells
+      this.addEventListener("keydown", (event) => event.key.startsWith("Arrow") && event.stopPropagation()); // some pages turn at an arrow key
       if (this.plot) new ResizeObserver(() => this.draw()).observe(this.plot);
       if (this.lanes) new ResizeObserver(() => this.lay()).observe(this.lanes);
     }
 
     build() {
       const { inputs, outputs, bars } = this.data, group = `calculator-${++calculators}-${Date.now()}`;
-      this.shows = []; // for each input, what to do when its value has changed
+      this.shows = []; // for each input, a function that shows its value
       const controls = inputs.map((input, index) => {
         if (input.stops) return this.slider(input, index);
         const brief = input.choices.length <= RADIOS && input.choices.join("").length <= LETTERS;
@@ -127,7 +128,7 @@
       this.append(this.live);
     }
 
-    // Whether the chart's axes are as they were made, or all linear.
+    // The switch between the chart's own axes and linear ones.
     scales(group) {
       const pick = (linear) => {
         this.linear = linear;
@@ -145,7 +146,7 @@
       return parts.every((part) => this.data.outputs[part].listed);
     }
 
-    // What the colours of parts mean that have no row of their own.
+    // A legend for the colours of parts that have no row of their own.
     legend(parts) {
       const named = new Map(parts.map((part) => [this.data.outputs[part].label, part]));
       if (this.lists(parts)) return;
@@ -153,8 +154,8 @@
     }
 
     // A node in the colour of an output.
-    tinted(output, ...made) {
-      const node = make(...made);
+    tinted(output, ...parts) {
+      const node = make(...parts);
       node.style.setProperty("--part", this.data.colours[output]);
       return node;
     }
@@ -198,13 +199,13 @@
       }, QUIET_MS);
     }
 
-    // The outputs where the inputs stand at these places.
+    // Returns the outputs for the inputs at these places.
     results(places) {
       const [row, known] = this.run(places);
       return this.data.results[row].map((place) => known[place]);
     }
 
-    // Which combination of choices that is, and what the program leaves at each place.
+    // Returns the number of the combination of choices, and the program's value at each place.
     run(places) {
       const { inputs, lines } = this.data, known = [];
       let row = 0;
@@ -228,17 +229,17 @@
       this.draw();
     }
 
-    // The timeline: what the program says, as data for the picture of timelines, which lays it out anew.
+    // Draws the timeline: turns the program's values into data for the picture of timelines, which lays it out.
     lay() {
       if (!this.lanes) return;
       const { timeline } = this.data, [row, known] = this.run(this.places), [shape, places] = timeline.drawn[row];
       const [seconds = NaN, exposed = NaN, communicating = NaN, ...ends] = places.map((place) => known[place]);
-      const said = { seconds, exposed, communicating }, [svg, legend] = this.lanes.children;
-      const words = timeline.said.replace(/{(\w+)}/g, (_, name) => say(said[name], timeline.unit));
+      const values = { seconds, exposed, communicating }, [svg, legend] = this.lanes.children;
+      const words = timeline.said.replace(/{(\w+)}/g, (_, name) => say(values[name], timeline.unit));
       svg.setAttribute("aria-label", words);
       if (!(seconds > 0 && seconds < Infinity)) return svg.replaceChildren();
       this.axis ??= { length: roomy(seconds), first: seconds };
-      const axis = this.axis.length * 2 ** Math.ceil(Math.log2(seconds / this.axis.length)), ticks = 1e5; // it doubles and halves
+      const axis = this.axis.length * 2 ** Math.ceil(Math.log2(seconds / this.axis.length)), ticks = 1e5; // a power of two times the first length
       const next = () => [(ends.shift() / axis) * ticks, (ends.shift() / axis) * ticks], lasting = ([from, until]) => until > from;
       const lanes = timeline.shapes[shape].map(([name, bars]) => ({ name, bars: bars.map((bar) => [...next(), ...bar]).filter(lasting) }));
       const gaps = [];
@@ -254,15 +255,15 @@
         make("li", {}, make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...nodes), text)));
     }
 
-    // Where the step of the starting state ended: the axis may have changed since.
+    // Marks the end of the step in the starting state, on the current axis.
     begun(picture, svg, tick) {
-      const x = picture.x(tick), beyond = x > picture.width; // the axis is too short for it: an arrow points there
+      const x = picture.x(tick), beyond = x > picture.width; // the axis is too short: an arrow points to the mark
       const text = `at first: ${say(this.axis.first, this.data.timeline.unit)}${beyond ? " →" : ""}`, half = text.length * 3.4;
       svg.prepend(picture.text(Math.min(x, picture.width - half), 7, text));
       if (!beyond) svg.prepend(make("path", { class: "first", d: `M${x} 14V${picture.height - 22}` }));
     }
 
-    // The bars, all on one scale: the longest, or the limit, is the whole width. What is undefined has no length.
+    // Draws the bars on one scale: the longest bar, or the limit, takes the whole width. An undefined part has no length.
     weigh(values) {
       const { bars, limit, outputs } = this.data, sum = (parts) => parts.reduce((total, part) => total + (values[part] || 0), 0);
       const defined = (parts) => parts.some((part) => !Number.isNaN(values[part])) ? sum(parts) : NaN;
@@ -270,7 +271,7 @@
       bars.forEach(({ parts }, index) => {
         const { total, parts: shown } = this.tracks[index], over = limit !== null && sum(parts) > most;
         parts.forEach((part, place) => (shown[place].style.width = `${(100 * (values[part] || 0)) / whole}%`));
-        total.textContent = say(defined(parts), outputs[parts[0]].unit) + (over ? ": too much" : "");
+        total.textContent = say(defined(parts), outputs[parts[0]].unit) + (over ? ": over the limit" : "");
         shown[0].parentNode.parentNode.classList.toggle("over", over);
       });
       if (limit === null) return;
@@ -287,10 +288,10 @@
       const wide = Math.max(260, this.plot.clientWidth || 640), [top, right, bottom, left] = EDGES;
       const table = input.stops.map((_, place) => this.results(this.places.with(chart.over, place)));
       const level = limit === null ? [] : [this.values[limit]];
-      const found = [...table.flatMap((row) => chart.of.map((output) => row[output])), ...level];
-      const all = found.filter((value) => Number.isFinite(value) && (value > 0 || !chart.log));
+      const values = [...table.flatMap((row) => chart.of.map((output) => row[output])), ...level];
+      const all = values.filter((value) => Number.isFinite(value) && (value > 0 || !chart.log));
       const unit = outputs[chart.of[0]].unit, size = fits(Math.max(...all), unit)[1];
-      const most = Math.max(...all) * 1.3; // a logarithmic axis spans ten at least: less has hardly a mark
+      const most = Math.max(...all) * 1.3; // a logarithmic axis spans at least a factor of ten, to have marks
       const [low, high] = chart.log ? [Math.min(Math.min(...all) / 1.3, most / 10), most] : [Math.min(0, ...all), Math.max(0, ...all) * 1.05 || 1];
       const scale = (from, to, log, start, end) => (value) => {
         const along = log ? Math.log(value / from) / Math.log(to / from) : (value - from) / (to - from);
@@ -310,7 +311,7 @@
       const along = few ? input.stops.filter((_, place) => place % Math.ceil((input.stops.length * 56) / (wide - left - right)) === 0)
         : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 90));
       for (const mark of along) {
-        const last = x(mark) > wide - right - 10; // it ends where the picture does
+        const last = x(mark) > wide - right - 10; // aligned with the picture's right edge
         nodes.push(make("text", { x: last ? wide : x(mark), y: TALL - bottom + 14, class: last ? "side" : "" }, say(mark, input.unit)));
       }
       for (const mark of marks(low / size, high / size, chart.log, 6)) {
@@ -323,7 +324,7 @@
       }
       const turn = chart.mark === undefined ? NaN : this.values[chart.mark];
       if (turn >= input.stops[0] && turn <= input.stops.at(-1)) {
-        const at = x(turn), left = at > wide / 2; // the words are where there is room
+        const at = x(turn), left = at > wide / 2; // the label goes to the wider side
         nodes.push(make("line", { class: "mark", x1: at, x2: at, y1: top, y2: TALL - bottom }),
           make("text", { x: at + (left ? -6 : 6), y: top + 6, class: left ? "side" : "after" }, `${outputs[chart.mark].label}: ${say(turn, outputs[chart.mark].unit)}`));
       }

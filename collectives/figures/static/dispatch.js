@@ -1,4 +1,4 @@
-// The picture of tokens and experts: a column a rank, its tokens above, its experts below; tokens move between them.
+// The picture of tokens and experts: a column for each rank, with its tokens above and its experts below.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const TYPE = 12, LETTER = 0.6, CELL = 20, ROW = 23, GAP = 8, HEAD = 26, BETWEEN = 34, ARROW = "→";
@@ -15,7 +15,7 @@
         for (const [token, ...place] of moves) state[token] = place;
         this.states.push(state);
       }
-      this.experts = HEAD + data.rows * ROW + BETWEEN; // where the first of their tokens are
+      this.experts = HEAD + data.rows * ROW + BETWEEN; // y of the experts' first tokens
       this.height = this.experts + data.depth * ROW + 6;
       this.fit(640);
     }
@@ -24,7 +24,7 @@
       const ranks = this.data.colours.length;
       this.width = width;
       this.column = (width - 2 - GAP * (ranks - 1)) / ranks; // a margin of 1 for the frames
-      this.each = this.column / this.data.share; // of one expert
+      this.each = this.column / this.data.share; // width of an expert
       this.nodes = null;
     }
 
@@ -36,7 +36,7 @@
       return 1 + rank * (this.column + GAP);
     }
 
-    // Where a token is: [x, y, width].
+    // Returns a token's place: [x, y, width].
     box(number, [where, slot]) {
       const { tokens, share } = this.data;
       if (where < 0) return [this.left(tokens[number][0]), HEAD + slot * ROW, this.column];
@@ -44,7 +44,7 @@
       return [x + 2, this.experts + slot * ROW, this.each - 4];
     }
 
-    // At home a token says which expert it goes to; with its expert that need not be said.
+    // At home, a token's label includes its expert. At the expert, it doesn't.
     label(number, where, width) {
       const [, name, expert] = this.data.tokens[number], fits = (text) => text.length * TYPE * LETTER < width - 2;
       return [where < 0 && name + ARROW + expert, name].find((text) => text && fits(text)) ?? "";
@@ -121,7 +121,7 @@
         items.push(sample(first, false, `token ${name.split(".")[1]} of rank ${rank}, for expert ${expert} on rank ${dst}, in that rank's colour`),
           sample(first, true, "its answer"));
       }
-      if (lost >= 0) items.push(sample(lost, false, "dropped: it does not travel"));
+      if (lost >= 0) items.push(sample(lost, false, "dropped: it isn't sent"));
       return items;
     }
   };

@@ -1,4 +1,4 @@
-// The picture of who talks to whom: ranks as points, and the lines of a step. Nothing here knows an algorithm.
+// The picture of a communication pattern: ranks as points, and arrows for a step. It knows no algorithm.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const UNIT = 120, EDGE = 34, RADIUS = 14, TYPE = 15, HEAD = 9;
@@ -9,7 +9,7 @@
       this.last = data.steps.length;
       const [xs, ys] = [0, 1].map((axis) => data.points.map((point) => point[axis] * UNIT));
       this.at = data.points.map((_, rank) => [xs[rank] - Math.min(...xs) + EDGE, ys[rank] - Math.min(...ys) + EDGE]);
-      this.width = Math.max(...xs) - Math.min(...xs) + 2 * EDGE + 20; // beside a point may stand a name
+      this.width = Math.max(...xs) - Math.min(...xs) + 2 * EDGE + 20; // room for a name beside a point
       this.height = Math.max(...ys) - Math.min(...ys) + 2 * EDGE;
       this.maxWidth = `max(24rem, ${this.width * 1.3}px)`;
     }
@@ -18,7 +18,7 @@
       return make("path", { class: kind, d: `M${x} ${y}L${toX} ${toY}` });
     }
 
-    // From the rim of one point to that of the other, with a head there.
+    // An arrow from the rim of one point to the rim of another.
     arrow(from, to) {
       const [[x, y], [toX, toY]] = [this.at[from], this.at[to]], length = Math.hypot(toX - x, toY - y);
       const dx = (toX - x) / length, dy = (toY - y) / length, tip = [toX - dx * (RADIUS + 2), toY - dy * (RADIUS + 2)];

@@ -1,15 +1,16 @@
-// Steps through one figure. All it shows is the JSON and the list of words that Python wrote into the element. Every
-// figure carries this script, and the one of its own kind that draws; the first to run defines the element.
+// Steps through one figure. It shows only the JSON and the list of texts that Python wrote into the element. Every figure
+// carries this script and the script that draws its own kind; the first copy to run defines the element.
 //
-// A picture is a class of data, in Player.pictures: width, height and maxWidth of its SVG, the number of its `last` step,
-// show(svg, at, moving), name(at), alarms(at), legend() as [width, height, nodes, text], and where it can be laid out
-// anew, fit(width), seek(x), the step that lies at x, and pace, the milliseconds from step to step while it plays.
+// A picture is a class in Player.pictures, constructed with the data. It has the width, height and maxWidth of its SVG,
+// the number of its `last` step, show(svg, at, moving), name(at), alarms(at) and legend(), which returns [width, height,
+// nodes, text] for each item. Optional: fit(width) lays the picture out for a width, seek(x) returns the step at x, and
+// pace is the milliseconds from step to step while it plays.
 //
-// With choices there is a figure, or a story of one that is asked to pick(number), for each combination of answers.
+// With choices, each combination of answers has its own figure, or its own story of one figure, which pick(number) selects.
 (() => {
   if (customElements.get("collective-player")) return;
   const PLAY_MS = 2400, SWIPE = 40; // pixels
-  const LETTERS = 30; // questions are all in view whose answers have so many letters at most
+  const LETTERS = 30; // answers of at most 30 letters together get buttons, longer ones a box
 
   const make = (name, attributes = {}, ...children) => {
     const svg = /^(svg|g|path|rect|circle|text)$/.test(name);
@@ -19,7 +20,7 @@
     return node;
   };
 
-  // The icons of the buttons, on a field of 20 by 20, and what screen readers call them.
+  // The buttons: label for screen readers, and icon on a field of 20 by 20.
   const BUTTONS = {
     first: ["First", "M4 4h2.5v12H4zM16 4v12L7.5 10z"],
     back: ["Back", "M14.5 4v12L6 10z"],
@@ -29,11 +30,11 @@
   };
   const PAUSE = "M5 4h3.5v12H5zM11.5 4H15v12h-3.5z";
 
-  // Where a function refused to make a figure: the words alone, which say why.
+  // The picture for inputs that the function refuses: none; the text gives the reason.
   const NOTHING = { width: 1, height: 0, last: 0, show: (svg) => svg.replaceChildren(), name: () => "before", alarms: () => true, legend: () => [] };
-  let asked = 0;
+  let questions = 0; // on the page, so that each group of radio buttons has its own name
 
-  // A page builds its figures one by one: between two it can scroll.
+  // A page builds its figures one by one, so that it can scroll in between.
   const waiting = new Set();
   const startNext = () => {
     const [player] = waiting;
@@ -50,12 +51,12 @@
     static make = make;
     static pictures = {};
 
-    // Each picture's script calls this once its class is there.
+    // Each picture's script calls this after it defines its class.
     static startAll() {
       for (const player of document.querySelectorAll("collective-player")) startLater(player);
     }
 
-    // While the page is still being read the children are not there yet; moved about later, all is ready.
+    // While the page loads, the element has no children yet. When an element is moved later, they are there.
     connectedCallback() {
       if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => startLater(this));
       else startLater(this);
@@ -71,14 +72,14 @@
       const data = JSON.parse(source.textContent);
       this.Picture = CollectivePlayer.pictures[data.picture];
       if (!this.Picture) return;
-      this.querySelector(":scope > .stage")?.remove(); // left behind where a page was saved while it played
+      this.querySelector(":scope > .stage")?.remove(); // left over if the page was saved while in use
       this.told = data.told ?? [[...this.querySelectorAll(".still li")].map((item) => item.textContent)];
       this.figures = data.figures; // of a family
-      const still = this.querySelector(".still img"); // set in line, it prints in the page's own ink
+      const still = this.querySelector(".still img"); // inline SVG prints in the page's text colour
       if (still) still.outerHTML = decodeURIComponent(still.src.slice(still.src.indexOf(",") + 1));
       this.build(data.choices ?? []);
       if (!this.figures) this.swap(data);
-      this.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take the arrow keys for its cells
+      this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles the arrow keys as commands for its cells
       this.addEventListener("keydown", (event) => this.onKey(event));
       this.choose();
     }
@@ -107,7 +108,7 @@
       this.slider.oninput = () => this.step(Number(this.slider.value));
     }
 
-    // The questions, each a row of buttons of which one is on, or a box; and in `this.answers`, which answer that is.
+    // Returns the questions, each as a row of radio buttons or a box. `this.answers` has the number of each answer.
     ask(choices) {
       this.answers = choices.map(([, , at]) => at);
       this.counts = choices.map(([, answers]) => answers.length);
@@ -124,7 +125,7 @@
           box.onchange = () => pick(box.selectedIndex);
           return make("label", {}, make("span", {}, question), box);
         }
-        const name = `choice-${++asked}-${Date.now()}`;
+        const name = `choice-${++questions}-${Date.now()}`;
         return make("fieldset", {}, make("legend", {}, question), ...answers.map((answer, place) => {
           const radio = make("input", { type: "radio", name });
           radio.checked = place === at;
@@ -133,24 +134,24 @@
         }));
       });
       const asks = make("div", { class: "choices" }, ...rows);
-      asks.onkeydown = (event) => event.stopPropagation(); // there the arrow keys choose
+      asks.onkeydown = (event) => event.stopPropagation(); // there the arrow keys pick an answer
       return [asks];
     }
 
-    // Another choice is another figure or story, at the same step if it has that.
+    // Shows the figure or story for the current answers, at the same step if it has as many.
     choose() {
       const number = this.answers.reduce((place, answer, index) => place * this.counts[index] + answer, 0);
       this.pause();
       this.words = this.told[number];
       if (this.figures) this.swap(this.figures[number]);
       else this.picture.pick?.(number);
-      const told = this.figures ? this.words : this.told.flat();
-      this.longest.textContent = told.reduce((a, b) => (b.length > a.length ? b : a)); // it keeps the place of all
+      const texts = this.figures ? this.words : this.told.flat();
+      this.longest.textContent = texts.reduce((a, b) => (b.length > a.length ? b : a)); // reserves the space for any text
       this.go(this.at);
     }
 
     swap(data) {
-      if (this.picture) this.picture.at = null; // what still moves does not arrive
+      if (this.picture) this.picture.at = null; // cancels the end of an animation in progress
       const picture = (this.picture = data ? new this.Picture(data) : NOTHING);
       this.last = this.slider.max = picture.last;
       this.svg.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
@@ -161,13 +162,13 @@
         make("li", {}, make("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...nodes), text)));
     }
 
-    // Asked for elsewhere, the width would have the whole page laid out at once.
+    // Only the observer reads the width: reading it elsewhere forces a layout of the whole page.
     measure() {
       this.width = Math.round(this.stage.clientWidth);
       this.fit();
     }
 
-    // A picture that is laid out for its width: a unit of its SVG is a pixel then.
+    // Lays the picture out for the width, if it can; a unit of its SVG is then a pixel.
     fit() {
       if (!this.picture.fit || !this.width || this.width === this.picture.width) return;
       this.picture.fit(this.width);
@@ -175,7 +176,7 @@
       this.picture.show(this.svg, this.at, false);
     }
 
-    // Where a picture has an axis, the pointer points at a step; on others a finger that goes left asks for the next.
+    // On a picture with an axis, the pointer selects a step. On others, a swipe to the left goes to the next step.
     point(event) {
       const { type, clientX, pointerType, buttons } = event;
       if (this.picture.seek) {
@@ -190,13 +191,13 @@
 
     onKey(event) {
       const steps = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, Home: 0, End: this.last };
-      const onButton = event.target instanceof HTMLButtonElement; // there the space bar presses it, as everywhere
+      const onButton = event.target instanceof HTMLButtonElement; // there the space bar presses the button
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key in steps) this.step(steps[event.key]);
       else if (event.key === " " && !onButton) this.buttons.play.click();
       else return;
       event.preventDefault();
-      event.stopPropagation(); // some pages turn over at an arrow key
+      event.stopPropagation(); // some pages turn at an arrow key
     }
 
     play() {
@@ -219,7 +220,7 @@
       this.buttons.play.querySelector("path").setAttribute("d", icon);
     }
 
-    // A step asked for by hand ends the playing.
+    // A step by hand stops the playing.
     step(to) {
       this.pause();
       this.go(to);

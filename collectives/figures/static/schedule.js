@@ -1,9 +1,9 @@
-// The picture of a schedule: what every slot holds, and what moves in a step. Nothing here knows an algorithm.
+// The picture of a schedule: what every slot holds, and what moves in a step. It knows no algorithm.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const LANE = 11, MOVE_MS = 750;
 
-  // One machine's picture: a column a rank, a row a chunk, so that a transfer never leaves its row.
+  // A column for each rank and a row for each chunk, so that most transfers stay in their row.
   Player.pictures.schedule ??= class {
     constructor(data) {
       this.data = data;
@@ -12,14 +12,14 @@
       this.cell = [this.columns * this.pip + 10, Math.ceil(data.places / data.columns) * this.pip + 10];
       this.gap = data.ranks > 5 ? 24 : 30;
       const grid = data.ranks * (this.cell[0] + this.gap);
-      this.type = Math.max(15, Math.min(26, grid / 40)); // a wide grid is shown smaller, so its letters are larger
+      this.type = Math.max(15, Math.min(26, grid / 40)); // the page scales a wide grid down, so it gets larger letters
       this.left = this.type * 4.9;
       this.top = this.type * 2;
       const lanes = Math.max(0, ...data.steps.flatMap((step) => step.moves.map((move) => move[4])));
       this.pitch = [this.cell[0] + this.gap, this.cell[1] + 10 + lanes * LANE];
       this.width = this.left + data.ranks * this.pitch[0] - this.gap + 12;
       this.height = this.top + data.chunks * this.pitch[1] + 6;
-      this.maxWidth = `max(30rem, ${this.width * 1.3}px)`; // few ranks must not be blown up
+      this.maxWidth = `max(30rem, ${this.width * 1.3}px)`; // a small grid is not scaled up to the page's width
       this.last = data.steps.length;
       this.states = [data.first];
       for (const { changed } of data.steps) this.states.push(Object.assign([...this.states.at(-1)], changed));
@@ -41,7 +41,7 @@
       return make("text", { x, y, "font-size": size, ...more }, text);
     }
 
-    // The contents of a slot such as "p03": each rank's pip has its own place, so colour is not the only sign.
+    // Draws the contents of a slot such as "p03". Each rank's pip has its own place, so colour is not the only sign.
     pips(slot) {
       const held = [...slot.slice(1)];
       return [...new Set(held)].map((digit) => {
@@ -65,13 +65,13 @@
       return group;
     }
 
-    // From side to side between neighbours; further away up, along the lane above the row, and down; straight between rows.
+    // Returns an arrow's points: straight between neighbours and between rows, else up, along the row's lane, and down.
     route([src, dst, chunk, , lane, , lands]) {
       const [width, height] = this.cell, way = dst > src ? 1 : -1;
       const [from, y] = this.corner(src, chunk), [to, bottom] = this.corner(dst, lands);
       if (lands !== chunk) {
         const length = Math.hypot(to - from, bottom - y), ux = (to - from) / length, uy = (bottom - y) / length;
-        const reach = height * 0.5, cx = width / 2 - uy * 5, cy = height / 2 + ux * 5; // aside: two ways stay apart
+        const reach = height * 0.5, cx = width / 2 - uy * 5, cy = height / 2 + ux * 5; // shifted, so that opposite arrows don't overlap
         return [[from + cx + ux * reach, y + cy + uy * reach], [to + cx - ux * reach, bottom + cy - uy * reach]];
       }
       if (!lane) {
@@ -97,7 +97,7 @@
       return group;
     }
 
-    // What travels while a step plays: a copy of the contents, from cell to cell along the arrow.
+    // The copy of a slot's contents that travels along the arrow while a step plays.
     chip(move, slot) {
       const [src, dst, chunk, , , , lands] = move, [width, height] = this.cell;
       const route = this.route(move).map(([x, y]) => [x - width / 2, y - height / 2]);
@@ -133,7 +133,7 @@
       else settle();
     }
 
-    // The old state stays until the chips have arrived; asked for another step meanwhile, that one is shown.
+    // Shows the old state until the chips arrive. If the reader goes to another step meanwhile, that step stays.
     animate(svg, at, moves, settle) {
       const before = this.states[at - 1];
       const chips = moves.map((move) => this.chip(move, before[move[0] * this.data.chunks + move[2]]));

@@ -1,4 +1,4 @@
-// The picture of timelines: a bar for each span, a row for each lane, all charts on one axis, and a cursor on it.
+// The picture of timelines: a bar for each span, a row for each lane, all charts on one axis with a cursor.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const TOP = 20, HEAD = 20, TYPE = 12, LETTER = 0.6, RIGHT = 14;
@@ -13,7 +13,7 @@
       this.data = data;
       this.last = data.moments.length;
       this.maxWidth = "none";
-      this.pace = Math.max(400, Math.min(1600, 20000 / this.last)); // all of it in 20 seconds, if that can be followed
+      this.pace = Math.max(400, Math.min(1600, 20000 / this.last)); // plays in 20 s, unless a step is then too fast or slow
       this.groups = data.charts.flatMap((chart) => chart.groups);
       const lanes = this.groups.flatMap((group) => group.lanes);
       this.bar = lanes.length > 12 ? 18 : 24;
@@ -22,7 +22,7 @@
       this.fit(720);
     }
 
-    // The height follows from the width: in a narrow chart the totals come below the title.
+    // The height depends on the width: a narrow chart has its totals below the title.
     fit(width) {
       this.width = width;
       this.perTick = (width - this.left - RIGHT) / this.data.ticks;
@@ -38,7 +38,7 @@
       return make("text", { x, y, "font-size": TYPE, ...more }, text);
     }
 
-    // The lines above a chart: the first is [title, totals] if both find room in it.
+    // Returns the lines above a chart. The first is [title, totals] if both fit.
     header({ title, totals }) {
       const room = this.width / (TYPE * LETTER);
       if (title.length + totals.length + 4 < room) return [[title, totals]];
@@ -51,7 +51,7 @@
       return [...lines, [line, ""]];
     }
 
-    // Where each chart, group and lane begins, from the top.
+    // Returns the y of each chart, group and lane.
     layOut() {
       let y = TOP;
       const charts = this.data.charts.map((chart) => {
@@ -68,7 +68,7 @@
       return { charts, bottom: y, height: y + 22 };
     }
 
-    // The words' bars wear a plate of their own colour, so that no pattern runs through the letters.
+    // A label has an outline in the bar's colour, so that no pattern runs through the letters.
     span([start, end, kind, name], y) {
       const [, colour, ink, pattern] = this.data.kinds[kind], x = this.x(start);
       const width = Math.max(0.7, (end - start) * this.perTick - 0.8), height = this.bar;
@@ -122,12 +122,12 @@
       return { bars, cursor, time, all: [...this.axis(bottom), ...marks, ...spans, ...texts, cursor] };
     }
 
-    // The number of the moment that a tick belongs to: the last that is not after it.
+    // Returns the number of the moment that a tick belongs to: the last one at or before it.
     moment(tick) {
       return this.data.moments.findLastIndex((moment) => moment <= tick);
     }
 
-    // Step 0 is the whole, without a cursor; step n is moment n - 1.
+    // Step 0 is the whole timeline, without a cursor. Step n is moment n - 1.
     show(svg, at, moving) {
       if (!this.nodes) svg.replaceChildren(...(this.nodes = this.draw()).all);
       const { bars, cursor, time } = this.nodes, x = this.x(this.data.moments[Math.max(0, at - 1)]);
@@ -136,13 +136,13 @@
       cursor.style.transform = `translateX(${x}px)`;
       cursor.style.visibility = at ? "visible" : "hidden";
       time.textContent = this.name(at);
-      const half = (this.name(at).length * TYPE * LETTER) / 2; // at the edges the time stays inside
+      const half = (this.name(at).length * TYPE * LETTER) / 2; // keeps the time inside the picture
       time.setAttribute("x", Math.max(half - x, Math.min(0, this.width - half - x)));
     }
 
     name(at) {
       const { moments, ticks, length, unit } = this.data;
-      return at ? `${Number(((moments[at - 1] / ticks) * length).toPrecision(3))} ${unit}` : "the whole";
+      return at ? `${Number(((moments[at - 1] / ticks) * length).toPrecision(3))} ${unit}` : "the whole timeline";
     }
 
     alarms() {
