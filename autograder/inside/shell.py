@@ -17,7 +17,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-MAX_TEXT = 100_000  # characters of one output, more than anyone reads
+MAX_TEXT = 100_000  # characters of one output, more than a reader looks at
 MAX_OUTPUTS = 200  # outputs of one cell
 MAX_MIME = 4_000_000  # characters of one picture
 
