@@ -51,6 +51,7 @@ class Recorder:
         self.add(output | ({"execution_count": count} if kind == "execute_result" else {}))
 
     def add(self, output: dict) -> None:
+        """Add an output, unless there are `MAX_OUTPUTS` already."""
         if len(self.outputs) < MAX_OUTPUTS:
             self.outputs.append(output)
 

@@ -91,7 +91,7 @@ def role(cell: Mapping) -> str:
 
 
 class Judgement:
-    """The judging of one notebook, in a process of its own."""
+    """One notebook and its state while it is judged, in a process of its own."""
 
     def __init__(self, settings: Settings, enter: Callable[[], Sandbox], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
@@ -292,7 +292,7 @@ def error_of(ended: Ended) -> dict:
 
 
 class Unsandboxed:
-    """A plain process in place of a sandbox, for `unsandboxed`: it can do whatever you can."""
+    """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
 
     def __init__(self) -> None:
         from ..inside import student
@@ -308,20 +308,25 @@ class Unsandboxed:
         theirs.close()
 
     def loopback(self) -> None:
+        """Return None: the traffic of a plain process isn't counted."""
         return None
 
     def captured(self) -> contextlib.nullcontext:
+        """Return an empty context manager: the traffic of a plain process isn't captured."""
         return contextlib.nullcontext()
 
     def is_spent(self) -> bool:
+        """Return False: a plain process has no limits to exceed."""
         return False
 
     def ended(self) -> str:
+        """Return how the process ended, such as "signal 11" or "exit 3"."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status) if pid else 0
         return f"signal {-code}" if code < 0 else f"exit {code}"
 
     def close(self) -> None:
+        """Kill the process."""
         self.socket.close()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)

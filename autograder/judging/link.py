@@ -51,6 +51,7 @@ class Link:
         self.ended: Ended | None = None
 
     def open(self, files: dict[str, bytes]) -> None:
+        """Begin a notebook in the sandbox. `files`: the exercise's files, by name."""
         self._ask({"do": "open", "packages": self.packages, "files": files})
 
     def cell(self, source: str, name: str, given: bool) -> dict:

@@ -158,6 +158,7 @@ class Watch(threading.Thread):
         self.reason: str | None = None
 
     def run(self) -> None:
+        """Look until `end` is set or a limit is exceeded; in that case, kill the sandbox."""
         while not self.end.wait(LOOK_SECONDS):
             self.look()
             if self.reason:

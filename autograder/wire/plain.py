@@ -134,13 +134,16 @@ class Encoder:
         return _named if isinstance(value, tuple) and hasattr(kind, "_fields") else None
 
     def record(self, value: Any, depth: int) -> list:
+        """Return the tree of a NamedTuple, a dataclass or a notebook's object: its class and its fields."""
         fields = [[name, self.tree(field, depth)] for name, field in _fields(value).items()]
         return ["record", type(value).__module__, type(value).__qualname__, fields]
 
     def list_of_a_kind(self, value: list, depth: int) -> list:
+        """Return the tree of an instance of a list's subclass: its class and its items."""
         return ["list of", type(value).__module__, type(value).__qualname__, [self.tree(item, depth) for item in value]]
 
     def blob(self, data: bytes) -> int:
+        """Append bytes to the message; return their blob's number."""
         self.count(len(data))
         self.blobs.append(data)
         return len(self.blobs) - 1
@@ -174,6 +177,7 @@ class Decoder:
         self.storages: dict[int, Any] = {}
 
     def read(self, message: bytes) -> Any:
+        """Return the value of a message. Raise BadMessage if no `Encoder` wrote it."""
         try:
             length = int.from_bytes(message[:8], "big")
             if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
@@ -192,6 +196,7 @@ class Decoder:
             raise BadMessage("not a message (nested too deeply)") from None
 
     def value(self, tree: Any) -> Any:
+        """Return the value of a JSON tree."""
         if not isinstance(tree, list):
             if isinstance(tree, dict):
                 raise BadMessage("not a message")
