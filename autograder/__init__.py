@@ -1,6 +1,6 @@
-"""A grader for nbgrader's courses that a hostile submission cannot fool.
+"""A grader for nbgrader courses that a hostile submission can't fool.
 
-In the `nbgrader_config.py` of any course:
+Add to the `nbgrader_config.py` of any course:
 
     from autograder import configure
 
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-_AFTERWARDS = (  # nbgrader's own, which read the points from the outputs and write them into the gradebook
+# nbgrader's own preprocessors, which read the points from the outputs and write them into the gradebook.
+_AFTERWARDS = (
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
@@ -23,7 +24,10 @@ _AFTERWARDS = (  # nbgrader's own, which read the points from the outputs and wr
 
 
 def configure(c: Any, **settings: Any) -> None:
-    """Have the judge run submissions in place of nbgrader's `Execute`. `settings`: see `judge.Settings`."""
+    """Make the judge run submissions in place of nbgrader's `Execute`.
+
+    `c`: nbgrader's config object. `settings`: any of `judging.judge.Settings`, and of `Judge`'s own `verdicts`.
+    """
     c.Autograde.exporter_class = "autograder.judging.preprocessor.TakenIn"
     c.Autograde.autograde_preprocessors = [
         "autograder.judging.preprocessor.Judge",

@@ -1,8 +1,9 @@
-"""How this book's own exercises are judged: the settings for `configure`, wherever they are graded."""
+"""The settings for `configure` that grade this book's own exercises, in this course or any other."""
 
 SETTINGS = {
-    "in_place": True,  # some exercises change an argument and return something, too; the checks allow for it
-    "preload": (  # chapters that import none of these start ranks, which do
+    "in_place": True,  # some exercises change an argument and also return a value; their checks allow for that
+    # Chapters that import none of these start ranks, which import them.
+    "preload": (
         "numpy",
         "matplotlib.pyplot",
         "torch",

@@ -1,1 +1,1 @@
-"""What runs in the sandbox, beside the student's code: nothing in here is trusted by the judge outside."""
+"""The grader's code that runs in the sandbox, beside the student's; the judge outside trusts none of it."""

@@ -1,6 +1,6 @@
-"""What runs in a sandbox to prove that it contains: it tries what a hostile submission would, and tells what worked.
+"""The canary: it runs in a sandbox, tries what a hostile submission would try, and reports what worked.
 
-`prove` starts it, with the baits that it is to reach for. A line of its answer is a fault of the sandbox.
+`prove` starts it and sends it the bait to reach for. Each line of its answer is a fault of the sandbox.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-MARK = "neighbour"  # the name of what a neighbour leaves in its scratch, and of its socket
-PACKET, ALG, VSOCK = 17, 38, 40  # families of sockets
-_CALLS = {  # numbers of system calls for which the C library has no function
+MARK = "neighbour"  # the name of a neighbour's scratch files and of its socket
+PACKET, ALG, VSOCK = 17, 38, 40  # socket families
+# Numbers of the system calls for which the C library has no function.
+_CALLS = {
     "x86_64": dict(clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, io_uring_setup=425),
     "aarch64": dict(clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, io_uring_setup=425),
 }
@@ -31,15 +32,15 @@ _NEW_NS, _NEW_USER, _SEIZE = 0x20000, 0x10000000, 0x4206
 
 
 def serve(connection: socket.socket) -> None:
-    """Do what the one message asks for, and answer with the list of what it could do and should not have."""
-    asked = json.loads(connection.recv(65536))
-    faults = list(_ROLES[asked["role"]](asked))
+    """Play the role that the one message names; answer with the list of forbidden things that worked."""
+    message = json.loads(connection.recv(65536))
+    faults = list(_ROLES[message["role"]](message))
     connection.sendall(json.dumps(faults).encode() + b"\n")
-    connection.recv(1)  # until the outside hangs up, or ends it all
+    connection.recv(1)  # wait until the outside hangs up or ends the sandbox
 
 
-def _neighbour(asked: dict[str, Any]) -> Iterator[str]:
-    """Leave something that another sandbox could find."""
+def _neighbour(message: dict[str, Any]) -> Iterator[str]:
+    """Leave files and a socket that another sandbox could find."""
     for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
         with open(f"{folder}/{MARK}", "w") as file:
             file.write("a secret")
@@ -50,36 +51,43 @@ def _neighbour(asked: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
-_kept: list[Any] = []  # until the sandbox ends
+_kept: list[Any] = []  # objects kept alive until the sandbox ends
 
 
-def _intruder(asked: dict[str, Any]) -> Iterator[str]:
-    """Look around, then try everything that costs nothing."""
+def _intruder(message: dict[str, Any]) -> Iterator[str]:
+    """Inspect the surroundings, then try everything that doesn't use up a resource."""
     yield from _status()
-    yield from _surroundings(asked)
-    yield from _limits(asked["limits"])
-    yield from _scratch(asked["limits"]["scratch"])
-    for words, attempt in (
-        *((f"can read {path}", _reading(path)) for path in asked["files"]),
-        *((f"can connect to {address!r}", _connecting(address)) for address in asked["addresses"]),
-        *((f"can find {MARK} of another sandbox in {folder}", _reading(f"{folder}/{MARK}"))
-          for folder in ("/tmp", "/dev/shm", os.environ["HOME"])),
-        ("can connect to a socket of another sandbox", _connecting(f"\0{MARK}")),
-        ("can read the memory of its init", _reading("/proc/1/mem")),
-        ("can read the environment of its init", _reading("/proc/1/environ")),
-        *((f"can change {path}", _changing(path)) for path in asked["read_only"]),
-        ("can become root", lambda: os.setuid(0)),
-        ("can give itself other groups", lambda: os.setgroups([0])),
-        *((f"can call {name}", attempt) for name, attempt in _forbidden_calls()),
-    ):  # fmt: skip
+    yield from _surroundings(message)
+    yield from _limits(message["limits"])
+    yield from _scratch(message["limits"]["scratch"])
+    for fault, attempt in list(_attempts(message)):  # prepare all first: an attempt that works may affect the next
         try:
             attempt()
         except (OSError, ValueError):
             continue
-        yield words
+        yield fault
     with contextlib.suppress(PermissionError):
-        os.kill(1, signal.SIGKILL)  # if that works, nobody answers any more
+        os.kill(1, signal.SIGKILL)  # if that works, the canary never answers, which `prove` reports
     _leave_daemon()
+
+
+def _attempts(message: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield what must fail: the fault to report, and a function that raises OSError or ValueError if contained."""
+    for path in message["files"]:
+        yield f"can read {path}", _reading(path)
+    for address in message["addresses"]:
+        yield f"can connect to {address!r}", _connecting(address)
+    for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
+        yield f"can find {MARK} of another sandbox in {folder}", _reading(f"{folder}/{MARK}")
+    yield "can connect to a socket of another sandbox", _connecting(f"\0{MARK}")
+    yield "can read the memory of its init", _reading("/proc/1/mem")
+    yield "can read the environment of its init", _reading("/proc/1/environ")
+    for path in message["read_only"]:
+        yield f"can change {path}", _changing(path)
+    yield "can become root", lambda: os.setuid(0)
+    yield "can give itself other groups", lambda: os.setgroups([0])
+    for name, call in _forbidden_calls():
+        yield f"can call {name}", call
 
 
 def _reading(path: str) -> Callable[[], Any]:
@@ -104,13 +112,13 @@ def _changing(path: str) -> Callable[[], Any]:
     def change() -> None:
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             raise PermissionError
-        # else it is for no other reason than whose it is that it cannot be changed, if it cannot
+        # On a writable mount only a file's owner and mode protect it, which isn't containment: that is a fault.
 
     return change
 
 
 def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Calls that the filter has to answer with ENOSYS: whatever else comes back, they have come to the kernel."""
+    """Yield calls that the filter must answer with ENOSYS: any other result means that the kernel ran them."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def calling(function: Any, *arguments: Any) -> Callable[[], Any]:
@@ -161,25 +169,26 @@ def _clone(libc: ctypes.CDLL, number: int) -> None:
 
 
 def _status() -> Iterator[str]:
-    """What the kernel says about this process."""
+    """Check this process's privileges, as the kernel reports them."""
     with open("/proc/self/status") as file:
-        known = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+        status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        if int(known[name], 16):
-            yield f"has capabilities ({name} {known[name]})"
-    if known["NoNewPrivs"] != "1":
-        yield "may gain privileges by a program's file"
-    if known["Seccomp"] != "2":
+        if int(status[name], 16):
+            yield f"has capabilities ({name} {status[name]})"
+    if status["NoNewPrivs"] != "1":
+        yield "may gain privileges by executing a file"
+    if status["Seccomp"] != "2":
         yield "runs without a filter of system calls"
     if 0 in (os.getuid(), os.getgid(), os.geteuid(), os.getegid()):
         yield "runs as root"
     with open("/proc/sys/user/max_user_namespaces") as file:
         if int(file.read()) != 0:
-            yield "may make user namespaces, but for the filter of system calls"
+            yield "may make user namespaces, which only the filter of system calls prevents"
 
 
-def _surroundings(asked: dict[str, Any]) -> Iterator[str]:
-    for name in sorted(set(os.environ) - set(asked["environment"])):
+def _surroundings(message: dict[str, Any]) -> Iterator[str]:
+    """Check what this process can see: variables, network devices, processes, open files and sockets."""
+    for name in sorted(set(os.environ) - set(message["environment"])):
         yield f"sees the environment variable {name}"
     devices = [name for _, name in socket.if_nameindex() if name != "lo"]
     if devices:
@@ -192,7 +201,7 @@ def _surroundings(asked: dict[str, Any]) -> Iterator[str]:
         try:
             mode = os.fstat(int(name)).st_mode
         except OSError:
-            continue  # the descriptor by which the folder was read
+            continue  # the descriptor that listed this folder, closed by now
         sockets += stat.S_ISSOCK(mode)
         if stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and int(name) < 3):
             yield f"has inherited an open file ({os.readlink(f'/proc/self/fd/{name}')})"
@@ -201,9 +210,10 @@ def _surroundings(asked: dict[str, Any]) -> Iterator[str]:
 
 
 def _limits(limits: dict[str, int]) -> Iterator[str]:
+    """Check this process's hard limits."""
     for name, most in (
         ("CPU", limits["cpu_seconds"] + 1),
-        ("NPROC", 2 * limits["processes"]),
+        ("NPROC", 2 * limits["processes"]),  # 2 is `warm.NPROC`, repeated: a proof must not read what it proves
         ("NOFILE", limits["open_files"]),
         ("FSIZE", limits["scratch"]),
         ("STACK", limits["stack"]),
@@ -216,7 +226,7 @@ def _limits(limits: dict[str, int]) -> Iterator[str]:
 
 
 def _scratch(most: int) -> Iterator[str]:
-    """Fill the scratch, in all of its places and with files each smaller than the limit."""
+    """Fill the scratch in all its folders, with files that are each smaller than the limit of `most` bytes."""
     written = []
     for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
         try:
@@ -232,7 +242,7 @@ def _scratch(most: int) -> Iterator[str]:
 
 
 def _leave_daemon() -> None:
-    """Leave a process that is nobody's child, in a session of its own, and ignores what would end it."""
+    """Leave an orphan process in a session of its own that ignores the usual signals."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -243,29 +253,29 @@ def _leave_daemon() -> None:
     os.wait()
 
 
-def _glutton(asked: dict[str, Any]) -> Iterator[str]:
-    """Take twice as much memory as there may be, in two processes; whoever asked sees whether it gets an answer."""
-    most = asked["limits"]["memory"]
+def _glutton(message: dict[str, Any]) -> Iterator[str]:
+    """Take twice the memory limit, in two processes; if this answers at all, the limit doesn't hold."""
+    most = message["limits"]["memory"]
     os.fork()
     for _ in range(4):
         part = mmap.mmap(-1, most // 4)
         _kept.append(part)
         part[:: mmap.PAGESIZE] = b"x" * (most // 4 // mmap.PAGESIZE)
         time.sleep(0.02)
-    time.sleep(1)  # in which it is to be ended
+    time.sleep(1)  # the sandbox must end within this second
     yield from ()
 
 
-def _breeder(asked: dict[str, Any]) -> Iterator[str]:
-    """Start twice as many processes as there may be; whoever asked sees whether it gets an answer."""
-    for _ in range(2 * asked["limits"]["processes"]):
+def _breeder(message: dict[str, Any]) -> Iterator[str]:
+    """Start twice as many processes as the limit; if this answers at all, the limit doesn't hold."""
+    for _ in range(2 * message["limits"]["processes"]):
         try:
             if os.fork() == 0:
                 time.sleep(60)
                 os._exit(0)
         except OSError:
             break
-    time.sleep(2)  # in which it is to be ended, for having tried
+    time.sleep(2)  # the sandbox must end within these seconds
     yield from ()
 
 

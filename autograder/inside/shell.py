@@ -1,4 +1,4 @@
-"""An IPython shell without a kernel: it runs a notebook's cells, and what they show comes back as outputs, bounded."""
+"""An IPython shell without a kernel: it runs a notebook's cells and returns their outputs, bounded in size."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-MAX_TEXT = 100_000  # characters of one output, as much as a reader will ever look at
-MAX_OUTPUTS = 200  # of one cell
+MAX_TEXT = 100_000  # characters of one output, more than a reader looks at
+MAX_OUTPUTS = 200  # outputs of one cell
 MAX_MIME = 4_000_000  # characters of one picture
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
 
 class Recorder:
-    """What a cell shows, in order, in a notebook's format."""
+    """A cell's outputs, in order, in the notebook format."""
 
     def __init__(self) -> None:
         self.outputs: list[dict] = []
         self.room = MAX_TEXT
 
     def write(self, name: str, text: str) -> None:
-        """Add to what is printed on stdout or stderr; what is too much is cut off, and said to be."""
+        """Add text to stdout or stderr; beyond `MAX_TEXT` characters, cut it off with a note."""
         if self.room <= 0 or not text:
             return
         if len(text) > self.room:
@@ -45,17 +45,18 @@ class Recorder:
             self.add({"output_type": "stream", "name": name, "text": text})
 
     def show(self, kind: str, data: dict, metadata: dict | None, count: int | None = None) -> None:
-        """Add a display or the value of a last expression."""
+        """Add a display, or the value of a cell's last expression."""
         data = {mime: text for mime, text in data.items() if len(str(text)) <= MAX_MIME}
         output = {"output_type": kind, "data": data, "metadata": metadata or {}}
         self.add(output | ({"execution_count": count} if kind == "execute_result" else {}))
 
     def add(self, output: dict) -> None:
+        """Add an output, unless there are `MAX_OUTPUTS` already."""
         if len(self.outputs) < MAX_OUTPUTS:
             self.outputs.append(output)
 
     def error(self, name: str, words: str, traceback: list[str]) -> None:
-        """Add an error, for which there is always room."""
+        """Add an error; it always fits, in place of the last output if need be."""
         lines = "\n".join(traceback)[-MAX_TEXT:].split("\n")
         output = {"output_type": "error", "ename": name[:200], "evalue": words[:MAX_TEXT], "traceback": lines}
         self.outputs = [*self.outputs[: MAX_OUTPUTS - 1], output]
@@ -83,7 +84,7 @@ class _Publisher(DisplayPublisher):
 
 
 class _Hook(DisplayHook):
-    """What happens with the value of a cell's last expression."""
+    """A hook that records the value of a cell's last expression."""
 
     def write_output_prompt(self) -> None:
         pass
@@ -114,29 +115,29 @@ class Shell(InteractiveShell):
         super().init_history()
 
     def system(self, command: str) -> None:
-        """Run a shell's line, as for `!ls`; there is no terminal here."""
+        """Run a shell command, as for `!ls`, without a terminal."""
         self.recorder.write("stdout", self._output(self.var_expand(command, depth=1)))
 
     def getoutput(self, command: str, split: bool = True, depth: int = 0) -> Any:
-        """What a shell's line prints, as for `files = !ls`."""
+        """Return what a shell command prints, as for `files = !ls`."""
         text = self._output(self.var_expand(command, depth=depth + 1))
         return SList(text.splitlines()) if split else LSString(text)
 
     def _output(self, command: str) -> str:
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        done = subprocess.run(command, shell=True, errors="replace", **streams)
-        self.user_ns["_exit_code"] = done.returncode
-        return done.stdout
+        process = subprocess.run(command, shell=True, errors="replace", **streams)
+        self.user_ns["_exit_code"] = process.returncode
+        return process.stdout
 
     def enable_gui(self, gui: Any = None) -> None:
-        """There is no window to be shown here; a figure is drawn in the notebook."""
+        """Do nothing: there are no windows here, and figures are drawn in the notebook."""
 
     def _showtraceback(self, kind: type, error: BaseException, traceback: list[str]) -> None:
         lines = traceback if isinstance(traceback, list) else [str(traceback)]
         self.recorder.error(kind.__name__, str(error), lines)
 
     def run(self, source: str, name: str) -> list[dict]:
-        """Run a cell; its outputs. `name`: what tracebacks call it."""
+        """Run a cell; return its outputs. `name`: its name in tracebacks."""
         self.recorder = Recorder()
         with self.printing():
             self.run_cell(source, store_history=False, cell_id=name)
@@ -144,13 +145,13 @@ class Shell(InteractiveShell):
 
     @contextlib.contextmanager
     def printing(self) -> Any:
-        """What is printed in here goes into the recorder."""
+        """Record everything printed within the `with` block."""
         with contextlib.redirect_stdout(self.streams[0]), contextlib.redirect_stderr(self.streams[1]):
             yield
 
 
 def make_shell() -> Shell:
-    """A new shell whose notebook is the module `__main__`; figures of matplotlib are shown in it, where it is there."""
+    """Return the shell, with its namespace as the module `__main__` and, if installed, matplotlib's figures inline."""
     shell = Shell.instance()
     sys.modules["__main__"] = shell.user_module
     shell.user_module.__name__ = "__main__"
@@ -160,21 +161,21 @@ def make_shell() -> Shell:
 
 
 def reseed() -> None:
-    """Give this fork random numbers of its own: numpy's would go on as those of its siblings do."""
+    """Give this fork random numbers of its own: otherwise numpy's are the same in all forks."""
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 
 
 def lay_out(files: dict[str, bytes]) -> None:
-    """Write the files that belong to the exercise into the folder where this process works."""
+    """Write the exercise's files into the working directory."""
     for name, data in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(data)
 
 
 def names_in(source: str) -> tuple[set[str], set[str]]:
-    """The names that a cell reads, and those that it binds, in it or in its functions."""
+    """Return the names that a cell reads and those that it binds, its functions included."""
     with contextlib.suppress(SyntaxError):
         nodes = list(ast.walk(ast.parse(InteractiveShell.instance().transform_cell(source))))
         names = [node for node in nodes if isinstance(node, ast.Name)]

@@ -1,6 +1,6 @@
-"""What runs in the sandbox: a student's cells, in an IPython shell, and the calls of their functions.
+"""The sandbox's end of the connection: it runs a student's cells in an IPython shell and calls their functions.
 
-Nothing in here is trusted by the judge outside: a student's code runs in the same process, and may change all of it.
+The judge outside trusts nothing in here: a student's code runs in the same process and may change all of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..wire import channel
 from ..wire.plain import Decoder, Encoder, NotPlain, trusted
 from .shell import lay_out, make_shell, reseed
 
-MAX_FRAMES = 30  # of a traceback
+MAX_FRAMES = 30  # frames of a traceback
 MAX_WORDS = 10_000  # characters of an error's message, and of a function's source
 _OF_IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
 def prepare() -> None:
-    """Do what takes long before there is a student: the shell is made, and all that it imports."""
+    """Make the shell, and import all that it needs, before the first submission arrives."""
     make_shell().run("None", "warm")
     reseed()
 
@@ -44,45 +44,45 @@ def serve(connection: socket.socket) -> None:
 
 
 class Inside:
-    """The notebook as it runs in the sandbox. `handles`: what the judge holds by number because it is not plain."""
+    """The notebook in the sandbox. `handles`: values that aren't plain data, which the judge refers to by number."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
         self.shell = make_shell()
         self.handles: list[Any] = []
         self.packages: tuple[str, ...] = ()
-        self.given: dict[str, Any] = {}  # what the instructor's cells have bound
-        self.whole: set[int] = set()  # what a test has made of a student's class: an object, even if it is a list, too
+        self.given: dict[str, Any] = {}  # what the instructor's cells bind
+        self.whole: set[int] = set()  # ids of instances that a test made: they stay objects, even if they are lists
         self.talking = threading.RLock()
 
     def answer(self, message: bytes) -> bytes:
-        """Do what a message says; the answer to it."""
+        """Carry out a message; return the bytes of the answer."""
         decoder = self._decoder()
-        asked = decoder.read(message)
+        request = decoder.read(message)
         known = {id(value): number for number, value in decoder.objects.items()}
-        answer = getattr(self, f"do_{asked.pop('do')}")(**asked)
+        answer = getattr(self, f"do_{request.pop('do')}")(**request)
         return self._written(answer, known)
 
     def _written(self, answer: dict, known: dict[int, int]) -> bytes:
-        """The bytes of an answer; if something in it cannot cross, an answer that says so."""
+        """Return the bytes of an answer, or of an error if something in the answer can't cross."""
         try:
             return self._encoder(known).message(answer)
         except NotPlain as error:
-            raised = self._raised(NotPlain(f"this gives {error}"))
-        except Exception as error:  # a property or an iterator of the student's that fails while it is read
+            raised = self._raised(NotPlain(f"this returns {error}"))
+        except Exception as error:  # a student's property or iterator failed while we read it
             raised = self._raised(error)
         return self._encoder({}).message({"raised": raised, "printed": answer.get("printed", [])})
 
-    # What the judge may ask
+    # The judge's requests
 
     def do_open(self, packages: tuple[str, ...], files: dict[str, bytes]) -> dict:
-        """Begin: the packages whose classes may cross, and the files that belong to the exercise."""
+        """Begin a notebook. `packages`: those whose classes may cross. `files`: the exercise's files, by name."""
         self.packages = packages
         lay_out(files)
         return {}
 
     def do_cell(self, source: str, name: str, given: bool) -> dict:
-        """Run a cell; its outputs, and the names that it bound. `given`: by the instructor."""
+        """Run a cell; return its outputs and what it bound. `given`: the cell is the instructor's."""
         before = {key: id(value) for key, value in self.shell.user_ns.items()}
         outputs = self.shell.run(source, name)
         new = {key: value for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
@@ -92,15 +92,15 @@ class Inside:
         return {"outputs": outputs, "bound": bound}
 
     def do_look(self, names: list[str]) -> dict:
-        """The values of names."""
-        return {
-            "result": {name: self._readable(self.shell.user_ns[name]) for name in names if name in self.shell.user_ns}
-        }
+        """Return the values of these names, as far as they are bound."""
+        namespace = self.shell.user_ns
+        return {"result": {name: self._readable(namespace[name]) for name in names if name in namespace}}
 
     def do_call(self, target: Any, method: str, args: list, kwargs: dict, changes: str) -> dict:
-        """Call something; what it gave or raised, what it printed, and its arguments if it changed them.
+        """Call something; return its result or exception, what it printed, and its arguments as they are afterwards.
 
-        `target`: ("name", name), ("handle", number), or a function. `method`: "" to call it, else what to do with it.
+        `target`: ("name", name), ("handle", number) or a function. `method`: "" to call it, else see `_do`. `changes`:
+        "always" returns the arguments in any case, "if None" only if the result is None.
         """
         self.shell.recorder = type(self.shell.recorder)()
         with self.shell.printing():
@@ -131,14 +131,14 @@ class Inside:
         return Decoder(trusted(self.packages, self.given), self._given, known)
 
     def _handle(self, value: Any) -> list | None:
-        """What the judge gets for something that is not plain: a number, and what it is."""
+        """Return the tree for a value that isn't plain data: a handle's number and kind; None if it has no use."""
         if id(value) not in self.whole and not _has_use(value):
             return None
-        self.handles.append(value)  # which also keeps its id its own
+        self.handles.append(value)  # also keeps it alive, so that no other object gets its id
         return ["handle", len(self.handles) - 1, *self._kind(value)]
 
     def _given(self, tree: list) -> Any:
-        """What the judge's other things stand for."""
+        """Return the value of a tree from the judge that isn't plain data."""
         kind, *rest = tree
         if kind == "handle":
             return self.handles[rest[0]]
@@ -146,18 +146,18 @@ class Inside:
             return _imported(*rest)
         if kind == "global":
             return self.shell.user_ns[rest[0]]
-        if kind == "pickled":  # from the judge, who pickles objects of the library only
+        if kind == "pickled":  # from the judge, which pickles only objects of `packages`
             return cloudpickle.loads(bytes.fromhex(rest[0]))
         return self._callback(*rest)
 
     def _callback(self, number: int, name: str) -> Any:
-        """A function of the judge's, called there."""
+        """Return a function that runs on the judge's side each time it is called here."""
 
         def function(*args: Any, **kwargs: Any) -> Any:
             with self.talking:
                 encoder = self._encoder({})
-                asked = encoder.message({"callback": number, "args": list(args), "kwargs": kwargs})
-                channel.send(self.connection, asked)
+                request = encoder.message({"callback": number, "args": list(args), "kwargs": kwargs})
+                channel.send(self.connection, request)
                 answer = self._decoder(encoder.objects).read(channel.receive(self.connection))
             if "raised" in answer:
                 raise _exception(*answer["raised"])
@@ -167,7 +167,7 @@ class Inside:
         return function
 
     def _readable(self, value: Any) -> Any:
-        """`value`, or None in place of what cannot be written down: a test that reads it will say so."""
+        """Return `value`, or None if it can't cross; a test that reads it then fails."""
         try:
             self._encoder({}).message(value)
         except Exception:
@@ -175,7 +175,7 @@ class Inside:
         return value
 
     def _kind(self, value: Any) -> tuple[str, dict]:
-        """What sort of thing this is, and what a test may read of it without asking."""
+        """Return a value's kind, and what a test may read about it without another request."""
         about = {"name": str(getattr(value, "__name__", type(value).__name__))[:200]}
         if isinstance(value, ModuleType):
             return "module", about
@@ -189,7 +189,7 @@ class Inside:
         return "object", about
 
     def _source(self, value: Any) -> dict:
-        """A function's docstring, signature and source, where it has them."""
+        """Return a function's docstring, signature and source, as far as it has them."""
         about: dict[str, Any] = {"doc": str(value.__doc__)[:MAX_WORDS] if value.__doc__ else None}
         with contextlib.suppress(Exception):
             about["signature"] = str(inspect.signature(value))
@@ -198,7 +198,7 @@ class Inside:
         return about
 
     def _raised(self, error: BaseException) -> dict:
-        """An exception in plain words: its classes, its arguments, its message, and where it came from."""
+        """Return an exception as plain data: its classes, arguments, message and frames."""
         frames = [
             [frame.filename, frame.lineno or 0, frame.name, frame.line or ""]
             for frame in traceback.extract_tb(error.__traceback__)
@@ -212,7 +212,7 @@ class Inside:
 
 
 def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
-    """Call `target`, or read or change an attribute of it, or call one of its special methods."""
+    """Call `target`, read or set one of its attributes, or call one of its special methods."""
     if not method:
         return target(*args, **kwargs)
     if method == "getattr":
@@ -236,7 +236,7 @@ def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
 
 
 def _has_use(value: Any) -> bool:
-    """Whether a test could do something with this other than read it as data."""
+    """Return whether a test can do more with a value than read it as data."""
     return callable(value) or isinstance(value, Iterator) or type(value).__module__ != "builtins"
 
 
@@ -245,16 +245,16 @@ def _mro(kind: type) -> list:
 
 
 def _imported(module: str, name: str) -> Any:
-    found = importlib.import_module(module)
+    value = importlib.import_module(module)
     for part in name.split(".") if name else []:
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def _exception(name: str, words: str) -> Exception:
-    """The judge's exception, if it is one of Python's own; else one that is named so."""
+def _exception(name: str, message: str) -> Exception:
+    """Return an exception of the judge's: Python's own class of that name, or else a new class of that name."""
     import builtins
 
     kind = getattr(builtins, name, None)
     known = isinstance(kind, type) and issubclass(kind, Exception)
-    return kind(words) if known else type(name, (Exception,), {})(words)
+    return kind(message) if known else type(name, (Exception,), {})(message)

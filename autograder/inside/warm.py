@@ -1,12 +1,13 @@
-"""Inside the envelope: a process that has imported everything once, and is forked for each submission.
+"""The warm process inside the envelope: it imports everything once, then forks for each submission.
 
 A submission gets two processes, in namespaces of their own (processes, mounts, network, IPC, host name, cgroups):
 
-- its **init**, process 1, which is ours: it sets up the mounts and the loopback device, starts the other, tells the
-  outside how that ended, and ends, and all with it, as soon as that one has ended or the outside hangs up;
-- its **main** process, which gives up everything that it could use to get out, and only then calls the entry.
+- its **init**, process 1, runs only our code. It sets up the mounts and the loopback device, starts the main process,
+  and reports to the outside how that ended. It exits, and every other process of the sandbox with it, as soon as the
+  main process ends or the outside hangs up.
+- its **main** process gives up everything that it could use to get out, and only then calls the entry.
 
-`sandbox` starts this module by bubblewrap and speaks to it; nothing in here runs outside the envelope.
+`sandbox.envelope` starts this module through bubblewrap and talks to it. Nothing in here runs outside the envelope.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from typing import Any
 from . import fork_server
 
 HOME = "/home/student"
-USER = 1000  # of submissions, in the envelope and in their sandboxes
-# Times `processes`. Here the kernel counts a fork as it begins, and in the control group, which tells that it had to
-# refuse one, as it ends: the group is to be the first to refuse, even if all processes fork at once.
+USER = 1000  # the user of submissions, in the envelope and in their sandboxes
+# RLIMIT_NPROC over `processes`. Only the control group reports a refused fork, so it must refuse first. The kernel
+# checks RLIMIT_NPROC when a fork begins and the group when it ends: 2 leaves room for all processes to fork at once.
 NPROC = 2
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
 
-# Linux's numbers, of sched.h, mount.h, prctl.h, capability.h and sockios.h.
-NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
-    0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)  # fmt: skip
+# Linux's numbers, from sched.h, mount.h, prctl.h, capability.h and sockios.h.
+NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 0x1000, 0x4000, 1 << 18
 DETACH = 2
 SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUND, NO_NEW_PRIVILEGES, AMBIENT, CLEAR_ALL = 4, 22, 24, 38, 47, 4
@@ -51,57 +52,62 @@ GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(settings: int) -> Callable[[], None]:
-    """Import what submissions need, say that it is ready, and fork a sandbox for each who connects.
+def main(settings: int) -> fork_server.Continuation:
+    """Import what submissions need, report ready, and fork a sandbox for each connection.
 
-    Returns what is left to do, with nothing of ours on the stack: in a fork server to serve, elsewhere to end.
+    Return the continuation: a fork server for ranks serves, any other process exits.
 
-    `settings`: a descriptor to read JSON from: "modules" to import, "entry" (the dotted name of the function that gets
-    a sandbox's socket), "filter" (of system calls: BPF in base64), "user" (have submissions one of their own?), and
-    the descriptors "listener", "ready" and "life", which closes when whoever started this is gone.
+    `settings`: a descriptor to read JSON from, with these keys:
+
+    - "modules": names to import;
+    - "entry": the dotted name of the function that gets a sandbox's socket;
+    - "filter": the filter of system calls, BPF in base64;
+    - "user": whether submissions run as a user of their own;
+    - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
     """
     with open(settings) as file:
-        known = json.load(file)
-    given = dict(os.environ)
-    for name in known["modules"]:
+        options = json.load(file)
+    environment = dict(os.environ)
+    for name in options["modules"]:
         importlib.import_module(name)
-    entry = _entry(known["entry"])
+    entry = _entry(options["entry"])
     prepare = getattr(sys.modules[entry.__module__], "prepare", None)
     if prepare:
         prepare()
-    for name in set(os.environ) - set(given):  # some modules leave a note there when they are imported
+    for name in set(os.environ) - set(environment):  # some modules set variables when they are imported
         del os.environ[name]
-    fork_server.prepare(known["modules"])
+    fork_server.prepare(options["modules"])
     gc.collect()
-    gc.freeze()  # the collector would write to every object, and so copy the memory that forks share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whose children leave no zombies
-    listener = socket.socket(fileno=known["listener"])
-    os.write(known["ready"], b"ready")
-    os.close(known["ready"])
+    gc.freeze()  # a collection writes to every object, which would copy the memory that forks share
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
+    listener = socket.socket(fileno=options["listener"])
+    os.write(options["ready"], b"ready")
+    os.close(options["ready"])
     here = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    program = base64.b64decode(known["filter"])
+    program = base64.b64decode(options["filter"])
     while True:
-        ready, _, _ = select.select([listener, known["life"]], [], [])
-        if known["life"] in ready:
+        ready, _, _ = select.select([listener, options["life"]], [], [])
+        if options["life"] in ready:
             return sys.exit
         control, _ = listener.accept()
         with control:
             request, connection = _request(control)
             if connection is None:
                 continue
-            _system("unshare", NEW_PID)  # of the children to come
+            _system("unshare", NEW_PID)  # for the next child; this process stays where it is
             if _fork() == 0:
                 listener.close()
-                os.close(known["life"])
+                os.close(options["life"])
                 os.close(here)
-                asked = _entry(request["entry"]) if request["entry"] else entry
-                return _Init(request, control, connection, program, known["user"]).run(asked)
+                if request["entry"]:
+                    entry = _entry(request["entry"])
+                return _Init(request, control, connection, program, options["user"]).run(entry)
             _system("setns", here, NEW_PID)
             connection.close()
 
 
 def _fork() -> int:
-    """os.fork; -1 if there is no memory or no process left, of which the hang-up tells whoever asked for a sandbox."""
+    """Fork; return -1 if there is no memory or no process left. The hang-up then tells `envelope.enter`."""
     try:
         return os.fork()
     except OSError:
@@ -114,8 +120,8 @@ def _entry(name: str) -> Callable[[socket.socket], None]:
 
 
 def _request(control: socket.socket) -> tuple[dict[str, Any], socket.socket | None]:
-    """What is asked for, and the end of a connection for its main process; None if it makes no sense."""
-    control.settimeout(5.0)  # whoever asks has written it before
+    """Return a request and the main process's end of its connection; ({}, None) if the request is malformed."""
+    control.settimeout(5.0)  # `envelope.enter` sends the request as soon as it connects
     try:
         message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 1)
         control.settimeout(None)
@@ -125,7 +131,7 @@ def _request(control: socket.socket) -> tuple[dict[str, Any], socket.socket | No
 
 
 class _Init:
-    """A submission's init: process 1 of its namespaces. `user`: whether user `USER` is one of its own."""
+    """A submission's init: process 1 of its namespaces. `user`: whether submissions run as `USER`, not as 0."""
 
     def __init__(
         self, request: dict[str, Any], control: socket.socket, connection: socket.socket, program: bytes, user: bool
@@ -134,14 +140,14 @@ class _Init:
         self.user = USER if user else 0
         self.proc = -1
 
-    def run(self, entry: Callable[[socket.socket], None]) -> Callable[[], None]:
-        """Live as long as the main process does, or until the outside hangs up; then end, and all with it.
+    def run(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
+        """Run until the main process ends or the outside hangs up; then exit, which ends all other processes.
 
-        Returns in one process only, the fork server for ranks: what that is to do.
+        Only the fork server for ranks returns from here, with its continuation.
         """
         try:
-            self._tell(hello=True)  # with it, the kernel tells the outside which process this is there
-            if not self.control.recv(1):  # the outside has put this process into its control groups
+            self._tell(hello=True)  # the kernel attaches this process's pid, as the outside sees it
+            if not self.control.recv(1):  # the outside sends it once this process is in its control groups
                 os._exit(1)
             self._enter_namespaces()
             main = os.fork()
@@ -154,15 +160,15 @@ class _Init:
             self._tell(ended=self._wait(main))
         except BaseException as error:
             self._fail(error)
-        os._exit(0)  # and the kernel ends all other processes of the namespace
+        os._exit(0)  # the kernel then ends all other processes of the namespace
 
     def _fail(self, error: BaseException) -> None:
         with contextlib.suppress(OSError):
             self._tell(failed=f"{type(error).__name__}: {error}")
         os._exit(1)
 
-    def _tell(self, **words: Any) -> None:
-        self.control.sendall(json.dumps(words).encode() + b"\n")
+    def _tell(self, **report: Any) -> None:
+        self.control.sendall(json.dumps(report).encode() + b"\n")
 
     def _enter_namespaces(self) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -174,20 +180,20 @@ class _Init:
         os.chdir(HOME)
 
     def _hand_out_the_wire(self) -> None:
-        """Give the outside a packet socket of the loopback's, for `capture`; it sees nothing before it is bound."""
+        """Send the outside a packet socket of the loopback's, for `capture`, which binds it before it reads."""
         try:
             wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
         except OSError as error:
             raise OSError(error.errno, f"packet sockets: {error.strerror}") from error
         with wire:
-            words = json.dumps({"wire": True}).encode() + b"\n"
-            socket.send_fds(self.control, [words], [wire.fileno()])
+            report = json.dumps({"wire": True}).encode() + b"\n"
+            socket.send_fds(self.control, [report], [wire.fileno()])
 
     def _mount(self, scratch: int) -> None:
-        """Give the sandbox its own scratch, of `scratch` bytes in all, and its own view of processes."""
+        """Mount the sandbox's own scratch, `scratch` bytes in all, and its own /proc."""
         _mount(None, "/", None, RECURSIVE | PRIVATE)
         readable = [(place, os.open(place, os.O_PATH)) for place in _mounted_below("/home", "/tmp", "/dev/shm")]
-        # A file takes at least a page (4096 bytes), so that a page's worth of scratch is enough to count files by.
+        # A file takes at least one page of 4096 bytes, so allow one inode for each page of scratch.
         options = f"size={scratch},nr_inodes={max(scratch // 4096, 64)},mode=0755"
         _mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES, options)
         for place in (HOME, "/tmp", "/dev/shm"):  # one quota for all three
@@ -196,17 +202,17 @@ class _Init:
             os.chown(folder, self.user, self.user)
             if folder != place:
                 _mount(folder, place, None, BIND)
-        for place, known in readable:  # a course, or Python itself, in a folder that scratch has just covered
+        for place, known in readable:  # a course, or Python itself, in a folder that scratch now covers
             _make_place(place, stat.S_ISDIR(os.fstat(known).st_mode))
             _mount(f"/proc/self/fd/{known}", place, None, BIND | RECURSIVE)  # read-only, as it was
             os.close(known)
         _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC)
         self.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
-        _mount("/proc", "/proc", None, BIND)  # this one read-only; `self.proc` is the writable one beneath
+        _mount("/proc", "/proc", None, BIND)  # becomes read-only; `self.proc` is the writable mount beneath
         _mount(None, "/proc", None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC)
 
     def _wait(self, main: int) -> str:
-        """Reap whatever ends, until the main process has, or the outside has hung up; how it ended."""
+        """Reap children until the main process ends or the outside hangs up; return how the sandbox ended."""
         woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waking)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -217,7 +223,7 @@ class _Init:
             while True:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
                 if pid == main:
-                    return self._told(status, used)
+                    return self._cause(status, used)
                 if pid == 0:
                     break
             if any(descriptor != woken for descriptor, _ in poll.poll()):
@@ -225,15 +231,19 @@ class _Init:
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, 512)
 
-    def _told(self, status: int, used: resource.struct_rusage) -> str:
+    def _cause(self, status: int, used: resource.struct_rusage) -> str:
+        """Return why the main process ended: "cpu", "signal <number>" or "exit <code>"."""
         code = os.waitstatus_to_exitcode(status)
         spent = used.ru_utime + used.ru_stime
         if code == -signal.SIGXCPU or (code == -signal.SIGKILL and spent >= self.request["cpu_seconds"]):
             return "cpu"
         return f"signal {-code}" if code < 0 else f"exit {code}"
 
-    def _be_main(self, entry: Callable[[socket.socket], None]) -> Callable[[], None]:
-        """The main process: give up every privilege, then run what a student wrote; returns in the fork server only."""
+    def _be_main(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
+        """Be the main process: give up every privilege, then run the student's code through the entry.
+
+        Only the fork server for ranks returns from here, with its continuation.
+        """
         try:
             self._confine()
             serve_ranks = fork_server.adopt(tempfile.mkdtemp(), self.connection, self.control)
@@ -258,8 +268,8 @@ class _Init:
         if self.user:
             os.setgroups([])
         os.setresgid(self.user, self.user, self.user)
-        os.setresuid(self.user, self.user, self.user)  # for the kernel now another user than whoever grades
-        _prctl(SET_DUMPABLE, 1)  # of what is in this process's /proc, the process is owner again
+        os.setresuid(self.user, self.user, self.user)  # to the kernel, no longer the user who grades
+        _prctl(SET_DUMPABLE, 1)  # makes this process the owner of its files in /proc again
         self._enter_user_namespace()
         self._limit()
         _give_up_capabilities()
@@ -267,7 +277,7 @@ class _Init:
         _filter_system_calls(self.program)
 
     def _close_descriptors(self) -> None:
-        """Keep the two sockets and the folder of /proc; whatever else there may be is closed, or leads nowhere."""
+        """Close all descriptors but the two sockets and /proc's; point the standard streams at /dev/null."""
         null = os.open("/dev/null", os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
@@ -277,35 +287,36 @@ class _Init:
                 _system("close_range", low + 1, high - 1, 0)
 
     def _enter_user_namespace(self) -> None:
-        """A namespace in which nobody else is: processes are counted in it, and it may have no other below it."""
+        """Enter a user namespace of its own, which counts its processes and allows no namespace below it."""
         _system("unshare", NEW_USER)
         self._write("self/setgroups", "deny")
         self._write("self/uid_map", f"{USER} {self.user} 1")
         self._write("self/gid_map", f"{USER} {self.user} 1")
         self._write("sys/user/max_user_namespaces", "0")
 
-    def _write(self, name: str, words: str) -> None:
+    def _write(self, name: str, text: str) -> None:
+        """Write a file below the writable /proc."""
         descriptor = os.open(name, os.O_WRONLY, dir_fd=self.proc)
         try:
-            os.write(descriptor, words.encode())
+            os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
 
     def _limit(self) -> None:
-        self._write("self/oom_score_adj", "1000")  # if the machine itself runs out of memory, this is what goes first
-        asked = self.request
+        self._write("self/oom_score_adj", "1000")  # if the machine runs out of memory, the kernel kills this first
+        request = self.request
         limits = {
-            resource.RLIMIT_CPU: asked["cpu_seconds"],
-            resource.RLIMIT_NPROC: NPROC * asked["processes"],
-            resource.RLIMIT_NOFILE: asked["open_files"],
-            resource.RLIMIT_FSIZE: asked["scratch"],
-            resource.RLIMIT_STACK: asked["stack"],
+            resource.RLIMIT_CPU: request["cpu_seconds"],
+            resource.RLIMIT_NPROC: NPROC * request["processes"],
+            resource.RLIMIT_NOFILE: request["open_files"],
+            resource.RLIMIT_FSIZE: request["scratch"],
+            resource.RLIMIT_STACK: request["stack"],
             resource.RLIMIT_CORE: 0,
             resource.RLIMIT_MSGQUEUE: 0,
             resource.RLIMIT_MEMLOCK: 2**16,
         }
         for kind, most in limits.items():
-            # Of CPU time a second more: the signal that says so, SIGXCPU, comes before the one that kills.
+            # The hard CPU limit is 1 s above the soft one, so SIGXCPU, which names the cause, precedes SIGKILL.
             lower, upper = most, most + 1 if kind == resource.RLIMIT_CPU else most
             _, hard = resource.getrlimit(kind)
             if hard != resource.RLIM_INFINITY:
@@ -314,9 +325,9 @@ class _Init:
 
 
 def _give_up_capabilities() -> None:
-    """Give up every capability of this process, and the way of getting one by a program's file."""
+    """Give up every capability of this process, and the means to gain one by executing a file."""
     with contextlib.suppress(OSError):
-        for capability in range(64):  # until one is none: Linux has 41
+        for capability in range(64):  # Linux has 41; the first number beyond them raises
             _prctl(DROP_FROM_BOUND, capability)
     _prctl(AMBIENT, CLEAR_ALL)
     _prctl(NO_NEW_PRIVILEGES, 1)
@@ -331,32 +342,32 @@ def _filter_system_calls(program: bytes) -> None:
 
 @contextlib.contextmanager
 def described(program: bytes) -> Iterator[bytes]:
-    """A filter's program as the kernel wants to be told of it, a sock_fprog; it is there while this is entered."""
+    """Yield the kernel's description of a filter program, a sock_fprog, which is valid within the `with` block."""
     buffer = ctypes.create_string_buffer(program, len(program))
     yield struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
 
 
 def _loopback_up() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        device = fcntl.ioctl(asked, GET_FLAGS, struct.pack("16sH22x", b"lo", 0))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:  # the ioctls need one, of any kind
+        device = fcntl.ioctl(any_socket, GET_FLAGS, struct.pack("16sH22x", b"lo", 0))
         name, flags = struct.unpack("16sH22x", device)
-        fcntl.ioctl(asked, SET_FLAGS, struct.pack("16sH22x", name, flags | UP))
+        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH22x", name, flags | UP))
 
 
 def _mounted_below(*places: str) -> list[str]:
-    """The topmost mount points below these places."""
+    """Return the topmost mount points below these places."""
     with open("/proc/self/mountinfo") as lines:
         points = sorted(line.split()[4].encode().decode("unicode_escape") for line in lines)
-    found: list[str] = []
+    topmost: list[str] = []
     for point in points:
         inside = any(point.startswith(f"{place}/") for place in places)
-        if inside and not any(point.startswith(f"{other}/") or point == other for other in found):
-            found.append(point)
-    return found
+        if inside and not any(point.startswith(f"{other}/") or point == other for other in topmost):
+            topmost.append(point)
+    return topmost
 
 
 def _make_place(place: str, folder: bool) -> None:
-    """Make what something can be mounted on, a folder or a file, and the folders above it."""
+    """Make a mount point, a folder or an empty file, and the folders above it."""
     os.makedirs(place if folder else os.path.dirname(place), mode=0o755, exist_ok=True)
     if not folder:
         os.close(os.open(place, os.O_CREAT | os.O_RDONLY, 0o644))
@@ -369,11 +380,11 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 
 def _prctl(what: int, *arguments: Any) -> None:
     padded = [*arguments, 0, 0, 0, 0][:4]
-    _system("prctl", what, *(ctypes.c_ulong(one) if isinstance(one, int) else one for one in padded))
+    _system("prctl", what, *(ctypes.c_ulong(value) if isinstance(value, int) else value for value in padded))
 
 
 def _system(call: str, *arguments: Any) -> None:
-    """A call of the C library that Python has no function for; OSError, with the call's name, if it fails."""
+    """Call a function of the C library that Python doesn't wrap; raise OSError with its name if it fails."""
     if getattr(_libc, call)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")

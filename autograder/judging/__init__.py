@@ -1,1 +1,1 @@
-"""Outside the sandbox: the judge runs the instructor's tests and calls a student's functions through proxies."""
+"""The judge, outside the sandbox: it runs the instructor's tests, which call a student's functions through proxies."""

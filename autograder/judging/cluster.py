@@ -1,6 +1,6 @@
-"""Judging on a Dask cluster: each worker process has judges and a sandbox of its own, made when it is first asked.
+"""Judging on a Dask cluster: each worker process starts judges and a sandbox of its own when it is first needed.
 
-Workers need this package, and bubblewrap, as the machine that grades does. Only notebooks go there and back.
+Workers need this package and bubblewrap, as the grading machine does. Only notebooks travel there and back.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from . import preprocessor
 from .judge import Settings
 from .judges import GraderFault, Judged
 
-PATIENCE = 30  # seconds in which a scheduler has to answer
+PATIENCE = 30  # seconds a scheduler has to answer
 
 
 def connect(address: str, settings: Settings, stack: ExitStack) -> tuple[Callable[..., Judged], str, int]:
-    """Return what judges a notebook on the cluster, the proof for the teacher, and how many notebooks at once.
+    """Return a function that judges a notebook on the cluster, the proof for the teacher, and the number of threads.
 
-    Every worker proves its own sandbox first; raises CannotSandbox if one of them cannot, or if there is none.
+    Every worker proves its own sandbox first. Raise CannotSandbox if the scheduler doesn't answer, has no workers, or
+    one worker's proof fails.
     """
     try:
         client = stack.enter_context(Client(address, timeout=PATIENCE, set_as_default=False))
@@ -31,13 +32,13 @@ def connect(address: str, settings: Settings, stack: ExitStack) -> tuple[Callabl
         raise CannotSandbox(f"no Dask scheduler answers at {address}: {error}") from error
     proofs = client.run(_proof, settings)
     if not proofs:
-        raise CannotSandbox(f"the Dask scheduler at {address} has no workers")
+        raise CannotSandbox(f"the Dask scheduler at {address} has no workers: start some with `dask worker {address}`")
 
     def judge(notebook: NotebookNode, files: Mapping[str, bytes]) -> Judged:
         try:
             return client.submit(_judge, settings, notebook, files, pure=False).result()
         except KilledWorker as error:
-            raise GraderFault(f"the workers that judged it were lost: {error}") from error
+            raise GraderFault(f"the cluster lost the workers that judged it: {error}") from error
 
     return judge, f"{len(proofs)} workers at {address}; each {min(proofs.values())}", sum(client.nthreads().values())
 

@@ -1,7 +1,7 @@
-"""The judge: goes through a notebook cell by cell, a student's cells in the sandbox, the instructor's outside.
+"""The judge: it runs a notebook cell by cell, the student's cells in the sandbox and the instructor's outside.
 
-Test cells and what they expect are never in the sandbox. A name that the student's cells have bound stands in a test
-for something there (see `proxies`); a name that the instructor's cells have bound is the instructor's.
+Test cells and their expected values never enter the sandbox. In a test, a name that the student's cells bind is a
+proxy for the object in the sandbox (see `proxies`). A name that the instructor's cells bind is the instructor's.
 """
 
 from __future__ import annotations
@@ -35,25 +35,29 @@ from ..wire.plain import bound_name
 from .link import Ended, Link
 from .proxies import Remote
 
-RESTARTS = 8  # times that a sandbox is made anew after a cell has ended it
-ALARM = 5.0  # seconds that a test may compute here after its time is over, before it is ended
-MEMORY = 4 * 2**30  # bytes that the judge of one submission may take
-_TAKEN = {*vars(builtins), "In", "Out", "exit", "quit", "get_ipython"}  # what no student's cell can bind in a test
-_OPEN = (*sys.stdlib_module_names, "numpy", "torch", "scipy", "pandas", "matplotlib")  # what tests may use unimported
+RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
+ALARM = 5.0  # seconds that a test may keep computing outside the sandbox after its deadline
+MEMORY = 4 * 2**30  # bytes that the judge of one submission may allocate
+_TAKEN = {*vars(builtins), "In", "Out", "exit", "quit", "get_ipython"}  # names that no student's cell binds in a test
+# Modules that a test may use after only the student's cells have imported them.
+_OPEN = (*sys.stdlib_module_names, "numpy", "torch", "scipy", "pandas", "matplotlib")
 _COMMON = {"np": "numpy", "plt": "matplotlib.pyplot", "pd": "pandas", "dist": "torch.distributed", "nn": "torch.nn"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How submissions are judged; an instructor's `nbgrader_config.py` may change each of these.
+    """How submissions are judged. An instructor's `nbgrader_config.py` may change each field.
 
-    `cell_seconds`: what one cell may take. `submission_seconds`: what all may take together. `packages`: whose classes
-    cross as data, and whose functions are known on both sides. `preload`: modules that are imported once, for all
-    submissions; by default what the instructor's cells import, see `judges.preloading`. `inside`: functions that run
-    whole in the sandbox if a test gives them a student's function. `in_place`: arguments that a student's function has
-    changed are changed in the test, too, whatever it returns; else only if it returns None (with it, a function could
-    change what a test compares its result with). `unsandboxed`: run students' code with your own rights, without any
-    of this.
+    `cell_seconds`: time limit of one cell. `submission_seconds`: time limit of the whole notebook.
+    `packages`: packages whose classes cross as data and whose functions exist on both sides.
+    `preload`: modules imported once for all submissions. Default: what the instructor's cells import; see
+    `judges.preloading`.
+    `inside`: dotted names of functions that run entirely in the sandbox if a test passes them a student's function.
+    `limits`: memory, processes, files and processor time of one submission.
+    `in_place`: copy changes that a student's function makes to its arguments back into the test, whatever it returns.
+    Off, they are copied back only if it returns None: a function could otherwise change the value that a test compares
+    its result with.
+    `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 
     cell_seconds: float = 120.0
@@ -67,10 +71,10 @@ class Settings:
 
 
 class Seen(list):
-    """What `ranks.run` returned in the sandbox, and what was seen of it from outside; None where nobody looked.
+    """What `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
-    `loopback`: how many bytes the ranks moved meanwhile. `streams`: those that each connection carried each way; empty
-    if there were too many to follow.
+    `loopback`: bytes that the ranks moved during the call. `streams`: the bytes that each connection carried in each
+    direction; empty if there were too many to follow. Both are None if the traffic was not observed.
     """
 
     loopback: int | None = None
@@ -78,7 +82,7 @@ class Seen(list):
 
 
 def role(cell: Mapping) -> str:
-    """Whose a code cell is: a "test", "given" by the instructor, or the student's "answer"."""
+    """Return a code cell's role: "test", "given" (the instructor's code) or "answer" (the student's code)."""
     about = cell["metadata"].get("nbgrader", {})
     if about.get("grade") and not about.get("solution"):
         return "test"
@@ -87,16 +91,16 @@ def role(cell: Mapping) -> str:
 
 
 class Judgement:
-    """One notebook being judged, in a process of its own."""
+    """One notebook and its state while it is judged, in a process of its own."""
 
     def __init__(self, settings: Settings, enter: Callable[[], Sandbox], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
         self.shell = make_shell()
         self.link: Link | None = None
-        self.done: list[tuple[str, str, bool]] = []  # what has run in the sandbox, and is run again in a new one
-        self.theirs: dict[str, tuple[str, dict]] = {}  # names that the student's cells have bound
-        self.ours: set[str] = set()  # names that the instructor's cells have bound
-        self.shared: dict[str, Any] = {}  # of these, what cells have bound that ran on both sides
+        self.done: list[tuple[str, str, bool]] = []  # cells run in the sandbox; a new sandbox runs them again
+        self.theirs: dict[str, tuple[str, dict]] = {}  # names that the student's cells bind
+        self.ours: set[str] = set()  # names that the instructor's cells bind
+        self.shared: dict[str, Any] = {}  # the part of them bound by cells that ran on both sides
         self.read: set[str] = set()  # names that the instructor's cells read
         self.restarts = 0
         self.end = time.monotonic() + settings.submission_seconds
@@ -104,7 +108,10 @@ class Judgement:
             self._send_inside(name)
 
     def judge(self, notebook: dict) -> dict[str, str]:
-        """Run all cells, put the outputs into them; return what else there is to say, by grade_id or cell number."""
+        """Run all cells and write their outputs into the notebook.
+
+        Return {grade_id or "cell <number>": verdict} for the cells that ended early.
+        """
         remarks = {}
         about = notebook["metadata"].get("autograder", {})
         self.answers, self.classes = set(about.get("answers", [])), set(about.get("classes", []))
@@ -123,18 +130,18 @@ class Judgement:
         return self._in_sandbox(cell["source"], name)
 
     def given(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
-        """Run an instructor's cell on both sides: what it imports and defines is needed here and there."""
+        """Run an instructor's cell on both sides: both need what it imports and defines."""
         source = cell["metadata"].get("autograder", {}).get("source", cell["source"])
         inside, ended = self._in_sandbox(cell["source"], name, bind=False)
         outputs, _ = self._here(source, name, given=True)
         return inside if ended is not None and not outputs else outputs, ended
 
     def test(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
-        """Run a test cell here. An interpreter that crashed may have done so by accident: it gets a second chance."""
+        """Run a test cell outside the sandbox; once more if the sandbox crashed, which can happen by accident."""
         outputs, ended = self._here(cell["source"], name)
         if ended is not None and ended.verdict == "crash" and time.monotonic() < self.end:
             outputs, ended = self._here(cell["source"], name)
-        if ended is not None:  # which the test may even have caught
+        if ended is not None:  # replace the outputs' error: the test may have caught `Ended`
             outputs = [output for output in outputs if output["output_type"] == "stream"] + [error_of(ended)]
         return outputs, ended
 
@@ -170,7 +177,7 @@ class Judgement:
         return outputs, link.ended
 
     def _bind(self, link: Link) -> None:
-        """Bind the student's names: functions and classes as proxies, and the data that a test reads."""
+        """Bind the student's names in the test: functions and classes as proxies, and the data that the test reads."""
         namespace, values = self.shell.user_ns, []
         for name, (kind, about) in self.theirs.items():
             if name in _TAKEN or name.startswith("_") or not bound_name(name):
@@ -187,29 +194,32 @@ class Judgement:
             namespace.update(link.look(values))
 
     def _bind_module(self, name: str, about: dict) -> None:
-        """A module that a student's cell has imported, under its own name or the usual one, is the judge's own."""
+        """Bind the judge's own module for one that a student's cell imported under its own name or the usual alias."""
         module = str(about.get("name"))
         if module in (name, _COMMON.get(name)) and module.partition(".")[0] in _OPEN:
             with contextlib.suppress(ImportError):
                 self.shell.user_ns[name] = importlib.import_module(module)
 
     def _connected(self) -> Link:
-        """The line to the sandbox, with time for one more cell; a new sandbox if the last one has ended."""
+        """Return the link to the sandbox with its deadline set for one more cell; restart a sandbox that has ended.
+
+        Raise Ended if the notebook has no time left, or has ended too many sandboxes.
+        """
         now = time.monotonic()
         if now >= self.end:
-            words = f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
-            raise Ended("time", words)
+            message = f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
+            raise Ended("time", message)
         if self.link is not None and self.link.ended is None and self.link.sandbox.is_spent():
-            self.link.lost()  # by what an earlier cell has left running, and this one is not to blame for
+            self.link.lost()  # what an earlier cell left running ended it, so this cell gets a new one
         if self.link is None or self.link.ended is not None:
             self._restart()
         self.link.deadline = min(time.monotonic() + self.settings.cell_seconds, self.end)
         return self.link
 
     def _restart(self) -> None:
-        """Make a new sandbox, and run in it again what has run in the last one."""
+        """Make a new sandbox and run in it every cell that ran in the last one."""
         if self.restarts > RESTARTS:
-            raise Ended(self.link.ended.verdict, f"Not run: cells have ended the interpreter {self.restarts} times.")
+            raise Ended(self.link.ended.verdict, f"Not run: earlier cells ended the interpreter {self.restarts} times.")
         self.restarts += 1
         packages = self.settings.packages
         self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place)
@@ -219,7 +229,7 @@ class Judgement:
             link.cell(*cell)
 
     def _send_inside(self, dotted: str) -> None:
-        """Let a function of the course's run whole in the sandbox wherever it is given something of the student's."""
+        """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object."""
         module, _, name = dotted.rpartition(".")
         with contextlib.suppress(ImportError):
             original = getattr(importlib.import_module(module), name)
@@ -229,20 +239,20 @@ class Judgement:
                 if not _has_remote([args, kwargs]):
                     return original(*args, **kwargs)
                 before = self.link.sandbox.loopback()
-                with self.link.sandbox.captured() as seen:
-                    given = self.link.call(function, "", list(args), kwargs)
-                if isinstance(given, list):
-                    given = Seen(given)
+                with self.link.sandbox.captured() as capture:
+                    result = self.link.call(function, "", list(args), kwargs)
+                if isinstance(result, list):
+                    result = Seen(result)
                     after = self.link.sandbox.loopback()
-                    given.loopback = None if before is None or after is None else after - before
-                    given.streams = seen and seen.streams
-                return given
+                    result.loopback = None if before is None or after is None else after - before
+                    result.streams = capture and capture.streams
+                return result
 
             setattr(sys.modules[module], name, function)
 
 
 def _has_remote(value: Any, depth: int = 4) -> bool:
-    """Whether there is something of a student's in it."""
+    """Return whether a value contains a student's object, `depth` containers deep at most."""
     if isinstance(value, Remote):
         return True
     if depth == 0:
@@ -255,10 +265,13 @@ def _has_remote(value: Any, depth: int = 4) -> bool:
 
 @contextlib.contextmanager
 def _alarm(link: Link) -> Iterator[None]:
-    """End a test that computes for ever by itself, with what a student's function has given it."""
+    """End a test that computes forever outside the sandbox, on a value that a student's function returned.
+
+    It has `ALARM` seconds beyond the link's deadline.
+    """
 
     def ring(*_: Any) -> None:
-        raise link.end("time", "Out of time: the test has not come to an end with what it was given.")
+        raise link.end("time", "Out of time: the test did not finish with the values that your code returned.")
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(link.deadline - time.monotonic(), 0) + ALARM)
@@ -269,7 +282,7 @@ def _alarm(link: Link) -> Iterator[None]:
 
 
 def error_of(ended: Ended) -> dict:
-    """The output of a cell that was ended."""
+    """Return the error output of a cell that was ended early."""
     names = {"time": "OutOfTime", "memory": "OutOfMemory", "processes": "TooManyProcesses"}
     name = names.get(ended.verdict, "Crash")
     return {"output_type": "error", "ename": name, "evalue": str(ended), "traceback": [str(ended)]}
@@ -279,7 +292,7 @@ def error_of(ended: Ended) -> dict:
 
 
 class Unsandboxed:
-    """A process without any sandbox, for who has chosen that: it can do whatever you can."""
+    """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
 
     def __init__(self) -> None:
         from ..inside import student
@@ -295,40 +308,45 @@ class Unsandboxed:
         theirs.close()
 
     def loopback(self) -> None:
+        """Return None: the traffic of a plain process isn't counted."""
         return None
 
     def captured(self) -> contextlib.nullcontext:
+        """Return an empty context manager: the traffic of a plain process isn't captured."""
         return contextlib.nullcontext()
 
     def is_spent(self) -> bool:
+        """Return False: a plain process has no limits to exceed."""
         return False
 
     def ended(self) -> str:
+        """Return how the process ended, such as "signal 11" or "exit 3"."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status) if pid else 0
         return f"signal {-code}" if code < 0 else f"exit {code}"
 
     def close(self) -> None:
+        """Kill the process."""
         self.socket.close()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
 
-def serve(listener: socket.socket, settings: Settings, address: str | None) -> Callable[[], None]:
-    """Wait for notebooks, and judge each in a fork of this process, which has imported everything.
+def serve(listener: socket.socket, settings: Settings, address: str | None) -> fork_server.Continuation:
+    """Accept notebooks and judge each in a fork of this process, which has imported everything.
 
-    Returns in fork servers only: what such a one is to do, with nothing of ours on the stack.
+    Only fork servers for ranks return from here, with their continuation.
     """
     prepare(settings)
     print("ready", flush=True)
-    life = os.dup(0)  # closes when whoever started this is gone
+    life = os.dup(0)  # reads as closed once the process that started this one is gone
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(0, 1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for and leave no zombies
     while True:
         if life in select.select([listener, life], [], [])[0]:
-            os.killpg(0, signal.SIGKILL)  # and all forks with it
+            os.killpg(0, signal.SIGKILL)  # this process and all its forks
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -339,28 +357,29 @@ def serve(listener: socket.socket, settings: Settings, address: str | None) -> C
 
 
 def prepare(settings: Settings) -> None:
-    """Import what notebooks will import, and make a shell."""
+    """Import what notebooks will import, and make a shell, before the first notebook arrives."""
     for module in (*settings.preload, *(name.rpartition(".")[0] for name in settings.inside)):
-        with contextlib.suppress(ImportError):  # a course of another subject need not have what is in `inside`
+        with contextlib.suppress(ImportError):  # another course may not have the modules in `inside`
             importlib.import_module(module)
     make_shell().run("None", "warm")
     reseed()
     fork_server.prepare(settings.preload)
     gc.collect()
-    gc.freeze()  # the collector would write to every object, and so copy the memory that forks share
+    gc.freeze()  # a collection writes to every object, which would copy the memory that forks share
 
 
-def _be_judge(connection: socket.socket, settings: Settings, address: str | None) -> Callable[[], None]:
-    """Judge one notebook, and end. Returns in its fork server for ranks only: what that is to do.
+def _be_judge(connection: socket.socket, settings: Settings, address: str | None) -> fork_server.Continuation:
+    """Judge one notebook and exit. Only its fork server for ranks returns, with its continuation.
 
-    {"notebook", "files"} comes in; {"pid"} goes out first, then {"notebook", "remarks"}.
+    Send {"pid"}, receive {"notebook", "files"}, send {"notebook", "remarks"}.
     """
     status, serve_ranks = 1, None
     try:
         channel.send(connection, json.dumps({"pid": os.getpid()}).encode())
-        asked = json.loads(channel.receive(connection))
-        taken = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (taken + MEMORY, taken + MEMORY))  # what it is given may ask for more
+        request = json.loads(channel.receive(connection))
+        # A test may allocate as much as a student's function makes it: limit it to what the process has, and MEMORY.
+        data_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + MEMORY, data_bytes + MEMORY))
         reseed()
         folder = tempfile.mkdtemp(prefix="judge-")
         serve_ranks = fork_server.adopt(folder, connection)
@@ -368,47 +387,52 @@ def _be_judge(connection: socket.socket, settings: Settings, address: str | None
             try:
                 os.mkdir(f"{folder}/work")
                 os.chdir(f"{folder}/work")
-                remarks = _judged(asked, settings, address)
+                remarks = _judged(request, settings, address)
             finally:
                 fork_server.end()
                 shutil.rmtree(folder, ignore_errors=True)
-            channel.send(connection, json.dumps({"notebook": asked["notebook"], "remarks": remarks}).encode())
+            channel.send(connection, json.dumps({"notebook": request["notebook"], "remarks": remarks}).encode())
             status = 0
     except BaseException:
-        traceback.print_exc()  # into the grader's log: it is a fault of its own
+        traceback.print_exc()  # into the grader's log: the fault is the grader's own
     finally:
         if serve_ranks is None:
             os._exit(status)
     return serve_ranks
 
 
-def _judged(asked: dict, settings: Settings, address: str | None) -> dict[str, str]:
-    """Put the outputs into the notebook that is to be judged; what else there is to say of it."""
-    files = {name: bytes.fromhex(data) for name, data in asked["files"].items()}
+def _judged(request: dict, settings: Settings, address: str | None) -> dict[str, str]:
+    """Write the outputs into the request's notebook; return its remarks, see `Judgement.judge`."""
+    files = {name: bytes.fromhex(data) for name, data in request["files"].items()}
     lay_out(files)
     make = Unsandboxed if settings.unsandboxed else functools.partial(enter, address, settings.limits)
     judgement = Judgement(settings, make, files)
     try:
-        return judgement.judge(asked["notebook"])
+        return judgement.judge(request["notebook"])
     finally:
         if judgement.link is not None:
             judgement.link.sandbox.close()
 
 
-def main() -> Callable[[], None]:
-    """Run as a process of its own, `python -m autograder.judging.judge`; what it is told on stdin: see `written`."""
-    asked = json.loads(sys.stdin.readline())
-    limits = Limits(**asked["settings"].pop("limits"))
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in asked["settings"].items()}
-    settings = Settings(**lists, limits=limits)
-    listener = socket.socket(fileno=asked["listener"])
-    return serve(listener, settings, asked["address"])
+def main() -> fork_server.Continuation:
+    """Serve as a process of its own, `python -m autograder.judging.judge`, with the line from `written` on stdin.
+
+    Only fork servers for ranks return from here, with their continuation.
+    """
+    line = json.loads(sys.stdin.readline())
+    limits = Limits(**line["settings"].pop("limits"))
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in line["settings"].items()}
+    settings = Settings(**fields, limits=limits)
+    listener = socket.socket(fileno=line["listener"])
+    return serve(listener, settings, line["address"])
 
 
 def written(settings: Settings, listener: int, address: str | None) -> str:
-    """What `main` reads."""
+    """Return the line of JSON that `main` reads from stdin."""
     return json.dumps({"settings": asdict(settings), "listener": listener, "address": address}) + "\n"
 
 
 if __name__ == "__main__":
-    main()()
+    # Called up here so that none of our frames is below it on the stack: see `fork_server.Continuation`.
+    continuation = main()
+    continuation()

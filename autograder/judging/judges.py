@@ -1,4 +1,4 @@
-"""Who judges a class: one warm interpreter outside the sandbox and one inside, each forked for every submission."""
+"""The judges of a class: one warm interpreter outside the sandbox and one inside, each forked for every submission."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from ..wire import channel
 from .judge import Settings, error_of, role, written
 from .link import Ended
 
-TRIES = 3  # of a submission, if the fault is the grader's own
-GRACE = 30.0  # seconds that a judge has for itself, beyond the submission's
+TRIES = 3  # attempts at one submission while the fault is the grader's own
+GRACE = 30.0  # seconds for the judge itself, beyond the submission's
 MAX_NOTEBOOK = 512 * 2**20  # bytes of a judged notebook
-LATER = {  # modules that a package imports only when they are first used, which takes seconds
+# Modules that a package imports only when they are first used, which takes seconds.
+LATER = {
     "matplotlib": ("matplotlib.pyplot",),
     "torch": ("torch.distributed", "torch._dynamo"),
 }
 
 
 class CannotJudge(Exception):
-    """Nothing can be graded here; the words say why."""
+    """The judge's interpreter didn't start, so nothing can be graded here."""
 
 
 class GraderFault(Exception):
-    """A submission could not be judged, and it is not the submission's fault."""
+    """A submission was not judged, for a reason that is the grader's fault and not the submission's."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A notebook with its outputs. `remarks`: what ended a cell, by its grade_id: "time", "memory", "crash"..."""
+    """A notebook with its outputs. `remarks`: {grade_id: what ended the cell}, such as "time", "memory" or "crash"."""
 
     notebook: NotebookNode
     remarks: dict[str, str]
@@ -55,9 +56,10 @@ class Judged:
 
 
 class Judges:
-    """Judges notebooks, many at once if asked by many threads. To be closed, as by `with`.
+    """The two warm interpreters that judge notebooks, one notebook per calling thread. Use it in a `with` statement.
 
-    It proves its sandbox first: CannotSandbox says what is not contained, or what is missing.
+    Starting it proves its sandbox first. Raise CannotSandbox if something is not contained or not installed, and
+    CannotJudge if the outer interpreter doesn't start.
     """
 
     def __init__(self, settings: Settings | None = None):
@@ -75,20 +77,20 @@ class Judges:
     def _start(self) -> None:
         self.listener.bind(str(self.folder / "judge"))
         self.listener.listen(128)
-        here = Path(__file__).resolve().parents[2]  # a course elsewhere need not have this package on its path
+        root = Path(__file__).resolve().parents[2]  # a course elsewhere may not have this package on its path
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autograder.judging.judge"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[self.listener.fileno()],
             cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
             start_new_session=True,
             text=True,
         )
-        address = None  # while it imports, the sandbox does so, too
+        address = None  # the outer interpreter imports while we start the sandbox
         if self.settings.unsandboxed:
-            self.proof = "NOT SANDBOXED: submissions run with your own rights, as you have chosen"
+            self.proof = "NOT SANDBOXED: submissions run with your own rights, as you chose"
         else:
             self.warm = Warm(preload=(*self.settings.preload, "autograder.inside.student"))
             self.proof = prove(self.warm.address)
@@ -96,7 +98,7 @@ class Judges:
         self.process.stdin.write(written(self.settings, self.listener.fileno(), address))
         self.process.stdin.flush()
         if self.process.stdout.readline() != "ready\n":
-            raise CannotJudge(f"the judge's own interpreter ended with status {self.process.wait()}")
+            raise CannotJudge(f"the judge's interpreter ended with status {self.process.wait()}; its error is above")
 
     def __enter__(self) -> Judges:
         return self
@@ -105,7 +107,7 @@ class Judges:
         self.close()
 
     def close(self) -> None:
-        """End both interpreters and whatever they have started."""
+        """End both interpreters and every process they started."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -116,7 +118,7 @@ class Judges:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def judge(self, notebook: NotebookNode, files: Mapping[str, bytes] | None = None) -> Judged:
-        """Judge a notebook. `files`: what lies beside it, by name. GraderFault if that fails `TRIES` times."""
+        """Judge a notebook. `files`: the files beside it, by name. Raise GraderFault if it fails `TRIES` times."""
         for attempt in range(TRIES):
             begun = time.monotonic()
             try:
@@ -127,16 +129,16 @@ class Judges:
                 answer = {"remarks": {"": "fault"}}
             if "fault" not in answer["remarks"].values():
                 return Judged(nbformat.from_dict(answer["notebook"]), answer["remarks"], time.monotonic() - begun)
-            time.sleep(attempt)  # whatever it was may have passed
-        raise GraderFault(f"it could not be judged: {TRIES} times, the process that judged it was ended from outside")
+            time.sleep(attempt)  # give a passing cause time to pass: 0 s, then 1 s
+        raise GraderFault(f"the process that judged it was ended {TRIES} times: grade it again, with fewer jobs")
 
     def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes]) -> dict:
-        asked = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}}
+        request = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}}
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.folder / "judge"))
             try:
                 pid = json.loads(channel.receive(connection))["pid"]
-                channel.send(connection, json.dumps(asked).encode())
+                channel.send(connection, json.dumps(request).encode())
                 deadline = time.monotonic() + self.settings.submission_seconds + GRACE
                 return json.loads(channel.receive(connection, deadline, MAX_NOTEBOOK))
             except channel.TooLate:
@@ -146,10 +148,10 @@ class Judges:
 
 
 def preloading(settings: Settings, cells: Iterable[str]) -> Settings:
-    """The settings, with modules to preload if they name none: what the instructor's code cells import, and `packages`.
+    """Return the settings, with modules to preload if they name none.
 
-    Of the former only what is installed, or of `packages`: a module that lies in the course's folder is left out, since
-    whatever is preloaded can be read in the sandbox.
+    These are `packages` and the modules that the instructor's code cells import. A module must be installed or belong
+    to `packages`: submissions can read what is preloaded, so a module in the course's folder is left out.
     """
     if settings.preload:
         return settings
@@ -160,7 +162,7 @@ def preloading(settings: Settings, cells: Iterable[str]) -> Settings:
 
 
 def _imported(source: str) -> Iterator[str]:
-    """The names that a cell imports in any case, not only if something: of modules, and some that are not."""
+    """Yield the names that a cell imports unconditionally: modules, and for `from` imports also their attributes."""
     lines = [line for line in source.splitlines() if not line.lstrip().startswith(("%", "!"))]
     with contextlib.suppress(SyntaxError):
         for statement in ast.parse("\n".join(lines)).body:
@@ -172,7 +174,7 @@ def _imported(source: str) -> Iterator[str]:
 
 
 def _is_module(name: str, packages: tuple[str, ...]) -> bool:
-    """Whether there is such a module, of this Python or of `packages`; found without importing anything."""
+    """Return whether a module exists in this Python or in `packages`, without importing anything."""
     places, parts = None, name.split(".")
     for depth in range(len(parts)):
         spec = PathFinder.find_spec(".".join(parts[: depth + 1]), places)
@@ -189,7 +191,7 @@ def _top(name: str) -> str:
 
 
 def _out_of_time(notebook: NotebookNode, seconds: float) -> dict:
-    """The answer for a submission with which a test computes for ever, where nothing can interrupt it."""
+    """Return the answer for a submission on which a test computes forever, in code that no signal interrupts."""
     ended = Ended("time", f"Out of time: the whole notebook took longer than {seconds:g} seconds.")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:

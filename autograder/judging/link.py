@@ -1,4 +1,4 @@
-"""The judge's end of the line to a sandbox: what it asks of the student's code, and what may come back."""
+"""The judge's end of the connection to a sandbox: the requests it sends and the answers it accepts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .proxies import KINDS, Exceptions, Remote
 if TYPE_CHECKING:
     from ..sandbox.envelope import Sandbox
 
-_SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # functions of these go in by their names
+_SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # their functions cross by name
 
 
 class Ended(BaseException):
-    """The sandbox is gone, or answers no more. No `except Exception` in a test catches it.
+    """The end of a sandbox: it is gone or no longer answers. No `except Exception` in a test catches it.
 
-    `verdict`: "time", "memory", "processes" or "crash"; "fault" if it is the grader's own.
+    `verdict`: "time", "memory", "processes" or "crash"; "fault" if the grader is at fault.
     """
 
     def __init__(self, verdict: str, words: str):
@@ -37,9 +37,9 @@ class Ended(BaseException):
 
 
 class Link:
-    """The line to one sandbox. `shared`: what the instructor's cells have bound on both sides, by name.
+    """The connection to one sandbox. `shared`: what the instructor's cells bind on both sides, by name.
 
-    `deadline`: until when the cell that is being judged may take (time.monotonic()).
+    `deadline`: when the current cell's time is up, in seconds of time.monotonic().
     """
 
     def __init__(self, sandbox: Sandbox, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool):
@@ -51,10 +51,11 @@ class Link:
         self.ended: Ended | None = None
 
     def open(self, files: dict[str, bytes]) -> None:
+        """Begin a notebook in the sandbox. `files`: the exercise's files, by name."""
         self._ask({"do": "open", "packages": self.packages, "files": files})
 
     def cell(self, source: str, name: str, given: bool) -> dict:
-        """Run a cell, of the instructor's if `given`: its outputs, and what it bound, name: (kind, about)."""
+        """Run a cell; return {"outputs": list, "bound": {name: (kind, about)}}. `given`: it is the instructor's."""
         answer = self._ask({"do": "cell", "source": source, "name": name, "given": given})
         with self._honest():
             outputs = clean_outputs(answer["outputs"])
@@ -62,26 +63,27 @@ class Link:
             return {"outputs": outputs, "bound": bound}
 
     def look(self, names: list[str]) -> dict[str, Any]:
-        """What these names stand for, as data or as something to call."""
+        """Return the values of these names, as data or as proxies; names that aren't bound are left out."""
         answer = self._ask({"do": "look", "names": names})
         with self._honest():
             return {name: answer["result"][name] for name in names if name in answer["result"]}
 
     def call(self, target: Any, method: str, args: list, kwargs: dict | None = None) -> Any:
-        """Call something in the sandbox; what it returns, and what it raises, happens here as if it were called here.
+        """Call something in the sandbox; return what it returns, print what it prints and raise what it raises.
 
-        Arguments that it changes in place are changed here, too.
+        Arguments that it changes in place are changed on this side too, as `Settings.in_place` says.
         """
-        asked = {"do": "call", "target": target, "method": method, "args": args, "kwargs": kwargs or {}}
-        answer = self._ask(asked | {"changes": "always" if self.in_place else "if None"})
+        request = {"do": "call", "target": target, "method": method, "args": args, "kwargs": kwargs or {}}
+        answer = self._ask(request | {"changes": "always" if self.in_place else "if None"})
         with self._honest():
-            for stream, text in list(answer.get("printed", []))[:MAX_OUTPUTS]:  # a test may look at what is printed
+            for stream, text in list(answer.get("printed", []))[:MAX_OUTPUTS]:  # a test may capture the prints
                 (sys.stderr if stream == "stderr" else sys.stdout).write(str(text)[:MAX_TEXT])
             if "raised" not in answer:
                 return answer["result"]
             error = self.exceptions.error(answer["raised"])
         if isinstance(error, StopIteration | StopAsyncIteration) and method != "__next__":
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None  # a loop over calls would end, and be glad
+            # A StopIteration would silently end a test's loop over calls.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
         raise error
 
     def _ask(self, message: dict) -> dict:
@@ -89,7 +91,7 @@ class Link:
         try:
             data = encoder.message(message)
         except NotPlain as error:
-            raise NotPlain(f"{error} cannot be given to a student's function") from None
+            raise NotPlain(f"cannot pass this to a student's function: {error}") from None
         try:
             channel.send(self.sandbox.socket, data, self.deadline)
             while True:
@@ -100,14 +102,14 @@ class Link:
                     reply = self._called_back(answer)
                 channel.send(self.sandbox.socket, reply, self.deadline)
         except channel.TooLate:
-            raise self.end("time", "Out of time: this was still running when its time was over.") from None
+            raise self.end("time", "Out of time: this was still running when its time was up.") from None
         except channel.Closed:
             raise self.lost() from None
         except BadMessage as error:
             raise self._no_answer(error) from None
 
     def _read(self, known: list[Any]) -> dict:
-        """Wait for an answer. Objects that were sent, `known`, are changed as it says only if they may be."""
+        """Wait for an answer. It changes `known`, the objects that were sent, only if `Settings.in_place` allows it."""
         message = channel.receive(self.sandbox.socket, self.deadline)
         with self._honest():
             answer = dict(Decoder(self.resolve, self._inward, known if self.in_place else None).read(message))
@@ -117,34 +119,38 @@ class Link:
 
     @contextlib.contextmanager
     def _honest(self) -> Iterator[None]:
-        """In here an answer is read: one that is not as it has to be was not written by `inside`."""
+        """Give the sandbox up if reading an answer fails in here: `inside.student` never writes a malformed one."""
         try:
             yield
         except Exception as error:
             raise self._no_answer(error) from None
 
     def _no_answer(self, error: Exception) -> Ended:
-        words = f"The answer of this code is no answer ({type(error).__name__}: {error}): it was changed on its way."
-        return self.end("crash", words[:500])
+        message = (
+            f"The sandbox sent a malformed answer ({type(error).__name__}: {error}): something changed it on its way."
+        )
+        return self.end("crash", message[:500])
 
     def _reason(self) -> tuple[str, str]:
-        """Why the sandbox has ended by itself: a verdict, and words."""
-        why = self.sandbox.ended() or "it ended"
-        why = {"cpu": "time", "closed": "fault", "killed": "fault"}.get(why, why)
-        words = {
+        """Return the verdict and the message for a sandbox that ended by itself."""
+        cause = self.sandbox.ended() or "it ended"
+        cause = {"cpu": "time", "closed": "fault", "killed": "fault"}.get(cause, cause)
+        messages = {
             "memory": "Out of memory: this needs more than a submission may use.",
             "processes": "Too many processes: this starts more than a submission may have.",
             "fault": "The sandbox was ended from outside.",
-            "time": "Out of time: this has used up the processor time that a submission may use.",
+            "time": "Out of time: this used up the processor time that a submission may use.",
         }
-        return (why, words[why]) if why in words else ("crash", f"Crash: the interpreter that ran this ended ({why}).")
+        if cause in messages:
+            return cause, messages[cause]
+        return "crash", f"Crash: the interpreter that ran this ended ({cause})."
 
     def lost(self) -> Ended:
-        """Give up a sandbox that has ended by itself."""
+        """Give up a sandbox that ended by itself; return why, for the caller to raise."""
         return self.end(*self._reason())
 
     def end(self, verdict: str, words: str) -> Ended:
-        """Give the sandbox up. The test may catch what is raised; that it ended stays known."""
+        """Close the sandbox and return `Ended`, for the caller to raise; `ended` keeps it if a test catches it."""
         self.sandbox.close()
         self.ended = Ended(verdict, words)
         return self.ended
@@ -152,7 +158,7 @@ class Link:
     # How things cross
 
     def _outward(self, value: Any) -> list | None:
-        """What goes in for something that is not plain: its number there, its name, or a function to call back."""
+        """Return the tree for a value that isn't plain: a handle, a name, a callback or a pickle; None if none fits."""
         if isinstance(value, Remote):
             target = vars(value)["_target"]
             return ["handle", target[1]] if target[0] == "handle" else ["global", target[1]]
@@ -162,7 +168,7 @@ class Link:
         if module and name and self._importable(value, module, name):
             return ["import", module, name]
         if isinstance(value, FunctionType) and self.shared.get(value.__name__) is value:
-            return ["global", value.__name__]  # of a cell that ran on both sides
+            return ["global", value.__name__]  # a cell that ran on both sides defined it
         if callable(value):
             self.callbacks.append(value)
             return ["callback", len(self.callbacks) - 1, getattr(value, "__name__", "function")]
@@ -174,13 +180,13 @@ class Link:
         top = module.partition(".")[0]
         if top not in (*self.packages, *_SCIENCE, *sys.stdlib_module_names) or module == "__main__":
             return False
-        found: Any = sys.modules.get(module)
+        named: Any = sys.modules.get(module)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        return found is value
+            named = getattr(named, part, None)
+        return named is value
 
     def _inward(self, tree: list) -> Any:
-        """What stands here for something of the student's that is not plain."""
+        """Return the proxy for a student's value that isn't plain; BadMessage for any other tree."""
         word, *rest = tree
         if word != "handle":
             raise BadMessage(f"not a message ({word})"[:100])
@@ -188,7 +194,7 @@ class Link:
         return self.thing(("handle", int(number)), str(kind), dict(about))
 
     def thing(self, target: tuple, kind: str, about: dict, made: bool = False) -> Any:
-        """A proxy; an exception's class as a class of this side, so that `except` and `raises` know it."""
+        """Return a proxy; for an exception's class, a class of this side, which `except` and `raises` recognize."""
         with self._honest():
             if kind == "exception":
                 return self.exceptions.kind(list(about["mro"]))
@@ -197,14 +203,14 @@ class Link:
     def _called_back(self, asked: dict) -> bytes:
         encoder = Encoder(self.resolve, self._outward)
         try:
-            given = self.callbacks[asked["callback"]](*asked["args"], **asked["kwargs"])
-            return encoder.message({"result": given})
+            result = self.callbacks[asked["callback"]](*asked["args"], **asked["kwargs"])
+            return encoder.message({"result": result})
         except Exception as error:
             return Encoder().message({"raised": [type(error).__name__, str(error)[:1000]]})
 
 
 def clean_outputs(outputs: Any) -> list[dict]:
-    """Outputs of a student's cell, as far as they are outputs: nothing else of what came is kept."""
+    """Return the well-formed outputs of a student's cell, cut to size; drop everything else that was sent."""
     kept = []
     for output in list(outputs)[:MAX_OUTPUTS]:
         kind = output.get("output_type")
@@ -217,6 +223,6 @@ def clean_outputs(outputs: Any) -> list[dict]:
             kept.append({"output_type": kind, "data": data, "metadata": {}, **more})
         elif kind == "error":
             lines = [str(line)[:MAX_TEXT] for line in output["traceback"]]
-            words = {"ename": str(output["ename"])[:200], "evalue": str(output["evalue"])[:MAX_TEXT]}
-            kept.append({"output_type": kind, **words, "traceback": lines})
+            name, message = str(output["ename"])[:200], str(output["evalue"])[:MAX_TEXT]
+            kept.append({"output_type": kind, "ename": name, "evalue": message, "traceback": lines})
     return kept

@@ -1,7 +1,7 @@
-"""nbgrader's door: what takes a submission in, and what runs it, whoever calls nbgrader (this grader or formgrader).
+"""The judge as nbgrader's plug-ins, which also serve formgrader and plain `nbgrader autograde`.
 
-`TakenIn` reads a submission in place of nbconvert's exporter, `Judge` runs it in place of nbgrader's `Execute`. The
-points are nbgrader's own affair: it reads them from the outputs that the judge puts into the cells.
+`TakenIn` replaces nbconvert's exporter and reads a submission. `Judge` replaces nbgrader's `Execute` and runs it.
+nbgrader itself then reads the points from the outputs that the judge wrote into the cells.
 """
 
 from __future__ import annotations
@@ -31,54 +31,55 @@ from .judge import Settings, role
 from .judges import Judged, Judges, preloading
 
 EXECUTOR = "autograder.judging.preprocessor.Judge"
-JUDGING = ("judging", "inside", "wire")  # folders of this package on which a verdict depends
-MOST_DATA = 50_000_000  # bytes of an assignment's own files, which every one of its submissions gets
+JUDGING = ("judging", "inside", "wire")  # folders of this package whose code decides a verdict
+MOST_DATA = 50_000_000  # bytes of an assignment's own files, which each of its submissions gets
 
 
 class WrongSetup(Exception):
-    """What is wrong in an nbgrader_config.py, in words for whoever wrote it."""
+    """A fault in a course's nbgrader_config.py or in its source folder."""
 
 
 class TakenIn(NotebookExporter):
-    """Reads what was submitted, and gives nbgrader the notebook rebuilt from the instructor's."""
+    """An exporter that reads a submission and gives nbgrader the notebook rebuilt from the instructor's."""
 
     rebuilt = Bool(False, help="Whether the notebooks in the submitted directory are rebuilt already").tag(config=True)
 
     def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
-        """Export a submission's notebook; in nbgrader's second pass, the one that its first pass wrote."""
+        """Export a submission's rebuilt notebook; in nbgrader's second pass, the one that its first pass wrote."""
         if self.rebuilt or not self.parent._sanitizing:
             return super().from_filename(filename, resources=resources, **kw)
         about = resources["nbgrader"]
         converter = GenerateAssignment(coursedir=self.parent.coursedir, parent=self.parent.parent)
-        made_from = intake.template(converter, about["assignment"], about["notebook"])
-        taken = intake.take(Path(filename), made_from)
-        if taken.reason:
-            self.log.warning("%s: no points, because %s", filename, taken.reason)
-        return self.from_notebook_node(taken.notebook, resources=resources, **kw)
+        template = intake.template(converter, about["assignment"], about["notebook"])
+        rebuilt = intake.take(Path(filename), template)
+        if rebuilt.reason:
+            self.log.warning("%s: no points, because %s", filename, rebuilt.reason)
+        return self.from_notebook_node(rebuilt.notebook, resources=resources, **kw)
 
 
 _KINDS = {bool: Bool, int: Int, float: Float, str: Unicode, tuple: Tuple}
 _SETTINGS = {name: field.default for name, field in Settings.__dataclass_fields__.items() if name != "limits"}
-_Settable = type(NbGraderPreprocessor)(  # with a trait for each of the judge's settings
-    "_Settable",
-    (NbGraderPreprocessor,),
-    {name: _KINDS[type(value)](default_value=value).tag(config=True) for name, value in _SETTINGS.items()},
-)
+_TRAITS = {name: _KINDS[type(value)](default_value=value).tag(config=True) for name, value in _SETTINGS.items()}
+# A preprocessor with one trait for each of the judge's settings.
+_Settable = type(NbGraderPreprocessor)("_Settable", (NbGraderPreprocessor,), _TRAITS)
 
 
 class Judge(_Settable):
-    """Runs a submission in the sandbox and its checks outside, or takes the verdict if there is one already."""
+    """A preprocessor that judges a submission, or reuses the verdict on an equal one."""
 
-    verdicts = Unicode("judged", help="Folder of the verdicts, in the course's root").tag(config=True)
-    limits = Dict(help="Of one submission, by name: see autograder.sandbox.envelope.Limits").tag(config=True)
+    verdicts = Unicode("judged", help="Folder of the verdicts, below the course's root").tag(config=True)
+    limits = Dict(help="Limits of one submission, by name; see autograder.sandbox.envelope.Limits").tag(config=True)
 
     @property
     def settings(self) -> Settings:
-        """What an instructor has set of how submissions are judged."""
+        """The judge's settings, as the instructor's config has them."""
         return Settings(**{name: getattr(self, name) for name in _SETTINGS}, limits=Limits(**self.limits))
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Put the outputs into the notebook, and note in its metadata that it was judged, and as what."""
+        """Write the outputs into the notebook, and who judged it and its verdict's key into its metadata.
+
+        Raise WrongSetup if the exporter isn't `TakenIn`, and CannotSandbox or GraderFault if judging fails.
+        """
         if not isinstance(self.parent, TakenIn):
             raise WrongSetup("Autograde.exporter_class is not the autograder's: call autograder.configure(c) last")
         course = self.parent.parent.coursedir
@@ -102,33 +103,33 @@ class Judge(_Settable):
         return nb, resources
 
     def _preloading(self, nb: NotebookNode) -> Settings:
-        """The settings for whoever judges, if this notebook is the first."""
+        """Return the settings for this process's judges, which the first notebook starts."""
         cells = [cell for cell in nb.cells if cell.cell_type == "code" and role(cell) != "answer"]
         sources = [cell.metadata.get("autograder", {}).get("source", cell.source) for cell in cells]
         return preloading(self.settings, sources)
 
 
 class Verdicts:
-    """Judged notebooks in a folder, by key. A file is there whole or not at all, whenever the machine stops."""
+    """Judged notebooks in a folder, by key. A file is complete or absent, even if the machine stops."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def get(self, name: str) -> NotebookNode | None:
-        """The judged notebook, or None."""
+        """Return the judged notebook, or None."""
         try:
             return nbformat.reads((self.folder / f"{name}.ipynb").read_text(encoding="utf-8"), as_version=4)
         except FileNotFoundError:
             return None
 
     def put(self, name: str, judged: NotebookNode) -> None:
-        """Keep a judged notebook."""
+        """Store a judged notebook."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}.ipynb", nbformat.writes(judged))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file in one stroke: whoever reads it finds all of the old text, or all of the new."""
+    """Write a file atomically: a reader gets all of the old text, or all of the new."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
         file.write(text)
         file.flush()
@@ -137,7 +138,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def verdict(judge: Callable[..., Judged], notebook: NotebookNode, data: dict[str, bytes]) -> NotebookNode:
-    """Judge a notebook; what else was found goes into its metadata. Raises GraderFault if the grader is at fault."""
+    """Judge a notebook; its remarks and seconds go into its metadata. Raise GraderFault if the grader is at fault."""
     judged = judge(notebook, data)
     for cell in judged.notebook.cells:
         if cell.cell_type == "code":
@@ -148,10 +149,10 @@ def verdict(judge: Callable[..., Judged], notebook: NotebookNode, data: dict[str
 
 
 def scorable(cell: NotebookNode) -> list[NotebookNode]:
-    """The outputs of a cell, such that nbgrader reads the right points from them.
+    """Return a cell's outputs, changed so that nbgrader reads the right points from them.
 
-    nbgrader takes whatever is on stderr for a failure, and a number that comes before an error for the points; and a
-    number that is more than the points there are stops it.
+    nbgrader counts any stderr as a failure, takes a number before an error for the points, and stops at a number above
+    the cell's maximum.
     """
     outputs = [nbformat.from_dict(output) for output in cell.outputs]
     for output in outputs:
@@ -179,7 +180,7 @@ def _number(text: str | list[str]) -> float:
 
 
 def without_points(notebook: NotebookNode, reason: str) -> None:
-    """Let all checks of a notebook fail, because there is nothing to check."""
+    """Make all checks of a notebook fail with a reason, because there is nothing to check."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             tested = is_grade(cell) and not is_solution(cell)
@@ -191,7 +192,10 @@ def _error(name: str, words: str) -> NotebookNode:
 
 
 def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
-    """What a verdict depends on, as a name: the cells, what they are worth, the assignment's files, and the judge."""
+    """Return the name of a verdict: 40 hex digits of a SHA-256 over everything that the verdict depends on.
+
+    That is the cells, their points, the assignment's files, and the judge's own code.
+    """
     about = notebook.metadata.get("autograder", {})
     parts: list[Any] = [_judge_version(), about.get("unreadable"), about.get("answers"), about.get("classes")]
     for cell in notebook.cells:
@@ -211,11 +215,14 @@ def _judge_version() -> str:
 
 
 def data_files(course: Any, assignment: str) -> dict[str, bytes]:
-    """The files that an instructor put beside the source notebooks: what a submission finds beside itself."""
+    """Return {path: content} of the files beside an assignment's source notebooks; each submission gets them.
+
+    Raise WrongSetup if they have more than `MOST_DATA` bytes.
+    """
     folder = Path(course.format_path(course.source_directory, ".", assignment))
     paths = sorted(Path(path) for path in find_all_files(str(folder), [*course.ignore, "*.ipynb"]))
     if sum(path.stat().st_size for path in paths) > MOST_DATA:
-        raise WrongSetup(f"the files beside {assignment}'s source notebooks have more than {MOST_DATA / 1e6:g} MB")
+        raise WrongSetup(f"the files beside {assignment}'s source notebooks exceed {MOST_DATA / 1e6:g} MB: remove some")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
@@ -224,7 +231,7 @@ _starting = Lock()
 
 
 def judges(settings: Settings) -> Judges:
-    """This process's judges, started when they are first needed. Raises CannotSandbox if they cannot be."""
+    """Return this process's judges, started on first use. Raise CannotSandbox or CannotJudge if they can't start."""
     with _starting:
         if not _shared:
             started = Judges(settings)
@@ -235,5 +242,5 @@ def judges(settings: Settings) -> Judges:
 
 
 def share(started: Judges) -> None:
-    """Let this process's preprocessors use judges that are started already; whoever started them closes them."""
+    """Let this process's preprocessors use judges that are already running. The caller closes them."""
     _shared[:] = [started]

@@ -1,8 +1,8 @@
-"""The student's things, as the judge sees them: something to call, whose work is done in the sandbox.
+"""Proxies for a student's functions, classes and objects: a test calls them, and the sandbox does the work.
 
-What comes back is plain data wherever it can be. Where a student's function returns an object of a class of its own,
-a test can call its methods and read its attributes; but it is never compared with plain data here, because then the
-student's own `__eq__` would say whether the answer is right.
+Results are plain data wherever possible. A student's function may also return an object of its own class. A test can
+call that object's methods and read its attributes, but can't compare it with plain data: the student's own `__eq__`
+would then decide whether the answer is right.
 """
 
 from __future__ import annotations
@@ -18,48 +18,35 @@ from tblib import Traceback
 
 from ..wire.plain import bound_name
 
-_REMEMBERED: set[str] = set()  # files of the sandbox's tracebacks: lines of the judge's own are never replaced
-MAX_LINE = 5000  # a line number that a student's cell could have
+_REMEMBERED: set[str] = set()  # files of the sandbox's tracebacks; lines of the judge's own files are never replaced
+MAX_LINE = 5000  # the largest line number accepted from a sandbox's traceback
 _FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__", "__exit__")
-_ARITHMETIC = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "neg",
-    "pos",
-    "abs",
-)
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_UNARY = ("neg", "pos", "abs")
+_CONVERSIONS = ("__int__", "__float__", "__index__")
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 
 
 class NotData(TypeError):
-    """A test needs data where a student's function has given an object of its own."""
+    """A test uses an object of a student's own class where it needs plain data."""
 
 
 class Line(Protocol):
-    """What a proxy needs of the line to its sandbox (`link.Link`)."""
+    """The part of a sandbox's connection that a proxy uses (`link.Link`)."""
 
     def call(self, target: Any, method: str, args: list, kwargs: dict | None = None) -> Any:
         """Call something in the sandbox."""
 
 
 class Remote:
-    """Something in the sandbox that is not plain data. `_made`: the test itself has made it, by calling its class."""
+    """An object in the sandbox that isn't plain data. `_made`: the test itself made it, by calling its class."""
 
     def __init__(self, link: Line, target: Any, about: dict, made: bool = False):
         vars(self).update(_link=link, _target=target, _about=about, _made=made)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("__", "_repr_", "_ipython_")):
-            raise AttributeError(name)  # numpy, IPython and others look for what they could do with an object
+            raise AttributeError(name)  # numpy, IPython and others probe objects for these
         return self._link.call(self._target, "getattr", [name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,11 +68,11 @@ class Remote:
         return f"<{self._about.get('name', 'object')} of the student's>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a student's function or object stays in the sandbox")
+        raise TypeError("cannot pickle a student's function or object: it stays in the sandbox")
 
 
 class RemoteIterator(Remote):
-    """A generator or another iterator, read one item at a time."""
+    """An iterator in the sandbox, read one item a call."""
 
     def __iter__(self) -> RemoteIterator:
         return self
@@ -95,7 +82,7 @@ class RemoteIterator(Remote):
 
 
 class Function(Remote):
-    """A student's function: `__source__` is how it is written."""
+    """A student's function. `__source__`: its source code."""
 
     def __init__(self, link: Line, target: Any, about: dict, made: bool = False):
         super().__init__(link, target, about, made)
@@ -107,16 +94,16 @@ class Function(Remote):
 
 
 class Class(Function):
-    """A student's class. `_made`: the exercise asks for a class of this name, so that tests are about what it makes.
+    """A student's class. `_made`: the exercise asks for a class of this name.
 
-    What it makes may then be compared with anything: the test wants to know what its `__eq__` says.
+    Tests may then compare its instances with anything, because the class's `__eq__` is what they test.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        made = super().__call__(*args, **kwargs)
-        if isinstance(made, Remote):
-            vars(made)["_made"] = self._made
-        return made
+        instance = super().__call__(*args, **kwargs)
+        if isinstance(instance, Remote):
+            vars(instance)["_made"] = self._made
+        return instance
 
     def __instancecheck__(self, value: Any) -> bool:
         return isinstance(value, Remote) and self._link.call(self._target, "isinstance", [value]) is True
@@ -134,37 +121,35 @@ def _forward(method: str) -> Callable:
 
 
 def _guarded(method: str) -> Callable:
-    """A special method that tells an object's value: only for what the test itself has made, or between two objects."""
+    """Return a special method that reveals an object's value.
+
+    It works on an object that the test itself made, or between two remote objects. Otherwise it raises NotData.
+    """
 
     def guarded(self: Remote, *args: Any) -> Any:
         if not self._made and not (args and isinstance(args[0], Remote)):
             raise NotData(
-                f"this is {_article(self._about.get('name', 'object'))}, where plain data is wanted: "
-                "a number, a string, a list, an array"
+                f"this is {_article(self._about.get('name', 'object'))}; the test needs plain data, "
+                "such as a number, a string, a list or an array"
             )
-        given = self._link.call(self._target, method, list(args))
-        if method in _COMPARISONS and not isinstance(given, bool):
-            raise NotData(f"{method} gives {given!r}, where True or False is wanted"[:300])
-        return given
+        result = self._link.call(self._target, method, list(args))
+        if method in _COMPARISONS and not isinstance(result, bool):
+            raise NotData(f"{method} returns {result!r}; the test needs True or False"[:300])
+        return result
 
     guarded.__name__ = method
     return guarded
 
 
 def _plain_error(value: Any) -> Any:
-    """An exception on its way out of a `with` block cannot cross; that there was one can."""
+    """Return None for an exception, a traceback or a class, which `__exit__` gets and which can't cross."""
     return None if isinstance(value, BaseException) or inspect.istraceback(value) or inspect.isclass(value) else value
 
 
 for _method in _FORWARDED:
     setattr(Remote, _method, _forward(_method))
-for _method in (
-    *_COMPARISONS,
-    *(f"__{name}__" for name in _ARITHMETIC),
-    *(f"__r{name}__" for name in _ARITHMETIC[:11]),
-):
-    setattr(Remote, _method, _guarded(_method))
-for _method in ("__int__", "__float__", "__index__"):
+_ARITHMETIC = [*(f"__{name}__" for name in _BINARY + _UNARY), *(f"__r{name}__" for name in _BINARY)]
+for _method in (*_COMPARISONS, *_ARITHMETIC, *_CONVERSIONS):
     setattr(Remote, _method, _guarded(_method))
 
 
@@ -182,7 +167,7 @@ def _article(name: str) -> str:
 
 
 def _signature(words: str) -> inspect.Signature:
-    """A signature from its words; defaults are what they look like, as names cannot be resolved here."""
+    """Parse a signature from its text; defaults stay source text, because their names can't be resolved here."""
     import ast
 
     tree = ast.parse(f"def f{words}: pass").body[0].args  # type: ignore[attr-defined]
@@ -194,8 +179,8 @@ def _signature(words: str) -> inspect.Signature:
     if tree.vararg:
         parameters.append(inspect.Parameter(tree.vararg.arg, inspect.Parameter.VAR_POSITIONAL))
     for arg, default in zip(tree.kwonlyargs, tree.kw_defaults, strict=True):
-        given = inspect.Parameter.empty if default is None else ast.unparse(default)
-        parameters.append(inspect.Parameter(arg.arg, inspect.Parameter.KEYWORD_ONLY, default=given))
+        value = inspect.Parameter.empty if default is None else ast.unparse(default)
+        parameters.append(inspect.Parameter(arg.arg, inspect.Parameter.KEYWORD_ONLY, default=value))
     if tree.kwarg:
         parameters.append(inspect.Parameter(tree.kwarg.arg, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(parameters)
@@ -205,19 +190,22 @@ def _signature(words: str) -> inspect.Signature:
 
 
 class Exceptions:
-    """The classes of what a student's code raises: Python's own, the course's, or made here by the student's name."""
+    """The exception classes of one student: Python's, the course's, and stand-ins made for the student's own."""
 
     def __init__(self, resolve: Callable[[str, str], type | None]):
         self.resolve = resolve
         self.made: dict[str, type] = {}
 
     def kind(self, mro: list) -> type[Exception]:
-        """The class for these bases, the nearest first; what is none of Python's `Exception`s becomes one."""
+        """Return the class for an MRO, a list of (module, qualified name) with the class itself first.
+
+        A class that is unknown here gets a stand-in: a subclass of its nearest known base, or of Exception.
+        """
         name = mro[0][1].rpartition(".")[2]
         for number, (module, qualified) in enumerate(mro):
-            found = getattr(builtins, qualified, None) if module == "builtins" else self.resolve(module, qualified)
-            if isinstance(found, type) and issubclass(found, Exception):
-                return found if number == 0 else self._make(name, found)
+            base = getattr(builtins, qualified, None) if module == "builtins" else self.resolve(module, qualified)
+            if isinstance(base, type) and issubclass(base, Exception):
+                return base if number == 0 else self._make(name, base)
         return self._make(name, Exception)
 
     def _make(self, name: str, base: type[Exception]) -> type[Exception]:
@@ -227,19 +215,19 @@ class Exceptions:
         return self.made[name]
 
     def error(self, raised: dict) -> Exception:
-        """The exception again, with the traceback that it had in the sandbox."""
-        kind, words = self.kind(raised["mro"]), str(raised["words"])
-        args = raised["args"] if isinstance(raised["args"], tuple) else (words,)
+        """Rebuild an exception, with the traceback that it had in the sandbox."""
+        kind, message = self.kind(raised["mro"]), str(raised["words"])
+        args = raised["args"] if isinstance(raised["args"], tuple) else (message,)
         try:
             error = kind(*args)
-        except Exception:  # whose own `__init__` wants something else than it keeps
+        except Exception:  # its own `__init__` doesn't accept the args that it stored
             error = kind.__new__(kind, *args)
-            error.args = (words,)
+            error.args = (message,)
         return error.with_traceback(_traceback(raised["frames"]))
 
 
 def _traceback(frames: list) -> Any:
-    """A traceback of these frames (file, line, function, text), innermost last; None if there are none."""
+    """Build a traceback from frames (file, line, function, text), innermost last; None if there are none."""
     tree = None
     for file, line, name, text in reversed(frames):
         file, line, name = str(file), min(max(int(line), 1), MAX_LINE), str(name)[:100]
@@ -251,7 +239,7 @@ def _traceback(frames: list) -> Any:
 
 
 def _remember(file: str, line: int, text: str) -> None:
-    """Let a traceback show this line, if it is of no file that the judge has."""
+    """Let tracebacks show this line of a file, unless the judge has a file of that name."""
     if file in linecache.cache and file not in _REMEMBERED:
         return
     _REMEMBERED.add(file)

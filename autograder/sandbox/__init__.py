@@ -1,1 +1,1 @@
-"""The envelope in which submissions run: namespaces, limits, the watch from outside, and the proof."""
+"""The sandbox in which submissions run: namespaces, limits, the watch from outside, and the proof."""

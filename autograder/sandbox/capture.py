@@ -1,7 +1,7 @@
-"""What the ranks of a submission say to one another: all that TCP carries on their sandbox's loopback, read outside.
+"""The capture of a submission's traffic: all data that its ranks send by TCP on the loopback, read from outside.
 
-The packet socket is made by the sandbox's init before any of the student's code runs, and handed out. Nothing inside
-has the right to make one, and what has been on the wire cannot be taken back.
+The sandbox's init opens the packet socket before any of the student's code runs, and hands it out. Nothing inside may
+open another one, and code inside can't undo what it has sent.
 """
 
 from __future__ import annotations
@@ -17,43 +17,45 @@ from typing import Any
 
 from ..inside.warm import described
 
-# Linux's numbers, of if_packet.h, if_ether.h and filter.h.
+# Linux's numbers, from if_packet.h, if_ether.h and filter.h.
 SOL_PACKET, ALL, OUTGOING = 263, 3, 4
 VERSION, RING, STATISTICS, FILTER, V2 = 10, 5, 6, 26, 1
-HEADER = struct.Struct("IIIHH")  # of a frame: whose it is, the packet's length, what is kept of it, and where it begins
-KERNELS = 0
+HEADER = struct.Struct("IIIHH")  # a frame's owner, the packet's length, the bytes kept, the offsets of its headers
+KERNELS = 0  # the owner of a frame that the kernel hasn't filled yet
 
 FRAME = 17 * 4096  # bytes: the loopback's largest packet, 64 KiB, and a header
-FRAMES = 512  # that the kernel fills before we have read any, 34 MiB: an honest run of exercise 14 takes 300
-MOST = 2**26  # bytes that are kept
-IP_AND_TCP = 52  # bytes of headers: a packet no longer than that only acknowledges
-# What the kernel is to keep, in the language of its filters: each packet once, as it arrives, if it has data.
+FRAMES = 512  # frames that the kernel can fill before we read any, 34 MiB; an honest run of exercise 14 takes 300
+MOST = 2**26  # bytes of data kept
+IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
+# The filter of the packet socket, in classic BPF: keep each packet once, when it arrives, if it has data.
 STEP = struct.Struct("HBBI")
 NOTHING = STEP.pack(0x06, 0, 0, 0)
 DATA = b"".join(
     [
-        STEP.pack(0x30, 0, 0, 0xFFFFF004),  # is it arriving or
-        STEP.pack(0x15, 2, 0, OUTGOING),  # leaving?
-        STEP.pack(0x80, 0, 0, 0),  # its length
-        STEP.pack(0x25, 1, 0, IP_AND_TCP),
+        STEP.pack(0x30, 0, 0, 0xFFFFF004),  # load the packet's type
+        STEP.pack(0x15, 2, 0, OUTGOING),  # drop it if it is leaving
+        STEP.pack(0x80, 0, 0, 0),  # load its length
+        STEP.pack(0x25, 1, 0, IP_AND_TCP),  # keep it if it is longer than the headers
         NOTHING,
-        STEP.pack(0x06, 0, 0, 0xFFFFFFFF),
+        STEP.pack(0x06, 0, 0, 0xFFFFFFFF),  # keep all of it
     ]
 )
 
 
 class Capture:
-    """Reads a packet socket while it is entered. `streams`: then, of each direction of each connection, all its bytes.
+    """A context manager that reads a packet socket.
 
-    `streams` is empty if there was more than could be followed: `FRAMES` packets before we read any, or `MOST` bytes.
+    `streams`: after the `with` block, all bytes of each connection and direction. It is empty if there was too much to
+    follow: over `FRAMES` packets before we read any, or over `MOST` bytes.
     """
 
     def __init__(self, packets: socket.socket):
-        self.socket = packets.dup()  # a sandbox that ends meanwhile closes its own
+        self.socket = packets.dup()  # a sandbox that ends during the capture closes its own
         self.streams: list[bytes] = []
 
     def __enter__(self) -> Capture:
-        self._parts: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)  # their numbers in the stream, and data
+        # {addresses and ports: [(sequence number, data)]}
+        self._parts: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
         self._kept = self._next = 0
         self.socket.setsockopt(SOL_PACKET, VERSION, V2)
         self.socket.setsockopt(SOL_PACKET, RING, struct.pack("4I", FRAME, FRAMES, FRAME, FRAMES))
@@ -90,11 +92,11 @@ class Capture:
         self._drain()
 
     def _drain(self) -> None:
-        """Take all packets that are there, and give their frames back."""
+        """Read all packets in the ring and give their frames back to the kernel."""
         while True:
             start = self._next * FRAME
-            whose, _, kept, _, begin = HEADER.unpack_from(self._ring, start)
-            if whose == KERNELS:
+            owner, _, kept, _, begin = HEADER.unpack_from(self._ring, start)
+            if owner == KERNELS:
                 return
             if self._kept <= MOST:
                 self._keep(self._ring[start + begin : start + begin + kept])
@@ -114,9 +116,9 @@ class Capture:
 
 
 def in_order(parts: list[tuple[int, bytes]]) -> bytes:
-    """What a stream's packets say: processors side by side may show them out of their order, and some come twice.
+    """Return the bytes of a stream from its packets, which may come out of order, or twice.
 
-    `parts`: the number of a packet's first byte, which goes on at 0 after 2^32 - 1, and its data.
+    `parts`: for each packet its TCP sequence number, which wraps around at 2^32, and its data.
     """
     first, _ = parts[0]
     stream, end = bytearray(), 0

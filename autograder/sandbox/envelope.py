@@ -1,9 +1,11 @@
-"""The sandbox in which submissions run: bubblewrap, namespaces, and limits, all set up from outside.
+"""The sandbox in which submissions run: bubblewrap, namespaces and limits, all set up from outside.
 
-A `Warm` is one envelope, made by bubblewrap, with a process in it that has imported numpy and whatever else is asked
-for. `enter` has it forked, in 0.03 s, into a sandbox for one submission: namespaces and a scratch of its own, no
-network but its own loopback, no privilege, limits on time, memory, processes and files. What happens inside is in
-`warm`; which system calls there are, in `seccomp`; how memory is watched, in `watch`; how it is proved, in `prove`.
+A `Warm` is one envelope, made by bubblewrap, around a process that has imported numpy and the modules to preload.
+`enter` forks that process, in 0.03 s, into a sandbox for one submission. The sandbox has namespaces and scratch files
+of its own, no network but its own loopback, no privileges, and limits on time, memory, processes and files.
+
+`warm` sets the sandbox up from inside, `seccomp` lists its system calls, `watch` counts its memory, and `prove` checks
+that it contains.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from .capture import Capture
 from .watch import Groups, Watch, sweep
 
 PACKAGE = Path(__file__).resolve().parents[1]
-INSIDE = ("__init__.py", "inside", "wire")  # what a sandbox can read of the grader: the code that runs in there
-START_SECONDS = 120.0  # for the warm process's imports, on a machine that is busy with other things
+INSIDE = ("__init__.py", "inside", "wire")  # the grader's files that a sandbox can read: the code that runs in it
+START_SECONDS = 120.0  # for the warm process's imports, on a busy machine
 ENTER_SECONDS = 30.0
-HANG_UP_SECONDS = 2.0  # from a connection's end to the last process's, by which it is known why
-CREDENTIALS = struct.calcsize("3i")  # bytes: the kernel's word on who writes
-HOST_USER = 64999  # whom the kernel sees when root grades: nobody who owns anything (systemd leaves it free, too)
+HANG_UP_SECONDS = 2.0  # for a sandbox to end after its connection has; only its end says why
+CREDENTIALS = struct.calcsize("3i")  # bytes of a sender's pid, user and group, as the kernel reports them
+HOST_USER = 64999  # the user that submissions run as when root grades; it owns nothing, and systemd leaves it free
 
 ENVIRONMENT = {
     "HOME": HOME,
@@ -46,30 +48,23 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",
     "MPLBACKEND": "Agg",
-    "OMP_NUM_THREADS": "1",  # many submissions share the cores; and 64 cores' threads would be a quarter of `processes`
+    "OMP_NUM_THREADS": "1",  # submissions share the cores, and 64 threads would be a quarter of `processes`
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",  # what gloo logs when a peer is ended is not news
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # gloo logs a line for every peer that is ended
 }
-_FILES = {  # the few of /etc that libraries ask for
+_FILES = {  # made for /etc, because libraries read them
     "passwd": f"student:x:{USER}:{USER}::{HOME}:/bin/sh\n",
     "group": f"student:x:{USER}:\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-_OF_SYSTEM = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "fonts")  # public, in any /etc
+_OF_SYSTEM = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "fonts")  # of the host's /etc
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _CAPABILITIES = (
-    "SYS_ADMIN",
-    "NET_ADMIN",
-    "NET_RAW",
-    "SETUID",
-    "SETGID",
-    "SETPCAP",
-    "SETFCAP",
-    "SYS_RESOURCE",
-    "CHOWN",
-    "DAC_OVERRIDE",
+    *("SYS_ADMIN", "NET_ADMIN", "NET_RAW", "SYS_RESOURCE"),
+    *("SETUID", "SETGID", "SETPCAP", "SETFCAP"),
+    *("CHOWN", "DAC_OVERRIDE"),
 )
 
 INSTALL = "on Debian or Ubuntu: apt-get install bubblewrap libseccomp2; `make env` does it"
@@ -82,16 +77,19 @@ ALLOW = (
 
 
 class CannotSandbox(Exception):
-    """Why submissions cannot be contained here, and what to install or to do."""
+    """Submissions can't be contained here. The message says why, and what to install or change."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use. Sizes in bytes.
+    """The resources that one submission may use. Sizes are in bytes.
 
-    `cpu_seconds`: of each process; for how long a sandbox lives, its holder closes it.
-    `memory`: of all its processes and scratch files together. `processes`: threads count. `scratch`: of /tmp, /dev/shm
-    and its home together, and of each file. `stack`: of a process's first thread.
+    `cpu_seconds`: processor time of each process. Wall-clock time has no limit here: the caller closes the sandbox.
+    `memory`: all its processes and scratch files together.
+    `processes`: processes and threads together.
+    `open_files`: open files of each process.
+    `scratch`: /tmp, /dev/shm and its home together, and also each file alone.
+    `stack`: the first thread of each process.
     """
 
     cpu_seconds: int = 300
@@ -103,12 +101,15 @@ class Limits:
 
 
 class Warm:
-    """The warm interpreter: one envelope, with modules imported, to be forked once a submission.
+    """The warm interpreter: one envelope with modules imported, which forks once for each submission.
 
-    `preload`: modules to import; what lies outside of Python's own folders is made readable. `entry`: the dotted name
-    of a function of one argument, the socket. `readable`: more files and folders that submissions may read, at their
-    own paths. `address`: the socket for `enter`, in a folder that only the user who started it can open. `pid`: of the
-    envelope's process 1.
+    `preload`: modules to import. Submissions can read those outside Python's own folders, too.
+    `entry`: the dotted name of a function of one argument, the sandbox's socket.
+    `readable`: more files and folders that submissions may read, at the same paths as outside.
+    `address`: the path of the socket for `enter`, in a folder that only the user who started it can open.
+    `pid`: the envelope's process 1, as seen from outside.
+
+    Raise CannotSandbox if a program or module is missing, or if the envelope can't be made.
     """
 
     def __init__(
@@ -141,18 +142,18 @@ class Warm:
         self.close()
 
     def close(self) -> None:
-        """End the envelope with every sandbox in it; return when all are gone."""
+        """End the envelope and every sandbox in it; return when all are gone."""
         if self._life is not None:
             os.close(self._life)
             self._life = None
         if self._init is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-            _readable(self._init, ENTER_SECONDS)  # its process 1 is the last to go
+            _readable(self._init, ENTER_SECONDS)  # the envelope's process 1 ends last
             os.close(self._init)
             self._init = None
         if self._process is not None:
-            self._process.kill()  # bubblewrap's other process, outside
+            self._process.kill()  # bubblewrap's process outside the envelope
             self._process.wait()
             self._process = None
         self._folder.cleanup()
@@ -170,7 +171,8 @@ class Warm:
             listener.listen(128)
             log = stack.enter_context(tempfile.TemporaryFile())
             files = stack.enter_context(contextlib.closing(_Descriptors()))
-            told, ready = files.pipe()
+            # Each pair is (read end, write end). `block` holds bubblewrap up until its users are mapped.
+            started, ready = files.pipe()
             life, self._life = os.pipe()
             files.add(life)
             mapped, block = files.pipe()
@@ -204,18 +206,18 @@ class Warm:
             with contextlib.suppress(BrokenPipeError):
                 os.write(block, b"1")
             files.close_one(block)
-            if not _readable(told, START_SECONDS):
-                raise CannotSandbox(f"the warm interpreter was not ready within {START_SECONDS:g} s")
-            if os.read(told, 5) != b"ready":
+            if not _readable(started, START_SECONDS):
+                raise CannotSandbox(f"the warm interpreter was not ready within {START_SECONDS:g} s: try again")
+            if os.read(started, 5) != b"ready":
                 self._process.wait()
                 log.seek(0)
                 raise CannotSandbox(_why(log.read().decode(errors="replace")))
 
 
 def enter(address: str, limits: Limits = Limits(), *, entry: str = "") -> Sandbox:
-    """A sandbox for one submission, in the `Warm` at `address`; `entry`: another than that one's.
+    """Return a sandbox for one submission, forked from the `Warm` at `address`. `entry`: in place of that one's entry.
 
-    CannotSandbox if there is none, or if it cannot be set up.
+    Raise CannotSandbox if no warm interpreter answers, or if the sandbox can't be set up.
     """
     control = socket.socket(socket.AF_UNIX)
     mine, theirs = socket.socketpair()
@@ -235,7 +237,7 @@ def enter(address: str, limits: Limits = Limits(), *, entry: str = "") -> Sandbo
 
 
 class Sandbox:
-    """One submission's sandbox. `socket`: to its main process. `counted_by`: who counts its memory."""
+    """One submission's sandbox. `socket`: the connection to its main process. `init`: the pid of its process 1."""
 
     def __init__(self, connection: socket.socket, control: socket.socket, limits: Limits):
         self.socket = connection
@@ -259,7 +261,7 @@ class Sandbox:
 
     @property
     def counted_by(self) -> str:
-        """Who counts its memory and processes: "control groups" of the kernel, or "watching" from outside."""
+        """How its memory and processes are counted: by the kernel's "control groups", or by "watching" from outside."""
         return "control groups" if self._groups else "watching"
 
     def __enter__(self) -> Sandbox:
@@ -269,40 +271,43 @@ class Sandbox:
         self.close()
 
     def loopback(self) -> int:
-        """Bytes that its loopback device has moved until now, headers included; read from outside.
+        """Return the bytes that its loopback device has moved so far, headers included, read from outside.
 
-        OSError when it has ended.
+        Raise OSError if the sandbox has ended.
         """
         for line in Path(f"/proc/{self.init}/net/dev").read_text().splitlines():
             name, _, counters = line.partition(":")
             if name.strip() == "lo":
                 return int(counters.split()[0])
-        raise OSError("it has no loopback device")
+        raise OSError("the sandbox has no loopback device")
 
     def captured(self) -> Capture:
-        """Of what its loopback carries while this is entered: all that is said by TCP."""
+        """Return a context manager that captures all TCP data on its loopback."""
         return Capture(self._wire)
 
     def ended(self) -> str | None:
-        """Why it ended: "memory", "processes", "cpu", "signal 11", "exit 3" or "closed"; None while it lives."""
+        """Return why it ended: "memory", "processes", "cpu", "signal 11", "exit 3", "closed" or "killed".
+
+        Return None while it runs.
+        """
         if self._verdict is None and self._gone(HANG_UP_SECONDS if self._hung_up() else 0):
             self._verdict = self._cause()
         return self._verdict
 
     def is_spent(self) -> bool:
-        """Whether it has ended, or is about to, for what it had until now."""
+        """Return whether it has ended, or is about to end because it exceeded a limit."""
         self._watch.look()
         return self._watch.reason is not None or self.ended() is not None
 
     def _hung_up(self) -> bool:
-        """Whether nobody holds the other end of the connection: then its main process is ending, or has ended."""
+        """Return whether the other end of the connection is closed: its main process is ending, or has ended."""
         try:
             return _readable(self.socket.fileno(), 0) and not self.socket.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 
     def _cause(self) -> str:
-        self._watch.look()  # what happened since it looked last
+        self._watch.look()  # count what happened since its last look
         if self._watch.reason:
             return self._watch.reason
         with contextlib.suppress(OSError, CannotSandbox):
@@ -310,7 +315,7 @@ class Sandbox:
         return self._report.get("ended", "killed")
 
     def close(self) -> None:
-        """Kill everything in it, whatever it is; return when all of it is gone."""
+        """Kill every process in it; return when all are gone."""
         if self._closed:
             return
         self._closed = True
@@ -330,52 +335,52 @@ class Sandbox:
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._init, signal.SIGKILL)  # the kernel ends the others with it
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)  # the kernel ends the namespace's other processes
 
     def _gone(self, seconds: float) -> bool:
         return _readable(self._init, seconds)
 
     def _hello(self) -> tuple[int, int]:
-        """The pid of the sandbox's init as this process sees it, which the kernel says, and a descriptor of it."""
+        """Return the pid of the sandbox's init as seen from here, which the kernel attests, and a pidfd for it."""
         message, notes, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS))
         if not message:
-            raise CannotSandbox("the warm interpreter hung up: it has been closed, or was killed")
+            raise CannotSandbox("the warm interpreter hung up: it was closed or killed")
         _, _, credentials = notes[0]
         pid, _, _ = struct.unpack("3i", credentials[:CREDENTIALS])
         return pid, os.pidfd_open(pid)
 
     def _listen(self, until: str) -> None:
-        """Read what its init tells, until it tells that."""
+        """Read its init's messages until one has the key `until`; raise CannotSandbox if set-up fails."""
         while until not in self._report:
-            line, found, rest = self._heard.partition(b"\n")
-            if found:
+            line, newline, rest = self._heard.partition(b"\n")
+            if newline:
                 self._heard = rest
                 self._report |= json.loads(line)
                 continue
             if "failed" in self._report:
-                raise CannotSandbox(f"a sandbox cannot be set up: {self._report['failed']}. {ALLOW}")
+                raise CannotSandbox(f"cannot set up a sandbox: {self._report['failed']}. {ALLOW}")
             more, notes, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS) + socket.CMSG_SPACE(4))
             for _, kind, note in notes:
                 if kind == socket.SCM_RIGHTS:
                     self._wire = socket.socket(fileno=int.from_bytes(note, sys.byteorder))
             if not more:
-                raise CannotSandbox("a sandbox cannot be set up: its init ended without a word")
+                raise CannotSandbox("cannot set up a sandbox: its init ended without a message")
             self._heard += more
 
 
 def _readable(descriptor: int, seconds: float) -> bool:
-    """Wait until a descriptor can be read from, or its other end is gone; False if the time is up before."""
-    poll = select.poll()  # unlike select, for descriptors beyond 1023 too
+    """Wait until a descriptor is readable or its other end is closed; return False if that takes over `seconds`."""
+    poll = select.poll()  # unlike select, it accepts descriptors above 1023
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
 
 
 class _Descriptors:
-    """Descriptors that bubblewrap is to inherit, or that are to be closed at the end."""
+    """Descriptors to close at the end. `contents`: those of files that bubblewrap inherits and makes."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
-        self.contents: list[int] = []  # of files that bubblewrap makes
+        self.contents: list[int] = []
 
     def add(self, descriptor: int) -> int:
         self.open.add(descriptor)
@@ -386,9 +391,9 @@ class _Descriptors:
         return self.add(read), self.add(write)
 
     def file(self, contents: str) -> str:
-        """A descriptor to read `contents` from, as a word of a command."""
+        """Return a descriptor to read `contents` from, as a command's argument."""
         read, write = self.pipe()
-        os.write(write, contents.encode())  # much less than a pipe holds
+        os.write(write, contents.encode())  # fits in a pipe's buffer, so it doesn't block
         self.close_one(write)
         self.contents.append(read)
         return str(read)
@@ -403,11 +408,11 @@ class _Descriptors:
 
 
 def _envelope() -> list[str]:
-    """Of bubblewrap's words: namespaces, an empty environment, and folders to write to that each sandbox covers."""
+    """Return bubblewrap's arguments for namespaces, the environment, and the writable folders that a sandbox covers."""
     words = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--uid", "0", "--gid", "0", "--die-with-parent", "--new-session", "--clearenv"]
     words += ["--cap-drop", "ALL"]
-    for capability in _CAPABILITIES:  # for setting up sandboxes; each of them gives up all
+    for capability in _CAPABILITIES:  # to set up sandboxes, which give them all up
         words += ["--cap-add", f"CAP_{capability}"]
     path = ":".join(dict.fromkeys([os.path.join(sys.prefix, "bin"), "/usr/local/bin", "/usr/bin", "/bin"]))
     for name, value in (ENVIRONMENT | {"PATH": path}).items():
@@ -422,7 +427,7 @@ def _envelope() -> list[str]:
 
 
 def _system_files(files: _Descriptors) -> list[str]:
-    """Of bubblewrap's words: the system's programs and libraries, read-only, and the little of /etc they ask for."""
+    """Return bubblewrap's arguments for the system's programs and libraries, read-only, and what they read in /etc."""
     words = ["--ro-bind", "/usr", "/usr"]
     for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         if os.path.islink(top):
@@ -438,20 +443,20 @@ def _system_files(files: _Descriptors) -> list[str]:
 
 
 def _folders(path: Path) -> list[str]:
-    """Of bubblewrap's words: a folder and those above it, for everybody to pass through, whatever they are outside."""
+    """Return bubblewrap's arguments for a folder and its parents, mode 0755 whatever their modes outside."""
     above = [folder for folder in (path, *path.parents) if folder != Path("/")]
     return [word for folder in reversed(above) for word in ("--perms", "0755", "--dir", str(folder))]
 
 
 def _prefixes() -> list[Path]:
-    """The folders of this Python: of its environment, and of what that was made from."""
+    """Return the folders of this Python: its virtual environment's, and those of the Python that made it."""
     places = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     interpreter = Path(sys.executable).resolve().parent.parent
     return list(dict.fromkeys([*map(Path, places), *(Path(place).resolve() for place in places), interpreter]))
 
 
 def _binds(paths: Iterable[Path | str]) -> list[str]:
-    """Of bubblewrap's words: this Python, and files and folders, each read-only and at its own path."""
+    """Return bubblewrap's arguments for this Python and `paths`, each read-only at its own path."""
     words: list[str] = []
     bound = [Path("/usr")]
     for path in [*_prefixes(), *map(Path, paths)]:
@@ -466,32 +471,45 @@ def _ours() -> list[Path]:
 
 
 def _packages(names: Sequence[str]) -> list[str]:
-    """Files and folders of the packages that `names` begin with, as far as they lie outside of Python's own folders."""
-    found: list[str] = []
+    """Return the files and folders of the top-level packages in `names` that are outside Python's own folders.
+
+    Raise CannotSandbox if there is no such module.
+    """
+    outside: list[str] = []
     for top in dict.fromkeys(name.partition(".")[0] for name in names):
         if top == PACKAGE.name:
             continue
         try:
             spec = importlib.util.find_spec(top)
-        except ValueError:  # of a module that has none, such as __main__
+        except ValueError:  # a module without a spec, such as __main__
             spec = None
         if spec is None:
-            raise CannotSandbox(f"no module is called {top}: install it, or leave it out of what is to be imported")
+            raise CannotSandbox(f"no module is called {top}: install it, or remove it from `preload`")
         places = list(spec.submodule_search_locations or ()) or [spec.origin]
-        found += [place for place in places if place and os.path.exists(place) and not of_python(place)]
-    return found
+        outside += [place for place in places if place and os.path.exists(place) and not of_python(place)]
+    return outside
 
 
 def of_python(path: str) -> bool:
-    """Whether a file is one of this Python's own or of its packages', which every sandbox can read."""
+    """Return whether a file belongs to this Python or its installed packages, which every sandbox can read."""
     return any(Path(path).resolve().is_relative_to(prefix) for prefix in (Path("/usr"), *_prefixes()))
 
 
+# The warm process's program. It calls the continuation itself, so that none of our frames is below it on the stack:
+# see `fork_server.Continuation`.
+_PROGRAM = """
+import sys
+sys.path[:0] = {folders!r}
+from autograder.inside import warm
+continuation = warm.main(int(sys.argv[1]))
+continuation()
+"""
+
+
 def _python(folders: Sequence[str], settings: str) -> list[str]:
-    """The command of the warm process; `folders`: more for its `sys.path`; `settings`: a descriptor to read."""
-    start = f"import sys; sys.path[:0] = {list(dict.fromkeys([str(PACKAGE.parent), *folders]))!r}; "
-    start += "from autograder.inside import warm; warm.main(int(sys.argv[1]))()"
-    return [sys.executable, "-I", "-B", "-c", start, settings]
+    """Return the command of the warm process. `folders`: added to its `sys.path`. `settings`: a descriptor to read."""
+    program = _PROGRAM.format(folders=list(dict.fromkeys([str(PACKAGE.parent), *folders])))
+    return [sys.executable, "-I", "-B", "-c", program, settings]
 
 
 def _filter() -> bytes:
@@ -500,13 +518,13 @@ def _filter() -> bytes:
     except ImportError as error:
         raise CannotSandbox(f"the Python package pyseccomp is missing ({error}): pip install pyseccomp") from error
     except (RuntimeError, OSError) as error:
-        raise CannotSandbox(f"the filter of system calls cannot be made ({error}): {INSTALL}") from error
+        raise CannotSandbox(f"cannot make the filter of system calls ({error}): {INSTALL}") from error
 
 
 def _in_thread(command: list[str], log, inherited: list[int]) -> subprocess.Popen:
     """Start bubblewrap from a thread that lives as long as it does.
 
-    bubblewrap ends when its parent does, even by SIGKILL; and for the kernel, that is the thread that started it.
+    bubblewrap ends when its parent ends, even by SIGKILL. To the kernel, its parent is the thread that started it.
     """
     started: list[subprocess.Popen | OSError] = []
     ready = threading.Event()
@@ -515,13 +533,13 @@ def _in_thread(command: list[str], log, inherited: list[int]) -> subprocess.Pope
         try:
             process = subprocess.Popen(
                 command,
-                env={},  # it stays as process 1 of the envelope, where its environment could be read
+                env={},  # bubblewrap remains as the envelope's process 1, whose environment could be read
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=inherited,
-                start_new_session=True,  # Ctrl-C is for whoever grades, to end with care
+                start_new_session=True,  # Ctrl-C reaches the grader alone, which then closes the envelope
             )
         except OSError as error:
             started.append(error)
@@ -534,12 +552,12 @@ def _in_thread(command: list[str], log, inherited: list[int]) -> subprocess.Pope
     threading.Thread(target=keep, name="keeper of the envelope", daemon=True).start()
     ready.wait()
     if isinstance(started[0], OSError):
-        raise CannotSandbox(f"bubblewrap cannot be started: {started[0]}") from started[0]
+        raise CannotSandbox(f"cannot start bubblewrap: {started[0]}") from started[0]
     return started[0]
 
 
 def _child(info: int) -> int:
-    """The pid of the envelope's process 1 as this process sees it; 0 if bubblewrap never came that far."""
+    """Return the pid of the envelope's process 1 as seen from here; 0 if bubblewrap failed before it."""
     text = b""
     while more := os.read(info, 4096):
         text += more
@@ -552,16 +570,16 @@ def _is_mapped(number: int, kind: str) -> bool:
 
 
 def has_second_user() -> bool:
-    """Whether submissions can run as a user of their own: if root grades, and that user exists where root does."""
+    """Return whether submissions run as a user of their own: root grades, and its user namespace maps `HOST_USER`."""
     return os.geteuid() == 0 and all(_is_mapped(HOST_USER, kind) for kind in ("uid", "gid"))
 
 
 def _map_users(pid: int, second: bool) -> None:
-    """Say who is who in the envelope: its 0 is the user who grades, and its `USER`, if there is one, nobody else."""
+    """Map the envelope's users: its 0 to the user who grades and, if `second`, its `USER` to `HOST_USER`."""
     users, groups = f"0 {os.geteuid()} 1", f"0 {os.getegid()} 1"
     if second:
         users, groups = (f"{line}\n{USER} {HOST_USER} 1" for line in (users, groups))
-    with contextlib.suppress(OSError):  # bubblewrap says what it could not do, then
+    with contextlib.suppress(OSError):  # bubblewrap then logs what it couldn't do
         if not second:
             Path(f"/proc/{pid}/setgroups").write_text("deny")
         Path(f"/proc/{pid}/uid_map").write_text(users)
@@ -569,8 +587,8 @@ def _map_users(pid: int, second: bool) -> None:
 
 
 def _why(log: str) -> str:
-    """What the envelope wrote before it ended, as a reason, and what to do about it."""
-    last = log.strip().rpartition("\n")[2] or "it ended without a word"
+    """Return why the envelope ended, from the last line of its log, and what to do."""
+    last = log.strip().rpartition("\n")[2] or "it ended without a message"
     if last.startswith("bwrap:"):
         return f"bubblewrap cannot make an envelope ({last.removeprefix('bwrap: ')}): {ALLOW}"
     return f"the warm interpreter did not start: {last}"

@@ -1,4 +1,4 @@
-"""Proves, before a class is graded, that the sandbox contains what runs in it: a canary tries to get out, and fails."""
+"""The proof that the sandbox contains what runs in it: before a class is graded, canaries try to get out and fail."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from pathlib import Path
 from .envelope import ENVIRONMENT, HOST_USER, PACKAGE, CannotSandbox, Limits, Sandbox, enter, has_second_user
 from .watch import members
 
-PATIENCE = 20.0  # seconds for a canary to answer or to be ended; a machine that has nothing else to do takes 1 in all
+PATIENCE = 20.0  # seconds for a canary to answer or to be ended; on an idle machine the whole proof takes 1
+_SYSTEM = ("/", "/usr", "/etc", "/dev", "/proc", "/proc/sys")
 _SMALL = Limits(cpu_seconds=60, memory=256 * 2**20, processes=16, scratch=2**20)
 
 
 def prove(address: str) -> str:
-    """Put canaries into sandboxes of the `Warm` at `address`; return a line for whoever grades.
+    """Run canaries in sandboxes of the `Warm` at `address`; return a line for the teacher.
 
-    CannotSandbox, naming what was not contained.
+    Raise CannotSandbox, which names every fault, if something wasn't contained.
     """
     with contextlib.ExitStack() as stack:
         bait = stack.enter_context(_baits())
@@ -32,24 +33,24 @@ def prove(address: str) -> str:
         )
         faults = _ask(neighbour, "neighbour", bait)
         if not faults:
-            for one, role in ((intruder, "intruder"), (glutton, "glutton"), (breeder, "breeder")):
-                _send(one, role, bait)
+            for sandbox, role in ((intruder, "intruder"), (glutton, "glutton"), (breeder, "breeder")):
+                _send(sandbox, role, bait)
             faults += _answer(intruder, "can end its init") + _outliving(intruder)
             faults += _must_end(glutton, "memory") + _must_end(breeder, "processes")
     if faults:
         raise CannotSandbox(
             "the sandbox does not contain: a submission " + "; ".join(sorted(faults)) + ". Nothing has been graded"
         )
-    who = f"user {HOST_USER}, who owns nothing" if has_second_user() else "the user who grades, without its rights"
+    user = f"user {HOST_USER}, who owns nothing" if has_second_user() else "the user who grades, without its rights"
     return (
         "contained: a canary could not read, write, connect, trace, outlive or exceed anything; "
-        f"submissions run as {who}, memory and processes are counted by {intruder.counted_by}"
+        f"submissions run as {user}, memory and processes are counted by {intruder.counted_by}"
     )
 
 
 @contextlib.contextmanager
 def _baits() -> Iterator[dict]:
-    """Things outside that every process on this machine could reach, were it not in a sandbox."""
+    """Yield a canary's message without its role: its limits, and things that any process outside a sandbox reaches."""
     with (
         tempfile.TemporaryDirectory(prefix="canary-") as folder,
         socket.create_server(("127.0.0.1", 0)) as service,
@@ -64,24 +65,14 @@ def _baits() -> Iterator[dict]:
         yield {
             "files": [str(secret), str(PACKAGE / "sandbox" / "prove.py"), f"/proc/{os.getpid()}/environ"],
             "addresses": [service.getsockname(), name],
-            "read_only": [
-                "/",
-                "/usr",
-                "/etc",
-                "/dev",
-                "/proc",
-                "/proc/sys",
-                sys.prefix,
-                sys.base_prefix,
-                str(PACKAGE / "inside" / "warm.py"),
-            ],
+            "read_only": [*_SYSTEM, sys.prefix, sys.base_prefix, str(PACKAGE / "inside" / "warm.py")],
             "environment": [*ENVIRONMENT, "PATH", "PWD"],
             "limits": asdict(_SMALL),
         }
 
 
 def _send(sandbox: Sandbox, role: str, bait: dict) -> None:
-    with contextlib.suppress(OSError):  # it has ended: its answer says so
+    with contextlib.suppress(OSError):  # the sandbox has ended, which `_answer` reports
         sandbox.socket.sendall(json.dumps(bait | {"role": role}).encode())
 
 
@@ -91,17 +82,17 @@ def _ask(sandbox: Sandbox, role: str, bait: dict) -> list[str]:
 
 
 def _answer(sandbox: Sandbox, silent: str) -> list[str]:
-    """The faults that a canary tells; `silent` if it tells nothing."""
+    """Return the faults that a canary reports; the fault `silent` if it doesn't answer."""
     sandbox.socket.settimeout(PATIENCE)
-    heard = b""
+    answer = b""
     with contextlib.suppress(OSError):
-        while not heard.endswith(b"\n") and (more := sandbox.socket.recv(65536)):
-            heard += more
-    return json.loads(heard) if heard.endswith(b"\n") else [f"{silent} ({sandbox.ended() or 'it does not answer'})"]
+        while not answer.endswith(b"\n") and (more := sandbox.socket.recv(65536)):
+            answer += more
+    return json.loads(answer) if answer.endswith(b"\n") else [f"{silent} ({sandbox.ended() or 'it does not answer'})"]
 
 
 def _outliving(sandbox: Sandbox) -> list[str]:
-    """Close a sandbox in which a canary has left a daemon, and look for what is left of it."""
+    """Close a sandbox in which a canary left a daemon; return a fault if any process survives."""
     namespace = os.readlink(f"/proc/{sandbox.init}/ns/pid")
     before = members(namespace)
     sandbox.close()
@@ -112,7 +103,7 @@ def _outliving(sandbox: Sandbox) -> list[str]:
 
 
 def _must_end(sandbox: Sandbox, reason: str) -> list[str]:
-    """Wait until a canary that takes too much is ended for it, or tells that it has it all."""
+    """Wait until a canary exceeds a limit; return a fault if its sandbox isn't ended for that `reason`."""
     select.select([sandbox.socket], [], [], PATIENCE)
     ended = sandbox.ended()
-    return [] if ended == reason else [f"is not ended for taking too much of: {reason} ({ended or 'it lives on'})"]
+    return [] if ended == reason else [f"is not ended for taking too much of: {reason} ({ended or 'it still runs'})"]

@@ -1,9 +1,9 @@
 """The system calls that a submission may make: what Python, numpy and torch need, and no others.
 
-A list of what is allowed, not of what is forbidden: a call that is not named here, a new one of a newer kernel's too,
-answers "Function not implemented" (ENOSYS), from which the C library falls back where it can. So there is no mount,
-no new namespace, no tracing of processes, no kernel keyring, no bpf, io_uring, module loading or reboot, and no memory
-that is neither a process's own nor in the scratch (memfd, System V shared memory), where limits would not see it.
+The list names what is allowed. Every other call, new ones of newer kernels included, fails with "Function not
+implemented" (ENOSYS), and the C library then falls back where it can. A submission therefore can't mount, make
+namespaces, trace processes, load modules or reboot, and has no kernel keyring, bpf or io_uring. It also can't have
+memory outside its processes and its scratch (memfd, System V shared memory), which the limits wouldn't count.
 """
 
 from __future__ import annotations
@@ -45,27 +45,32 @@ SOCKETS = """
 accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto
 setsockopt shutdown
 """
-FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # the last, for lists of interfaces
-ROUTES = 0  # NETLINK_ROUTE, the one protocol of AF_NETLINK that lists interfaces
-NAMESPACES = 0x7E020080  # every CLONE_NEW* flag: time, cgroup, uts, ipc, user, pid, net, and mount
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # NETLINK lists interfaces
+ROUTES = 0  # NETLINK_ROUTE, the only protocol of AF_NETLINK that is allowed: it lists interfaces
+NAMESPACES = 0x7E020080  # all CLONE_NEW* flags: time, cgroup, uts, ipc, user, pid, net and mount
 
 
 def program() -> bytes:
-    """The filter as a BPF program for this machine, for prctl(PR_SET_SECCOMP). RuntimeError: libseccomp is missing."""
-    import pyseccomp as seccomp  # its import is what fails without libseccomp
+    """Return the filter as a BPF program for this machine, for prctl(PR_SET_SECCOMP).
+
+    Raise ImportError without pyseccomp, and RuntimeError without libseccomp.
+    """
+    import pyseccomp as seccomp  # here, so that this module can be imported without libseccomp
 
     rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
-    rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)  # 32-bit calls have other numbers
+    rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)  # 32-bit calls are numbered differently
 
     def allow(name: str, *conditions: seccomp.Arg) -> None:
         number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
-        if number >= 0:  # negative: of other machines, as `open` is on ARM, or newer than libseccomp: still forbidden
+        # Negative: this machine lacks the call, as ARM lacks `open`, or libseccomp is older. It stays forbidden.
+        if number >= 0:
             rules.add_rule(seccomp.ALLOW, number, *conditions)
 
     for name in (FILES + MEMORY + PROCESSES + WAITING + SOCKETS).split():
         allow(name)
-    allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES, 0))  # clone3 hides its flags: ENOSYS, and it is clone
-    allow("personality", seccomp.Arg(0, seccomp.EQ, 0xFFFFFFFF))  # asks only
+    # clone3 passes its flags in memory, which a filter can't read. It fails with ENOSYS, and libc falls back to clone.
+    allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES, 0))
+    allow("personality", seccomp.Arg(0, seccomp.EQ, 0xFFFFFFFF))  # read it, don't change it
     for family in FAMILIES:
         protocol = [seccomp.Arg(2, seccomp.EQ, ROUTES)] if family == socket.AF_NETLINK else []
         allow("socket", seccomp.Arg(0, seccomp.EQ, family), *protocol)

@@ -1,7 +1,7 @@
-"""The memory and the processes of a sandbox, counted from outside, all of them together.
+"""The count of a sandbox's memory and processes, all together, from outside.
 
-By the kernel, in control groups, where whoever grades may make some: as root mostly, and as a user to whom one is
-delegated. Elsewhere by looking often: the sum over the processes of what each has in memory, and the scratch files.
+The kernel counts them in control groups if the user who grades may make some: usually root, or a user with a delegated
+group. Otherwise a thread adds up each process's memory and the scratch files, twenty times a second.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK_SECONDS = 0.05  # from one look to the next
+LOOK_SECONDS = 0.05  # between two looks
 _PREFIX = "submission-"
 _numbers = itertools.count()
 
 
 class Groups:
-    """Control groups of one sandbox, under version 1 (one tree a controller) or version 2 (one tree)."""
+    """The control groups of one sandbox, under version 1 (a tree for each controller) or version 2 (one tree)."""
 
     def __init__(self, memory: Path, pids: Path):
         self.memory, self.pids = memory, pids
@@ -30,8 +30,9 @@ class Groups:
 
     @classmethod
     def make(cls, pid: int, memory: int, processes: int) -> Groups | None:
-        """New groups with a process and all that it will start, in which there are at most `memory` bytes and
-        `processes` tasks; None if whoever asks may make none.
+        """Return new groups with process `pid` and all that it will start; None if this process may not make any.
+
+        The limits are `memory` bytes and `processes` tasks.
         """
         parents = _parents()
         if parents is None:
@@ -58,21 +59,21 @@ class Groups:
         return groups
 
     def exceeded(self) -> str | None:
-        """ "memory" or "processes", if the kernel had to refuse one."""
+        """Return "memory" or "processes" if the kernel refused one, else None."""
         events = self.memory / ("memory.events" if self.memory == self.pids else "memory.oom_control")
         if _count(events, "oom_kill"):
             return "memory"
         return "processes" if _count(self.pids / "pids.events", "max") else None
 
     def remove(self) -> None:
-        """Remove the groups, once the last of their processes is gone."""
+        """Remove the groups after their last process has ended; try for 0.5 s each."""
         for folder in self.folders:
             for _ in range(100):
                 try:
                     folder.rmdir()
                 except FileNotFoundError:
                     break
-                except OSError:  # the kernel takes a moment after the last process has been reaped
+                except OSError:  # the group is still busy for a moment after its last process was reaped
                     time.sleep(0.005)
                 else:
                     break
@@ -80,30 +81,31 @@ class Groups:
 
 def _count(file: Path, name: str) -> int:
     with contextlib.suppress(OSError):
-        found = re.search(rf"^{name} (\d+)$", file.read_text(), re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(rf"^{name} (\d+)$", file.read_text(), re.MULTILINE)
+        return int(match[1]) if match else 0
     return 0
 
 
 @functools.cache
 def _parents() -> tuple[Path, Path] | None:
-    """The groups under which this process may make others, for memory and for processes; None if there are none."""
+    """Return the groups below which this process may make others, for memory and for processes; None without them."""
     own = _own_groups()
-    found = [_usable(own[name]) for name in ("memory", "pids") if name in own]
-    if len(found) == 2 and all(found):
-        return found[0], found[1]
+    parents = [_usable(own[name]) for name in ("memory", "pids") if name in own]
+    if len(parents) == 2 and all(parents):
+        return parents[0], parents[1]
     folder = next((folder for folder in _upwards(own.get("")) if _delegated(folder)), None)
     return (folder, folder) if folder else None
 
 
 def _own_groups() -> dict[str, tuple[Path, Path]]:
-    """By controller ("" for version 2): where its tree is mounted, and the group in it that this process is in."""
+    """Return {controller: (mount point of its tree, this process's group)}; the controller "" is version 2."""
     mounted = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, point = before.split()[3:5]
         kind, _, options = after.split()
-        for controller in [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []:
+        controllers = {"cgroup2": [""], "cgroup": options.split(",")}.get(kind, [])
+        for controller in controllers:
             mounted[controller] = root, Path(point)
     own = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -117,7 +119,7 @@ def _own_groups() -> dict[str, tuple[Path, Path]]:
 
 
 def _usable(place: tuple[Path, Path]) -> Path | None:
-    """The own group if groups can be made below it, or the topmost; None if neither can be written to."""
+    """Return this process's own group if it is writable, else the topmost group if that is; else None."""
     point, own = place
     return next((folder for folder in (own, point) if os.access(folder, os.W_OK)), None)
 
@@ -129,7 +131,7 @@ def _upwards(place: tuple[Path, Path] | None) -> Iterator[Path]:
 
 
 def _delegated(folder: Path) -> bool:
-    """Whether groups of version 2 made in `folder` count memory and processes, and may be filled from here."""
+    """Return whether version 2 groups made in `folder` count memory and processes, and this process may fill them."""
     with contextlib.suppress(OSError):
         passed_on = (folder / "cgroup.subtree_control").read_text().split()
         return {"memory", "pids"} <= set(passed_on) and os.access(folder / "cgroup.procs", os.W_OK)
@@ -137,7 +139,7 @@ def _delegated(folder: Path) -> bool:
 
 
 def sweep() -> None:
-    """Remove groups that a grader which was killed has left behind."""
+    """Remove groups that a killed grader left behind."""
     for parent in set(_parents() or ()):
         for folder in parent.glob(f"{_PREFIX}*"):
             owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -147,7 +149,7 @@ def sweep() -> None:
 
 
 class Watch(threading.Thread):
-    """Looks at a sandbox every `LOOK_SECONDS`, and ends it when it has more than it may. `reason`: what it had."""
+    """A thread that looks at a sandbox every `LOOK_SECONDS` and ends it above a limit. `reason`: the limit, if any."""
 
     def __init__(self, init: int, end: threading.Event, memory: int, processes: int, groups: Groups | None, kill):
         super().__init__(name=f"watch of {init}", daemon=True)
@@ -156,6 +158,7 @@ class Watch(threading.Thread):
         self.reason: str | None = None
 
     def run(self) -> None:
+        """Look until `end` is set or a limit is exceeded; in that case, kill the sandbox."""
         while not self.end.wait(LOOK_SECONDS):
             self.look()
             if self.reason:
@@ -163,7 +166,7 @@ class Watch(threading.Thread):
                 return
 
     def look(self) -> None:
-        """Note what the sandbox has too much of, if anything."""
+        """Set `reason` if the sandbox exceeds a limit."""
         self.reason = self.reason or (self.groups.exceeded() if self.groups else self._exceeded())
 
     def _exceeded(self) -> str | None:
@@ -172,12 +175,12 @@ class Watch(threading.Thread):
             return "processes"
         scratch = _scratch(self.init)
         if scratch + sum(_at_most(pid) for pid, _ in tree) <= self.memory:
-            return None  # which costs 0.1 ms a process; what follows, some milliseconds
+            return None  # this check costs 0.1 ms a process, and the exact one below some milliseconds
         return "memory" if scratch + sum(_share(pid) for pid, _ in tree) > self.memory else None
 
 
 def _descendants(pid: int) -> Iterator[tuple[int, int]]:
-    """A process and all below it, each with its number of tasks."""
+    """Yield (pid, tasks) of a process and of all its descendants."""
     children = []
     with contextlib.suppress(OSError):
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -190,7 +193,7 @@ def _descendants(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def _at_most(pid: int) -> int:
-    """Bytes in memory that a process may have by itself: the ones it shares with its parent are counted again."""
+    """Return an upper bound on a process's memory in bytes: it includes what the process shares with its parent."""
     with contextlib.suppress(OSError):
         kinds = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         return 1024 * sum(map(int, kinds))
@@ -198,7 +201,7 @@ def _at_most(pid: int) -> int:
 
 
 def _share(pid: int) -> int:
-    """Bytes in memory that are a process's own, with its share of those that several have."""
+    """Return a process's memory in bytes, with its proportional share of what several processes share."""
     with contextlib.suppress(OSError):
         kinds = re.findall(
             r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE
@@ -208,7 +211,7 @@ def _share(pid: int) -> int:
 
 
 def _scratch(init: int) -> int:
-    """Bytes in the scratch files of a sandbox, deleted ones that are still open among them."""
+    """Return the bytes in a sandbox's scratch files, deleted ones that are still open included."""
     with contextlib.suppress(OSError):
         files = os.statvfs(f"/proc/{init}/root/tmp")
         return (files.f_blocks - files.f_bfree) * files.f_frsize
@@ -216,10 +219,10 @@ def _scratch(init: int) -> int:
 
 
 def members(namespace: str) -> list[int]:
-    """Processes, as this process sees them, of a namespace of processes, such as "pid:[4026532281]"."""
-    found = []
+    """Return the pids, as seen from here, of the processes in a pid namespace such as "pid:[4026532281]"."""
+    pids = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             if name.isdigit() and os.readlink(f"/proc/{name}/ns/pid") == namespace:
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids

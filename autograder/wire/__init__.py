@@ -1,1 +1,1 @@
-"""What may cross between the judge and the sandbox, and how: plain, bounded data over a socket."""
+"""The connection between the judge and the sandbox: plain, bounded data over a socket."""

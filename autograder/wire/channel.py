@@ -1,4 +1,4 @@
-"""Messages over a socket between the judge and the sandbox: each with its length, none larger than is allowed."""
+"""Messages over a socket between the judge and the sandbox: each is prefixed with its length, which is bounded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 
 from .plain import MAX_BYTES, BadMessage
 
-HEADER = 8  # bytes of a length
+HEADER = 8  # bytes of the length before each message, big-endian
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other side closed the connection."""
 
 
 class TooLate(Exception):
-    """The other side has not answered in time."""
+    """The deadline passed before the message was through."""
 
 
 def send(connection: socket.socket, message: bytes, deadline: float | None = None) -> None:
-    """Send a message; `deadline`: a time of time.monotonic()."""
+    """Send a message. `deadline`: in seconds of time.monotonic(). Raise TooLate or Closed if it doesn't get through."""
     try:
         _until(connection, deadline)
         connection.sendall(len(message).to_bytes(HEADER, "big"))
@@ -31,7 +31,7 @@ def send(connection: socket.socket, message: bytes, deadline: float | None = Non
 
 
 def receive(connection: socket.socket, deadline: float | None = None, limit: int = MAX_BYTES + 2**20) -> bytes:
-    """Wait for the next message; BadMessage if it claims to be larger than `limit` bytes."""
+    """Wait for the next message. Raise TooLate or Closed, and BadMessage if it is larger than `limit` bytes."""
     length = int.from_bytes(_exactly(connection, HEADER, deadline), "big")
     if length > limit:
         raise BadMessage(f"a message of {length:,} bytes")

@@ -1,8 +1,8 @@
-"""What may cross between the judge and the sandbox: values as JSON and npy, bounded, and never as pickle.
+"""The format of messages between the judge and the sandbox: values as JSON and npy, bounded, and never as pickle.
 
-A message is a tree of JSON with the bytes of arrays behind it. Each object that can be changed has a number in it, so
-that an object which is there twice arrives as one object, and so that an answer can say "your argument 3, changed":
-arguments are copied in and copied out, and for the caller it looks as if the function had changed them itself.
+A message is a JSON tree followed by the bytes of its arrays. Each mutable object in it has a number. An object that
+occurs twice therefore arrives as one object, and an answer can refer to "your argument 3, changed". Arguments are
+copied in and copied out, so the caller sees the changes that the function made to them.
 """
 
 from __future__ import annotations
@@ -20,45 +20,47 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-MAX_BYTES = 64 * 2**20  # of a message
-MAX_DEPTH = 100  # of lists in lists
-NODE = 32  # bytes that a list or a number counts for, about what it takes here
-_JSON_INT = 2**53  # above it JSON's numbers are not exact everywhere
+MAX_BYTES = 64 * 2**20  # bytes of a message
+MAX_DEPTH = 100  # levels of nested lists
+NODE = 32  # bytes that one list or number counts for, about its size in memory
+_JSON_INT = 2**53  # not every JSON parser reads larger integers exactly
 
-Resolve = Callable[[str, str], type | None]  # (module, qualified name) -> the class, or None if it may not be made here
+# (module, qualified name) -> the class, or None if this side may not make its instances.
+Resolve = Callable[[str, str], type | None]
 
 
 class NotPlain(TypeError):
-    """A value that cannot cross, with words on what it is."""
+    """A value can't cross. The message says what it is, as a noun phrase."""
 
 
 class BadMessage(Exception):
-    """Bytes that are no message of this kind: whoever sent them did not use this module."""
+    """The bytes received aren't a message that this module wrote."""
 
 
 def trusted(packages: tuple[str, ...], namespace: dict[str, Any]) -> Resolve:
-    """Resolve classes of these packages, and those that `namespace` (the notebook's, "__main__") holds."""
+    """Return a `Resolve` for the classes of these packages and those in `namespace`, the notebook's "__main__"."""
 
     def resolve(module: str, name: str) -> type | None:
         if module == "__main__":
-            found = namespace.get(name)
+            value = namespace.get(name)
         elif module.partition(".")[0] in packages:
-            found = importlib.import_module(module)
+            value = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part, None)
+                value = getattr(value, part, None)
         else:
             return None
-        return found if isinstance(found, type) and (module, name) == (found.__module__, found.__qualname__) else None
+        return value if isinstance(value, type) and (module, name) == (value.__module__, value.__qualname__) else None
 
     return resolve
 
 
 class Encoder:
-    """Writes values down. One encoder writes one message.
+    """A writer of one message.
 
-    `known`: objects that the other side has, by `id`: their numbers there. `other(value)`: a tree for what is not
-    plain (a number of a handle, say), or None. `resolve`: which classes the other side can make. `whole`: objects, by
-    `id`, that are given to `other` even if they could be written down.
+    `resolve`: the classes that the other side can make.
+    `other(value)`: returns a tree for a value that isn't plain, such as a handle's number, or None.
+    `known`: {id: number} of objects that the other side has, with their numbers there.
+    `whole`: ids of objects that go to `other` even if they could be written as data.
     """
 
     def __init__(
@@ -71,23 +73,23 @@ class Encoder:
         self.resolve, self.other, self.whole = resolve, other, whole
         self.known = known or {}
         self.numbers: dict[int, int] = {}  # id of an object -> its number in this message
-        self.objects: list[Any] = []  # by number; kept alive, so that no id is used twice
+        self.objects: list[Any] = []  # by number; this keeps them alive, so no id is used twice
         self.blobs: list[bytes] = []
-        self.storages: dict[int, int] = {}  # a tensor's memory -> its blob
+        self.storages: dict[int, int] = {}  # a tensor's memory -> its blob's number
         self.size = 0
 
     def message(self, value: Any) -> bytes:
-        """The bytes of `value`; NotPlain if it cannot cross."""
+        """Return the message for `value`. Raise NotPlain if it can't cross."""
         tree = self.tree(value, 0)
         try:
             text = json.dumps({"value": tree, "sizes": [len(blob) for blob in self.blobs]}).encode()
         except (RecursionError, ValueError) as error:
-            raise NotPlain(f"a value that cannot be written down ({error})") from None
+            raise NotPlain(f"a value that JSON cannot represent ({error})") from None
         self.count(len(text))
         return b"".join([len(text).to_bytes(8, "big"), text, *self.blobs])
 
     def tree(self, value: Any, depth: int) -> Any:
-        """`value` as JSON: [kind, ...] for whatever JSON has no word of its own for."""
+        """Return `value` as a JSON tree, with [kind, ...] for what JSON lacks. Raise NotPlain if it can't cross."""
         if depth > MAX_DEPTH:
             raise NotPlain(f"a value nested deeper than {MAX_DEPTH} levels")
         self.count(NODE)
@@ -108,7 +110,7 @@ class Encoder:
         return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> Any:
-        """The tree of something that has an identity."""
+        """Return the tree of a value that has an identity."""
         if id(value) in self.whole:
             return self.other(value)
         write = _MUTABLE.get(type(value)) or _writer_of_arrays(value) or self._record_writer(value)
@@ -132,30 +134,34 @@ class Encoder:
         return _named if isinstance(value, tuple) and hasattr(kind, "_fields") else None
 
     def record(self, value: Any, depth: int) -> list:
+        """Return the tree of a NamedTuple, a dataclass or a notebook's object: its class and its fields."""
         fields = [[name, self.tree(field, depth)] for name, field in _fields(value).items()]
         return ["record", type(value).__module__, type(value).__qualname__, fields]
 
     def list_of_a_kind(self, value: list, depth: int) -> list:
+        """Return the tree of an instance of a list's subclass: its class and its items."""
         return ["list of", type(value).__module__, type(value).__qualname__, [self.tree(item, depth) for item in value]]
 
     def blob(self, data: bytes) -> int:
+        """Append bytes to the message; return their blob's number."""
         self.count(len(data))
         self.blobs.append(data)
         return len(self.blobs) - 1
 
     def count(self, size: int) -> None:
-        """Add so many bytes to what the message takes; NotPlain if that is too much."""
+        """Add `size` bytes to the message's size. Raise NotPlain above `MAX_BYTES`."""
         self.size += size
         if self.size > MAX_BYTES:
             raise NotPlain(f"more than {MAX_BYTES / 2**20:.0f} MiB of data")
 
 
 class Decoder:
-    """Reads what an `Encoder` has written; BadMessage for anything else.
+    """A reader of one message from an `Encoder`. It raises BadMessage for anything else.
 
-    `known`: this side's own objects by number, which an answer may have changed: they are changed in place; with None,
-    what they have become is read as something new.
-    `other(kind, tree)`: what stands for a thing that is not plain.
+    `resolve`: the classes that a message may make.
+    `other(tree)`: returns the value for a tree that isn't plain data.
+    `known`: this side's own objects by number. They are changed in place if the message says that they changed. With
+    None, the changed ones are read as new objects.
     """
 
     def __init__(
@@ -166,15 +172,16 @@ class Decoder:
     ):
         self.resolve, self.other = resolve, other
         self.known = known
-        self.objects: dict[int, Any] = {}  # by number, as they were read
+        self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
         self.storages: dict[int, Any] = {}
 
     def read(self, message: bytes) -> Any:
+        """Return the value of a message. Raise BadMessage if no `Encoder` wrote it."""
         try:
             length = int.from_bytes(message[:8], "big")
             if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
-                raise BadMessage("too many lists")  # 64 MiB of brackets would be gigabytes of lists
+                raise BadMessage("too many lists")  # 64 MiB of brackets would take gigabytes of memory
             text = json.loads(message[8 : 8 + length])
             rest = memoryview(message)[8 + length :]
             for size in text["sizes"]:
@@ -183,12 +190,13 @@ class Decoder:
             return self.value(text["value"])
         except BadMessage:
             raise
-        except Exception as error:  # what is written by nobody's encoder fails in more ways than can be listed
+        except Exception as error:  # bytes from no encoder can fail in any way
             raise BadMessage(f"not a message ({type(error).__name__}: {error})"[:200]) from None
         except RecursionError:
             raise BadMessage("not a message (nested too deeply)") from None
 
     def value(self, tree: Any) -> Any:
+        """Return the value of a JSON tree."""
         if not isinstance(tree, list):
             if isinstance(tree, dict):
                 raise BadMessage("not a message")
@@ -213,13 +221,16 @@ class Decoder:
         return self.other(tree)
 
     def array(self, blob: int) -> Any:
-        """A numpy array from npy: its header has to fit its bytes, so that a lie cannot ask for memory."""
+        """Return a numpy array from a blob of npy.
+
+        The header must match the blob's size, so that a forged one can't claim memory. Raise BadMessage if it doesn't.
+        """
         import numpy as np
 
         data = io.BytesIO(self.blobs[blob])
         version = np.lib.format.read_magic(data)
-        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = header(data, max_header_size=10_000)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, fortran, dtype = readers[version](data, max_header_size=10_000)
         bytes_left = data.getbuffer().nbytes - data.tell()
         if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != bytes_left:
             raise BadMessage("an array whose header does not fit its bytes")
@@ -227,20 +238,22 @@ class Decoder:
         return flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
 
     def tensor(self, blob: int, dtype: str, shape: list, stride: list, offset: int, gradient: bool) -> Any:
-        """A torch tensor, as a view of its whole memory; tensors that shared memory share it here, too."""
+        """Return a torch tensor as a view of its whole memory; tensors that shared memory share it here, too.
+
+        `blob`: the number of the memory's blob. `shape`, `stride`, `offset`: in elements. `gradient`: requires_grad.
+        Raise BadMessage if the view doesn't fit its memory.
+        """
         import torch
 
         kind = getattr(torch, dtype)
         if not isinstance(kind, torch.dtype) or dtype.startswith(("q", "bits")):
             raise BadMessage(f"a tensor of {dtype}")
         if blob not in self.storages:
-            data = bytearray(self.blobs[blob])
-            self.storages[blob] = (
-                torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-            )
+            data, byte = bytearray(self.blobs[blob]), torch.uint8
+            self.storages[blob] = torch.frombuffer(data, dtype=byte) if data else torch.empty(0, dtype=byte)
         memory = self.storages[blob]
         reach = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-        if math.prod(shape) * kind.itemsize > MAX_BYTES:  # a view can be larger than its memory
+        if math.prod(shape) * kind.itemsize > MAX_BYTES:  # a view with stride 0 is larger than its memory
             raise BadMessage(f"a tensor of {math.prod(shape):,} elements")
         if min([*shape, *stride, offset, 0]) < 0 or (0 not in shape and reach * kind.itemsize > len(memory)):
             raise BadMessage("a tensor that reaches beyond its memory")
@@ -253,14 +266,13 @@ class Decoder:
 
 
 def bound_name(name: str) -> bool:
-    """Whether this is a name that a program could have given."""
+    """Return whether `name` is a valid Python name."""
     return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _name_of(kind: type) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    local = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if local else f"{kind.__module__}.{kind.__qualname__}"
 
 
 # Values without an identity
@@ -270,27 +282,20 @@ def _sequence(word: str) -> Callable:
     return lambda encoder, value, depth: [word, [encoder.tree(item, depth) for item in value]]
 
 
-def _ends(word: str) -> Callable:
-    return lambda encoder, value, depth: [
-        word,
-        *(encoder.tree(n, depth) for n in (value.start, value.stop, value.step)),
-    ]
+def _parts(word: str, *names: str) -> Callable:
+    return lambda encoder, value, depth: [word, *(encoder.tree(getattr(value, name), depth) for name in names)]
 
 
 _IMMUTABLE = {
     bytes: lambda encoder, value, depth: ["bytes", encoder.blob(value)],
     complex: lambda encoder, value, depth: ["complex", repr(value.real), repr(value.imag)],
-    range: _ends("range"),
-    slice: _ends("slice"),
+    range: _parts("range", "start", "stop", "step"),
+    slice: _parts("slice", "start", "stop", "step"),
     type(...): lambda encoder, value, depth: ["ellipsis"],
     tuple: _sequence("tuple"),
     frozenset: _sequence("frozenset"),
     Decimal: lambda encoder, value, depth: ["decimal", str(value)],
-    Fraction: lambda encoder, value, depth: [
-        "fraction",
-        encoder.tree(value.numerator, depth),
-        encoder.tree(value.denominator, depth),
-    ],
+    Fraction: _parts("fraction", "numerator", "denominator"),
 }
 
 _READ = {
@@ -311,25 +316,25 @@ _READ = {
 
 
 def _range(*ends: int) -> range:
-    found = range(*ends)
-    if len(found) > MAX_BYTES:
-        raise BadMessage(f"a range of {len(found):.3g} numbers")
-    return found
+    numbers = range(*ends)
+    if len(numbers) > MAX_BYTES:
+        raise BadMessage(f"a range of {len(numbers):.3g} numbers")
+    return numbers
 
 
 def _dtype(module: str, name: str) -> Any:
     if module == "torch":
         import torch
 
-        found = getattr(torch, name)
-        if isinstance(found, torch.dtype):
-            return found
+        dtype = getattr(torch, name)
+        if isinstance(dtype, torch.dtype):
+            return dtype
     elif module == "numpy":
         import numpy as np
 
-        found = np.dtype(name)
-        if not found.hasobject:
-            return found
+        dtype = np.dtype(name)
+        if not dtype.hasobject:
+            return dtype
     raise BadMessage(f"a dtype called {name}")
 
 
@@ -349,12 +354,13 @@ _MUTABLE = {
 
 
 def _named(encoder: Encoder, value: tuple, depth: int) -> list:
-    """A NamedTuple of the sender's own: its name, its fields, its values."""
+    """Write a NamedTuple of the sender's own class: its name, its fields, its values."""
     return ["named", type(value).__name__, list(value._fields), [encoder.tree(item, depth) for item in value]]
 
 
 def _writer_of_arrays(value: Any) -> Callable | None:
-    """How numpy's arrays and torch's tensors are written; both modules are there if `value` is theirs."""
+    """Return the writer for a numpy array or a torch tensor, or None."""
+    # If `value` is theirs, the sender has imported the module, so a look into sys.modules is enough.
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         return _array
@@ -372,7 +378,7 @@ def _npy(value: Any) -> bytes:
 
 
 def _array(encoder: Encoder, value: Any, depth: int) -> list:
-    encoder.count(value.nbytes)  # before a copy is made of it: a view can be larger than its memory
+    encoder.count(value.nbytes)  # before it is copied: a view with stride 0 is larger than its memory
     return ["array", encoder.blob(_npy(value))]
 
 
@@ -388,14 +394,14 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
         encoder.count(storage.nbytes())
         memory = torch.empty(0, dtype=torch.uint8).set_(storage)
         encoder.storages[key] = encoder.blob(memory.numpy().tobytes())
-        encoder.objects.append(memory)  # its address is not used again while this message is written
+        encoder.objects.append(memory)  # keeps its address in use while this message is written
     dtype = str(value.dtype).removeprefix("torch.")
-    where = list(value.shape), list(value.stride()), value.storage_offset()
-    return ["tensor", encoder.storages[key], dtype, *where, gradient]
+    view = list(value.shape), list(value.stride()), value.storage_offset()
+    return ["tensor", encoder.storages[key], dtype, *view, gradient]
 
 
 def _base(encoder: Encoder, value: Any, depth: int) -> Any:
-    """A numpy scalar or a dtype; a value of a class derived from a plain one as that plain one; else None."""
+    """Return the tree of a numpy scalar, a dtype, or an instance of a plain type's subclass as that type; else None."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject:
         return ["scalar", encoder.blob(_npy(value))]
@@ -410,7 +416,7 @@ def _base(encoder: Encoder, value: Any, depth: int) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """What a record consists of: the fields of a NamedTuple or a dataclass, or an object's attributes."""
+    """Return the fields of a NamedTuple or a dataclass, or the attributes of a notebook's object; else None."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     if dataclasses.is_dataclass(value):
@@ -420,7 +426,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _new(make: Callable, change: Callable) -> Callable:
-    """Read a container: it has its number before its content is read, which may contain it."""
+    """Return a reader for a container; it gets its number before its content, which may contain it, is read."""
 
     def read(decoder: Decoder, number: int, *content: Any) -> Any:
         value = decoder.objects[number] = make()
@@ -494,34 +500,34 @@ def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: li
 
 
 def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: list) -> Any:
-    made = decoder.resolve(module, name)
-    if made is None:
+    kind = decoder.resolve(module, name)
+    if kind is None:
         raise BadMessage(f"a {module}.{name}, which may not be made here")
-    if issubclass(made, tuple) or dataclasses.is_dataclass(made):
+    if issubclass(kind, tuple) or dataclasses.is_dataclass(kind):
         values = {field: decoder.value(tree) for field, tree in fields}
-        value = _build(made, values)
+        value = _build(kind, values)
     else:
-        value = decoder.objects[number] = made.__new__(made)
+        value = decoder.objects[number] = kind.__new__(kind)
         _change_record(decoder, value, module, name, fields)
     decoder.objects[number] = value
     return value
 
 
 def _new_list(decoder: Decoder, number: int, module: str, name: str, items: list) -> list:
-    made = decoder.resolve(module, name)
-    if made is None or not issubclass(made, list):
+    kind = decoder.resolve(module, name)
+    if kind is None or not issubclass(kind, list):
         raise BadMessage(f"a {module}.{name}, which may not be made here")
-    value = decoder.objects[number] = made()
+    value = decoder.objects[number] = kind()
     _change_list(decoder, value, items)
     return value
 
 
-def _build(made: type, values: dict[str, Any]) -> Any:
-    """A NamedTuple or a dataclass from its fields; its own `__post_init__` sees the values before anybody else does."""
-    if not dataclasses.is_dataclass(made):
-        return made(**values)
-    fields = {field.name: field for field in dataclasses.fields(made)}
-    value = made(**{name: item for name, item in values.items() if fields[name].init})
+def _build(kind: type, values: dict[str, Any]) -> Any:
+    """Make a NamedTuple or a dataclass from its fields; the dataclass's own `__post_init__` checks the values."""
+    if not dataclasses.is_dataclass(kind):
+        return kind(**values)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    value = kind(**{name: item for name, item in values.items() if fields[name].init})
     for name, item in values.items():
         if not fields[name].init:
             object.__setattr__(value, name, item)
