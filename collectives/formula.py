@@ -43,6 +43,7 @@ class Program:
         self._places: dict[tuple, int] = {}
 
     def symbols(self) -> list[Symbol]:
+        """Return a symbol for each value that the reader sets."""
         return [Symbol(self, place) for place in range(self.num_symbols)]
 
     def add(self, operation: str, *operands) -> Symbol:
