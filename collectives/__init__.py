@@ -1,13 +1,13 @@
 """Collectives from first principles: one schedule, simulated, executed, priced and drawn.
 
     schedule = ring.all_reduce(world_size=4)         # data: steps of transfers
-    contracts.all_reduce.check(schedule)             # proved for all inputs, or the wrong slot is named
-    simulate(schedule, before)                       # in numpy, every rank visible
-    execute(schedule, buffer)                        # on real ranks, over torch.distributed
-    price(schedule, num_bytes, topology)             # seconds and bytes
-    draw(schedule)                                   # a figure to step through
+    contracts.all_reduce.check(schedule)             # proves it for all inputs, or names the wrong slot
+    simulate(schedule, before)                       # runs it in numpy, every rank visible
+    execute(schedule, buffer)                        # runs it on real ranks, over torch.distributed
+    price(schedule, num_bytes, topology)             # predicts seconds and bytes
+    draw(schedule)                                   # draws a figure to step through
 
-This import stays fast: torch and matplotlib are imported when something first needs them.
+Importing this package is fast: torch and matplotlib load only when something needs them.
 """
 
 from . import contracts, topology

@@ -1,4 +1,4 @@
-"""What the cells of a chapter use: numbers for the prose, the source of a function, and claims that are checked."""
+"""Helpers for the cells of a chapter: numbers for the prose, the source of a function, and checked claims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from textwrap import dedent
 
-CLAIM_TYPE = "application/vnd.collectives.claim+json"  # by this the appendix finds claims in executed notebooks
+CLAIM_TYPE = "application/vnd.collectives.claim+json"  # the appendix collects outputs of this type from notebooks
 
 SOURCES = {
     "S0": "“All-Gather and Reduce-Scatter: The Primitives Behind ZeRO and FSDP”, a book chapter",
@@ -24,7 +24,7 @@ VERDICTS = ("true", "false", "depends")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that somebody published, and what this page's computation says of it."""
+    """A published claim, and the verdict that a page's computation reaches on it."""
 
     id: str
     says: str
@@ -45,31 +45,36 @@ class Claim:
 
 
 def claim(id: str, says: str, sources: str, verdict: str, evidence: str, shown: bool) -> Claim:
-    """A claim with its verdict, shown as a box and collected in the appendix "Claims, checked".
+    """Return a claim with its verdict; it shows as a box and appears in the appendix "Claims, checked".
 
-    `says`: the claim, in our words. `sources`: whose it is, such as "S0 S2". `verdict`: "true", "false" or
-    "depends". `evidence`: what was computed. `shown`: whether the computation bears the verdict out, as computed by
-    the cell; if it does not, the cell fails, and so does the build.
+    `says`: the claim, in our words.
+    `sources`: where it was published, as keys of `SOURCES`, such as "S0 S2".
+    `verdict`: "true", "false" or "depends".
+    `evidence`: the result of the computation.
+    `shown`: whether the cell's computation supports the verdict.
+
+    Raises `ValueError` for an unknown verdict or source, and `AssertionError` if `shown` is false, which fails the
+    build.
     """
     if verdict not in VERDICTS:
-        raise ValueError(f"claim {id}: the verdict is one of {', '.join(VERDICTS)}, not {verdict!r}")
+        raise ValueError(f"claim {id}: the verdict must be one of {', '.join(VERDICTS)}, not {verdict!r}")
     if unknown := set(sources.split()) - set(SOURCES):
         raise ValueError(f"claim {id}: unknown sources {', '.join(sorted(unknown))}")
     if not shown:
-        raise AssertionError(f"claim {id}: the verdict {verdict!r} is not borne out: {evidence}")
+        raise AssertionError(f"claim {id}: the computation doesn't support the verdict {verdict!r}: {evidence}")
     return Claim(id, says, sources, verdict, evidence)
 
 
 def numbers(**values) -> None:
-    """Make computed values available to the prose of this page: write ``{glue:text}`name` `` to paste one."""
+    """Make computed values available to the prose of this page, where ``{glue:text}`name` `` inserts one."""
     from myst_nb import glue
 
     for name, value in values.items():
-        glue(name, str(value), display=False)  # as text, or MyST-NB would read "1,200" as a pair of numbers
+        glue(name, str(value), display=False)  # as text: MyST-NB would read "1,200" as a pair of numbers
 
 
 def source(function: Callable):
-    """The source of a library function, as it runs, shown as code."""
+    """Return the source of a library function as a code block."""
     from IPython.display import Markdown
 
     return Markdown(f"```python\n{dedent(inspect.getsource(function)).rstrip()}\n```")

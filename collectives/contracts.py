@@ -1,11 +1,10 @@
-"""What each collective promises, apart from how any algorithm keeps the promise.
+"""The contract of each collective: what it promises, independent of any algorithm.
 
-A contract says for every slot (rank, chunk) whether it holds data before, whether it must hold the result after, and
-which ranks' data, from which of their chunks, the result is the sum of. `check` proves a schedule against it for all
-inputs by counting contributions, or names the rank, the chunk and what is wrong.
+For every slot (rank, chunk), a contract states whether the slot holds data before, whether it must hold a result
+after, and which ranks' data, from which of their chunks, add up to that result. `check` counts contributions to prove
+for all inputs that a schedule meets the contract. If it doesn't, the error names the rank, the chunk and the fault.
 
-In a contract that gives each rank a shard, the chunks are dealt out in order: with as many chunks as ranks, rank r
-owns chunk r.
+A contract that gives each rank a shard assigns chunks in order: with as many chunks as ranks, rank r owns chunk r.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from .schedule import COPY, REDUCE, Schedule
 
 
 class ContractError(AssertionError):
-    """A schedule that does not do what its contract promises.
+    """A schedule breaks its contract.
 
-    `rank`, `chunk`: the slot it is explained on. `step`: the step that did it, or None. `wrong`: bool
-    [world_size, num_chunks], every slot that ends with the wrong contents.
+    `rank`, `chunk`: the slot that the message explains. `step`: the step that caused the fault, or None.
+    `wrong`: bool [world_size, num_chunks], every slot that ends with the wrong contents.
     """
 
     def __init__(self, message: str, rank: int, chunk: int, step: int | None, wrong: np.ndarray):
@@ -34,48 +33,51 @@ class ContractError(AssertionError):
 
 
 class Terms(NamedTuple):
-    """A contract written out for one size of machine."""
+    """A contract written out for one world size and number of chunks."""
 
     given: np.ndarray  # bool [world_size, num_chunks]: slots that hold data before
     wanted: np.ndarray  # bool [world_size, num_chunks]: slots that must hold a finished chunk after
-    parts: np.ndarray  # int [world_size, num_chunks, world_size]: how often each rank's data is in a finished slot
-    origin: np.ndarray  # int [world_size, num_chunks]: which of their chunks it is the sum of
-    repeats: bool = False  # whether a part may be there more often: a signal that is heard twice is heard
+    parts: np.ndarray  # int [world_size, num_chunks, world_size]: how often a finished slot contains each rank's data
+    origin: np.ndarray  # int [world_size, num_chunks]: the chunk that this data was in at first
+    repeats: bool = False  # whether extra contributions are allowed: a barrier's signal may arrive twice
 
     def finished(self, contents: Contents) -> np.ndarray:
-        """Which slots hold just what they must hold if they are wanted: bool [world_size, num_chunks].
+        """Return which slots hold a finished chunk, wanted or not: bool [world_size, num_chunks].
 
-        If all that a slot holds was in one chunk, then its counts by rank are counts of that chunk.
+        If everything in a slot comes from one chunk, then its counts by rank are counts of that chunk.
         """
         enough = contents.ranks >= self.parts if self.repeats else contents.ranks == self.parts
         return enough.all(axis=-1) & (contents.of_chunk() == self.origin)
 
     def excess(self, contents: Contents) -> np.ndarray:
-        """Where a slot holds a rank's data more often than any finished slot with data of that chunk: [..., rank]."""
+        """Return where a slot contains a rank's data more often than any finished slot of that chunk does.
+
+        Shape: bool [world_size, num_chunks, world_size], one entry for each contributor.
+        """
         if self.repeats:
             return np.zeros(self.parts.shape, dtype=bool)
-        most = np.zeros(self.parts.shape[1:], dtype=self.parts.dtype)  # by the chunk that the data was in at first
+        most = np.zeros(self.parts.shape[1:], dtype=self.parts.dtype)  # [origin chunk, contributor]
         np.maximum.at(most, self.origin, self.parts)
-        of_any = most.max(axis=0, keepdims=True)  # for a mixed slot, whose `of_chunk` is -1
+        of_any = most.max(axis=0, keepdims=True)  # appended as the last row: `of_chunk` of a mixed slot is -1
         return contents.ranks > np.concatenate([most, of_any])[contents.of_chunk()]
 
 
 @dataclass(frozen=True)
 class Contract:
-    """The promise of one collective; `write(world_size, num_chunks, root)` gives its terms."""
+    """The promise of one collective; `write(world_size, num_chunks, root)` returns its terms."""
 
     name: str
     write: Callable[[int, int, int], Terms]
 
     def terms(self, schedule: Schedule) -> Terms:
-        """This contract for the size (and the root, if the contract has one) of `schedule`."""
+        """Return the terms for the size of `schedule`, and for its root if the contract has one."""
         return self.write(schedule.world_size, schedule.num_chunks, schedule.root or 0)
 
     def check(self, schedule: Schedule) -> None:
-        """Return None if `schedule` keeps the promise for all inputs; raise `ContractError` if it does not.
+        """Check that `schedule` keeps the promise for all inputs.
 
-        A schedule that could not be run at all (a rank out of range, two copies into one slot) raises
-        `ScheduleError`.
+        Raises `ContractError` if it doesn't, and `ScheduleError` if it can't run (a rank out of range, two copies
+        into one slot).
         """
         schedule.validate()
         terms = self.terms(schedule)
@@ -83,7 +85,7 @@ class Contract:
         wrong = terms.wanted & ~terms.finished(final)
         if not wrong.any():
             return
-        # A contribution counted twice explains the others, so it is the slot to tell of.
+        # A contribution counted twice often causes the other faults, so report that slot first.
         double = wrong & terms.excess(final).any(axis=-1)
         rank, chunk = (int(i) for i in np.argwhere(double if double.any() else wrong)[0])
         step, fault = diagnose(schedule, terms, final, rank, chunk)
@@ -94,7 +96,7 @@ class Contract:
 
 
 def diagnose(schedule: Schedule, terms: Terms, final: Contents, rank: int, chunk: int) -> tuple[int | None, str]:
-    """Why the slot (rank, chunk) ended wrong: the step that did it (None if no step did) and the fault in words."""
+    """Return why the slot (rank, chunk) ends wrong: the step that caused it (or None) and the fault in words."""
     holds, parts = final.ranks[rank, chunk], terms.parts[rank, chunk]
     faults = []
     if (twice := (holds > parts) & (parts > 0) & (not terms.repeats)).any():
@@ -115,15 +117,18 @@ def diagnose(schedule: Schedule, terms: Terms, final: Contents, rank: int, chunk
 
 
 def _misplaced(final: Contents, terms: Terms, rank: int, chunk: int) -> str:
-    """What is wrong with *which* chunk's data the slot holds, in words; "" if nothing is."""
-    found, origin = np.flatnonzero(final.chunks[rank, chunk]), int(terms.origin[rank, chunk])
-    if list(found) in ([], [origin]):
+    """Return words for data that comes from the wrong chunk; "" if none does."""
+    sources, origin = np.flatnonzero(final.chunks[rank, chunk]), int(terms.origin[rank, chunk])
+    if list(sources) in ([], [origin]):
         return ""
-    return f"holds what was in chunk{'s' if len(found) > 1 else ''} {listed(found)} instead of chunk {origin}"
+    return f"holds what was in chunk{'s' if len(sources) > 1 else ''} {listed(sources)} instead of chunk {origin}"
 
 
 def twice_added(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> tuple[int, str] | tuple[None, None]:
-    """The first step, on any rank, that adds to `chunk` what is already in the sum: (step, words)."""
+    """Return the first step that adds to `chunk`, on any rank, what its sum already contains: (step, words).
+
+    (None, None) if no step does.
+    """
     parts = terms.parts[rank, chunk]
     for index, (step, (before, after)) in enumerate(zip(schedule, pairwise(contributions(schedule)), strict=True)):
         for transfer in step.singles:
@@ -136,7 +141,7 @@ def twice_added(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> tupl
 
 
 def wrongly_written(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> tuple[int | None, str]:
-    """Where the wrong value of the slot (rank, chunk) came from: (step, words), followed back through the copies."""
+    """Trace the wrong value of the slot (rank, chunk) back through copies to its cause; return (step, words)."""
     written = last_write(schedule, rank, chunk, before=sum(1 for _ in schedule))
     if written is None:
         return None, "no step ever writes it"
@@ -166,21 +171,26 @@ def wrongly_written(schedule: Schedule, terms: Terms, rank: int, chunk: int) -> 
 
 
 def ranks_in_words(ranks: np.ndarray) -> str:
-    """ "rank 2" or "ranks 0, 1 and 3", from rank numbers or from a bool array [world_size]."""
+    """Return "rank 2" or "ranks 0, 1 and 3" for an array of rank numbers or a bool array [world_size]."""
     numbers = np.flatnonzero(ranks) if ranks.dtype == bool else ranks
     return f"rank{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
 
 
 def listed(items: Iterable) -> str:
-    """ "2", or "0, 1 and 3"."""
+    """Return "2", or "0, 1 and 3"."""
     texts = [str(item) for item in items]
     return " and ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
 
 def owners(world_size: int, num_chunks: int) -> np.ndarray:
-    """Which rank owns each chunk when chunks are dealt out in order: int [num_chunks]."""
+    """Return the rank that owns each chunk when ranks get equal shares in order: int [num_chunks].
+
+    Raises `ValueError` if `num_chunks` is not a multiple of `world_size`.
+    """
     if num_chunks % world_size:
-        raise ValueError(f"{num_chunks} chunks cannot be dealt out evenly to {world_size} ranks")
+        raise ValueError(
+            f"{num_chunks} chunks don't divide evenly among {world_size} ranks; use a multiple of {world_size}"
+        )
     return np.arange(num_chunks) // (num_chunks // world_size)
 
 
@@ -197,7 +207,7 @@ def _shards(world_size: int, num_chunks: int) -> np.ndarray:
 
 
 def _terms(given: np.ndarray, wanted: np.ndarray, contributors: np.ndarray, **more) -> Terms:
-    """Terms in which every chunk stays where it is in the buffer, and is the sum of the same ranks wherever it ends.
+    """Return terms in which every chunk keeps its place in the buffer and has the same contributors on every rank.
 
     `contributors`: bool [num_chunks, world_size], the ranks whose data a finished chunk contains.
     """
@@ -242,8 +252,11 @@ def _gather(ranks: int, chunks: int, root: int) -> Terms:
 
 
 def _all_to_all(ranks: int, chunks: int, root: int) -> Terms:
-    """Slot (rank, chunk) ends with what was in chunk `rank` of rank `chunk`: each chunk number counts as an owner."""
-    owner, share = owners(ranks, chunks), chunks // ranks  # with a share of several chunks, they keep their order
+    """Return terms of a transpose: with one chunk per rank, slot (rank, chunk) ends with slot (chunk, rank).
+
+    With several chunks per rank, the chunks of a share keep their order.
+    """
+    owner, share = owners(ranks, chunks), chunks // ranks  # share: chunks per rank
     rank, chunk = np.indices((ranks, chunks))
     everywhere = _everywhere(ranks, chunks)
     parts = np.equal.outer(owner[chunk], np.arange(ranks)).astype(np.int64)
@@ -251,9 +264,9 @@ def _all_to_all(ranks: int, chunks: int, root: int) -> Terms:
 
 
 def _all_to_all_uneven(ranks: int, chunks: int, root: int) -> Terms:
-    """Chunk src x P + dst is the block that src has for dst: there are P x P of them, of any length."""
+    """Return terms in which chunk src x P + dst is what src sends to dst; the P x P chunks may have any lengths."""
     if chunks != ranks * ranks:
-        raise ValueError(f"all_to_all_uneven has a chunk for each pair of its {ranks} ranks, not {chunks} chunks")
+        raise ValueError(f"all_to_all_uneven needs a chunk for each pair of its {ranks} ranks, not {chunks} chunks")
     src, dst = np.divmod(np.arange(chunks), ranks)
     before, after = (np.arange(ranks)[:, None] == owner for owner in (src, dst))
     return _terms(before, after, before.T)
@@ -265,42 +278,42 @@ def _barrier(ranks: int, chunks: int, root: int) -> Terms:
 
 
 all_reduce = Contract("all_reduce", _all_reduce)
-"""Every rank begins with a buffer and ends with the sum of all of them."""
+"""Every rank starts with a buffer and ends with the sum of all buffers."""
 reduce_scatter = Contract("reduce_scatter", _reduce_scatter)
-"""Every rank begins with a buffer; rank r ends with its own shard of the sum."""
+"""Every rank starts with a buffer; rank r ends with shard r of the sum."""
 all_gather = Contract("all_gather", _all_gather)
-"""Every rank begins with its own shard; all end with all shards."""
+"""Every rank starts with its own shard and ends with all shards."""
 broadcast = Contract("broadcast", _broadcast)
-"""The root begins with a buffer; all end with it."""
+"""The root starts with a buffer; every rank ends with a copy of it."""
 reduce = Contract("reduce", _reduce)
-"""Every rank begins with a buffer; the root ends with the sum."""
+"""Every rank starts with a buffer; the root ends with the sum."""
 scatter = Contract("scatter", _scatter)
-"""The root begins with a buffer; rank r ends with its own shard of it."""
+"""The root starts with a buffer; rank r ends with shard r of it."""
 gather = Contract("gather", _gather)
-"""Every rank begins with its own shard; the root ends with all of them."""
+"""Every rank starts with its own shard; the root ends with all shards."""
 all_to_all = Contract("all_to_all", _all_to_all)
-"""Every rank begins with a shard for each rank; rank r ends with what each had for it, in their order: a transpose."""
+"""Every rank starts with a shard for each rank; rank r ends with every rank's shard r, in rank order: a transpose."""
 all_to_all_uneven = Contract("all_to_all_uneven", _all_to_all_uneven)
-"""The same with a block of its own length for each pair of ranks, all in one numbering: src x P + dst."""
+"""An all-to-all whose chunks may differ in length: chunk src x P + dst goes from rank src to rank dst."""
 barrier = Contract("barrier", _barrier)
-"""No data: every rank ends only when it has heard, perhaps through others, that every rank has begun.
+"""No data moves: a rank finishes only when it knows, directly or through others, that every rank has started.
 
-What a rank has heard is added up ("reduce"; a copy would make it forget). It is run on buffers without elements."""
+Its transfers must use "reduce", because a copy would discard earlier signals. Run it on buffers without elements."""
 
-BY_NAME = {
-    contract.name: contract
-    for contract in (
-        *(broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_reduce),
-        *(all_to_all, all_to_all_uneven, barrier),
-    )
-}
+_ROOTED = broadcast, reduce, scatter, gather
+_ROOTLESS = all_gather, reduce_scatter, all_reduce, all_to_all, all_to_all_uneven, barrier
+BY_NAME = {contract.name: contract for contract in _ROOTED + _ROOTLESS}
+"""Every contract by its name."""
 
 
 def of(schedule: Schedule) -> Contract | None:
-    """The contract that `schedule` says it is meant to meet; None if it says nothing."""
+    """Return the contract that `schedule` names; None if it names none.
+
+    Raises `ValueError` if there is no contract of that name.
+    """
     if schedule.collective is None:
         return None
     if schedule.collective not in BY_NAME:
         known = ", ".join(BY_NAME)
-        raise ValueError(f"{schedule.name}: no contract is called {schedule.collective!r}; there are {known}")
+        raise ValueError(f"{schedule.name}: there is no contract {schedule.collective!r}; use one of {known}")
     return BY_NAME[schedule.collective]

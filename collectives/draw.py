@@ -1,4 +1,4 @@
-"""Draws a schedule: a figure to step through on a page or in a notebook, and a still picture on paper."""
+"""One function that draws a schedule: a figure to step through on a page or in a notebook, and a still in print."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ def draw(
     caption: str | None = None,
     inputs: Sequence[Slider | Choice] = (),
 ) -> Figure:
-    """A figure of `schedule` that a notebook and the book show by themselves.
+    """Return a figure of `schedule`, which notebooks and the book display.
 
-    A `Timeline` is drawn too, and several of them by title, one above the other on one axis: `gantt` does that. With
-    `inputs` it is a function that makes one of them: the reader picks what it is called with (`family`). `contract`:
-    what the schedule is judged by; by default the one it names, and nothing is judged if it names none. `caption`: the
-    figure's title; by default the schedule's name and size. Raises `ScheduleError` if the schedule cannot be run at all
-    and `ValueError` if it is too big to be seen; a broken contract is drawn, not raised.
+    `schedule`: a `Schedule`, a `Timeline`, or several timelines by title, which share one axis (see `Gantt`). With
+    `inputs`, a function that returns one of these; the reader picks its arguments (see `Family`).
+    `contract`: what to check the schedule against; by default the contract that it names, if any. The figure shows
+    where the schedule breaks it.
+    `caption`: the figure's title; by default the schedule's name and size.
+
+    Raises `ScheduleError` if the schedule can't run, and `ValueError` if it is too big to draw. Breaking the contract
+    raises nothing.
     """
     if inputs:
         return Family(lambda **chosen: draw(schedule(**chosen), contract), inputs, caption)

@@ -1,10 +1,10 @@
-"""Run a schedule on real ranks.
+"""An executor that runs a schedule on real ranks.
 
-Every rank calls `execute` with the same schedule and its own buffer. A rank goes on to its next step when its own
-messages of this step are through: there is no barrier, a step waits only for the ranks that it exchanges data with.
+Every rank calls `execute` with the same schedule and its own buffer. A rank starts its next step as soon as its own
+messages of this step are complete. There is no barrier: a rank waits only for the ranks that it exchanges data with.
 
-How messages travel is the transport's affair. By default it is the process group's own send and receive: gloo between
-processes on CPUs, NCCL between GPUs. Ranks of one host can share memory instead: see `shared`.
+A transport carries the messages. The default uses the process group's send and receive: gloo between processes on
+CPUs, NCCL between GPUs. Ranks on one host can share memory instead: see `shared`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from .schedule import COPY, REDUCE, Schedule, Step, Transfer
 
-if TYPE_CHECKING:  # torch takes a second to import; `import collectives` does not wait for it
+if TYPE_CHECKING:  # torch takes a second to import, so `import collectives` doesn't import it
     import torch
     import torch.distributed as dist
 
-_kept = threading.local()  # `scratch`: a thread may be a rank
+_kept = threading.local()  # the memory of `scratch`; thread-local because a thread may be a rank
 
 
 class ExecutionError(RuntimeError):
-    """A schedule that a rank could not carry through: it names the step, and the ranks (`peers`) waited for in vain."""
+    """A rank couldn't finish a schedule. The message names the step; `peers` lists the ranks that never answered."""
 
     def __init__(self, message: str, peers: list[int]):
         super().__init__(message)
@@ -34,20 +34,23 @@ class ExecutionError(RuntimeError):
 
 
 class Transport(Protocol):
-    """What carries the messages of a schedule between the ranks of `group`."""
+    """A way to carry the messages of a schedule between the ranks of `group`."""
 
     group: dist.ProcessGroup | None
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
-        """This rank's part of `schedule`, in place on `buffer`; ExecutionError after `timeout` seconds in vain."""
+        """Run this rank's part of `schedule` in place on `buffer`.
+
+        Raises `ExecutionError` if a step waits longer than `timeout` seconds for its peers.
+        """
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank has to do in one step, the `number`-th: transfers that it sends, and those that it receives.
+    """One rank's part of step `number`: the transfers that it sends and those that it receives.
 
-    `arrive`, `leave`: for each of `receives` and of `sends` the peer that is waited for, and for what in words.
-    `in_place`: for each of `receives`, whether a message may land where it belongs.
+    `arrive`, `leave`: for each transfer in `receives` and in `sends`, the peer that it waits for, and why in words.
+    `in_place`: for each transfer in `receives`, whether it can be received directly into the buffer.
     """
 
     number: int
@@ -66,22 +69,27 @@ def execute(
     timeout: float = 30.0,
     transport: Transport | None = None,
 ) -> None:
-    """Run this rank's part of `schedule`, in place on `buffer`, with the other ranks of `group`.
+    """Run this rank's part of `schedule` in place on `buffer`, with the other ranks of `group`.
 
-    `buffer`: this rank's flat, contiguous tensor of any dtype that the backend can send; its length need not divide
-    by the number of chunks. `group`: the process group, by default the one with all ranks. `timeout`: seconds that
-    one step may wait for its peers before it ends in an `ExecutionError` that names them. `transport`: None for the
-    group's own send and receive, or a `shared.Arena`, which knows its group.
+    `buffer`: this rank's flat, contiguous tensor of any dtype that the backend can send; its length need not be a
+    multiple of the number of chunks.
+    `group`: the process group; by default the one with all ranks.
+    `timeout`: seconds that one step may wait for its peers. After that, `execute` raises an `ExecutionError` that names
+    them.
+    `transport`: None for the group's own send and receive, or a `shared.Arena`, which has a group of its own.
 
-    Memory beyond the buffer: one scratch area, as large as what arrives in a single step and cannot be received in
-    place (over a group: a chunk that is added; always: one that overwrites what is being sent). It is kept.
+    Memory beyond the buffer: one scratch area for what arrives in a single step and can't be received in place. That
+    is a chunk that overwrites data being sent and, with the default transport, a chunk that is added. On CPUs the
+    scratch area is kept for the next call.
+
+    Raises `ScheduleError` or `ValueError` if the schedule can't run on this buffer and group.
     """
     import torch.distributed as dist
 
     if transport is None:
         transport = _Messages(group)
     elif group not in (None, transport.group):
-        raise ValueError("the transport was made for another group: leave `group` out")
+        raise ValueError("the transport belongs to another group; omit `group`")
     _check_arguments(schedule, buffer, dist.get_world_size(transport.group))
     bounds = schedule.bounds(len(buffer))
     for part in parts(schedule, dist.get_rank(transport.group)):
@@ -91,9 +99,9 @@ def execute(
 
 @lru_cache(maxsize=64)
 def parts(schedule: Schedule, rank: int) -> list[Part]:
-    """What `rank` has to do, step by step, without the steps in which it has nothing to do."""
+    """Return the part of `rank` in each step in which it sends or receives."""
     schedule.validate()
-    made = []
+    active = []
     for number, step in enumerate(schedule):
         mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
         sends = [transfer for transfer in mine if transfer.src == rank]
@@ -102,32 +110,32 @@ def parts(schedule: Schedule, rank: int) -> list[Part]:
             arrive = [(transfer.src, f"to send {_what(transfer)}") for transfer in receives]
             leave = [(transfer.dst, f"to take {_what(transfer)}") for transfer in sends]
             in_place = [_in_place(transfer, sends) for transfer in receives]
-            made.append(Part(number, step, sends, receives, arrive, leave, in_place))
-    return made
+            active.append(Part(number, step, sends, receives, arrive, leave, in_place))
+    return active
 
 
 def _what(transfer: Transfer) -> str:
-    """What it carries: "chunk 3", or "chunks 3 to 5"."""
+    """Return what the transfer carries: "chunk 3", or "chunks 3 to 5"."""
     last = transfer.chunk + transfer.count - 1
     return f"chunk {transfer.chunk}" if transfer.count == 1 else f"chunks {transfer.chunk} to {last}"
 
 
 def _in_place(transfer: Transfer, sends: list[Transfer]) -> bool:
-    """Whether it may land where it belongs: it overwrites, and nothing that is being sent meanwhile."""
+    """Return whether a transfer can be received into the buffer: it copies, and doesn't overwrite data being sent."""
     first, end = transfer.lands, transfer.lands + transfer.count
     free = all(end <= sent.chunk or sent.chunk + sent.count <= first for sent in sends)
     return transfer.combine == COPY and free
 
 
 def view(buffer: torch.Tensor, bounds: list[int], first: int, count: int) -> torch.Tensor:
-    """`count` chunks of a buffer, from `first` on."""
+    """Return a view of `count` chunks of a buffer, starting at chunk `first`."""
     return buffer[bounds[first] : bounds[first + count]]
 
 
 def scratch(num_elements: int, like: torch.Tensor) -> torch.Tensor:
-    """Memory of this rank's own, of the dtype and device of `like`, until the next call.
+    """Return uninitialized memory with the dtype and device of `like`, valid until the next call on this thread.
 
-    On a CPU it is kept from call to call: to get fresh memory takes longer than what is done with it here.
+    On a CPU the memory is reused from call to call: allocating it takes longer than using it.
     """
     import torch
 
@@ -141,7 +149,7 @@ def scratch(num_elements: int, like: torch.Tensor) -> torch.Tensor:
 
 
 class _Messages:
-    """The transport that is always there: the send and the receive of a process group."""
+    """The default transport: the send and receive of a process group."""
 
     def __init__(self, group: dist.ProcessGroup | None):
         import torch.distributed as dist
@@ -152,7 +160,7 @@ class _Messages:
         import torch.distributed as dist
 
         rank = self.group.rank()
-        names = dist.get_process_group_ranks(self.group)  # the number by which everybody knows each rank of the group
+        names = dist.get_process_group_ranks(self.group)  # global rank numbers, for error messages
         bounds = schedule.bounds(len(buffer)).tolist()
         for part in parts(schedule, rank):
             places = [view(buffer, bounds, t.lands, t.count) for t in part.receives]
@@ -170,10 +178,10 @@ class _Messages:
     def _start(
         self, receives: list[tuple[torch.Tensor, int]], sends: list[tuple[torch.Tensor, int]]
     ) -> list[dist.Work]:
-        """The messages of a step, each a tensor and a peer, all under way at once."""
+        """Start all messages of a step, each a tensor and a peer, without waiting for any."""
         import torch.distributed as dist
 
-        if any(tensor.is_cuda for tensor, _ in receives + sends):  # NCCL must be given them together
+        if any(tensor.is_cuda for tensor, _ in receives + sends):  # NCCL needs them as one batch, or they can deadlock
             operations = [
                 dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=peer) for tensor, peer in receives
             ]
@@ -184,7 +192,7 @@ class _Messages:
 
 
 def _landings(part: Part, places: list[torch.Tensor], buffer: torch.Tensor) -> list[torch.Tensor]:
-    """Where each message arrives: at its place in the buffer, or for the time being in the scratch area."""
+    """Return the memory that receives each message: its place in the buffer, or a part of the scratch area."""
     both = list(zip(places, part.in_place, strict=True))
     rest = scratch(sum(len(place) for place, in_place in both if not in_place), like=buffer)
     landings = []
@@ -195,25 +203,27 @@ def _landings(part: Part, places: list[torch.Tensor], buffer: torch.Tensor) -> l
 
 
 def _wait(works: list[dist.Work], waits: list[tuple[int, str]], names: list[int], where: str, timeout: float) -> None:
-    """Wait once for every work (a second wait would hang on gloo); name what never came.
+    """Wait for each operation exactly once: on gloo a second wait hangs. Raise `ExecutionError` for those that fail.
 
-    `waits`: for each operation, the peer that it waits for, and for what in words. `names`: of the peers, see `run`.
+    `waits`: for each operation, the peer that it waits for, and why in words. `names`: the global number of each peer.
+    `where`: the rank and step for the message.
     """
     start = time.monotonic()
     missing, reason = [], None
     named = [(names[peer], f"rank {names[peer]} {what}") for peer, what in waits]
-    if len(works) != len(named):  # NCCL answers a whole batch with one work
+    if len(works) != len(named):  # NCCL returns one work for the whole batch
         named = [(named[0][0], ", ".join(words for _, words in named))] * len(works)
-    for work, (peer, words) in zip(works, named, strict=True):  # `ranks` reads peer and words when a rank is stuck
+    # `ranks` reads the locals `peer` and `words` of this frame when a rank is stuck.
+    for work, (peer, words) in zip(works, named, strict=True):
         try:
             work.wait(timedelta(seconds=max(start + timeout - time.monotonic(), 0.001)))
         except RuntimeError as error:
             missing.append((peer, words))
             reason = reason or error
     if missing:
-        vain = "; ".join(words for _, words in missing)
+        missing_words = "; ".join(words for _, words in missing)
         waited = round(time.monotonic() - start, 1)
-        message = f"{where}: waited {waited:g} s in vain for {vain} ({reason})"
+        message = f"{where}: waited {waited:g} s in vain for {missing_words} ({reason})"
         raise ExecutionError(message, [peer for peer, _ in missing]) from reason
 
 
@@ -221,6 +231,6 @@ def _check_arguments(schedule: Schedule, buffer: torch.Tensor, world_size: int) 
     if schedule.world_size != world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, but the group has {world_size}")
     if not hasattr(buffer, "is_contiguous"):
-        raise ValueError(f"execute takes a tensor of torch, not a {type(buffer).__name__}")
+        raise ValueError(f"execute needs a torch tensor, not a {type(buffer).__name__}")
     if buffer.dim() != 1 or not buffer.is_contiguous():
-        raise ValueError(f"execute takes a flat, contiguous tensor; this one has shape {tuple(buffer.shape)}")
+        raise ValueError(f"execute needs a flat, contiguous tensor; this one has shape {tuple(buffer.shape)}")

@@ -1,8 +1,8 @@
-"""A function of the library, written down as plain data while it runs: what a page without Python can compute again.
+"""A tracer that records a library function as plain data, so that a page without Python can compute it.
 
-The function is called with a `Symbol` in place of each number that is not known yet, and the symbol writes down every
-operation done to it, as lines of a `Program`. A condition on a symbol is tried both ways, so `if`, `max` and a
-library's own checks work too. Whatever else cannot be written down raises a `FormulaError` that names it.
+It calls the function with a `Symbol` in place of each unknown number. The symbol records every operation on it as a
+line of a `Program`. A condition on a symbol is traced both ways, so `if`, `max` and a library's own checks work too.
+Anything else that can't be recorded raises a `FormulaError` that names it.
 """
 
 from __future__ import annotations
@@ -15,46 +15,50 @@ from numbers import Integral, Real
 
 import numpy as np
 
-MAX_PATHS = 256  # through a formula's own branches
+MAX_PATHS = 256  # paths through a formula's branches
 
 
 class FormulaError(ValueError):
-    """A formula does with a symbol what cannot be written down."""
+    """A formula uses a symbol in a way that can't be recorded."""
 
 
 class _Fork(BaseException):
-    """Python asks whether a condition on symbols is true: both answers must be tried."""
+    """Python needs the truth of a condition on symbols: `read` must trace both answers."""
 
     def __init__(self, condition: Symbol):
         self.condition = condition
 
 
 class Program:
-    """A formula as lines, each done once: a number, None (undefined), or [operation, *places of its operands].
+    """A formula as lines: each is a number, None (undefined), or [operation, *places of its operands].
 
-    Places 0 and on hold the values that the reader sets, in order; after them comes what each line gives. The same
-    operation on the same operands is written once.
+    The first places, from 0, hold the values that the reader sets, in order. The following places hold the results of
+    the lines. The same operation on the same operands is recorded once.
     """
 
     def __init__(self, num_symbols: int):
         self.num_symbols = num_symbols
         self.lines: list = []
-        self.decided: dict[int, bool] = {}  # which way the conditions go in the run that is under way
+        self.decided: dict[int, bool] = {}  # place of a condition → its answer in the current trace
         self._places: dict[tuple, int] = {}
 
     def symbols(self) -> list[Symbol]:
+        """Return a symbol for each value that the reader sets."""
         return [Symbol(self, place) for place in range(self.num_symbols)]
 
     def add(self, operation: str, *operands) -> Symbol:
-        """A line that does `operation` on symbols and numbers."""
+        """Record `operation` on symbols and numbers; return its result as a symbol."""
         return self._line(operation, *(self.value(each).place for each in operands))
 
     def value(self, value) -> Symbol:
-        """A symbol as it is; a number as a line of its own; None as what is undefined."""
+        """Return `value` as a symbol: a number becomes a line of its own, and None an undefined value.
+
+        Raises `FormulaError` for anything but a symbol, None or a finite number.
+        """
         if isinstance(value, Symbol):
             return value
         if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
-            raise FormulaError(f"a formula is made of finite numbers, not of {value!r}")
+            raise FormulaError(f"a formula must be made of finite numbers, not of {value!r}")
         return self._line(None if value is None else int(value) if isinstance(value, Integral) else float(value))
 
     def _line(self, *line) -> Symbol:
@@ -64,9 +68,9 @@ class Program:
         return Symbol(self, self._places[line])
 
     def run(self, values: Sequence[float]) -> list[float]:
-        """What stands at each place when the reader has set `values`; the page does the same, in the same doubles."""
+        """Return the value at each place for the reader's `values`; the page computes the same, also in doubles."""
         places = [np.float64(value) for value in values]
-        with np.errstate(all="ignore"):  # as on the page, 1 / 0 is infinite and 0 / 0 is no number
+        with np.errstate(all="ignore"):  # as in JavaScript, 1 / 0 is infinite and 0 / 0 is NaN
             for line in self.lines:
                 if isinstance(line, list):
                     places.append(np.float64(_OPERATIONS[line[0]](*(places[place] for place in line[1:]))))
@@ -100,7 +104,7 @@ _OPERATIONS = {
 class Symbol:
     """A number that is not known yet: arithmetic on it adds lines to its program."""
 
-    __array_ufunc__ = None  # numpy's numbers leave the arithmetic to us
+    __array_ufunc__ = None  # makes numpy scalars defer to the operators below
     __hash__ = None
 
     def __init__(self, program: Program, place: int):
@@ -110,7 +114,7 @@ class Symbol:
         return f"<value {self.place} of a formula>"
 
     def __format__(self, spec: str) -> str:
-        return repr(self)  # in the message of an error that is raised on one branch
+        return repr(self)  # error messages on one branch format symbols, whatever the format spec
 
     def __bool__(self) -> bool:
         if self.place not in self.program.decided:
@@ -136,7 +140,7 @@ class Symbol:
         return self // other, self % other
 
     def bit_length(self):
-        """As of a positive int: how many binary digits it has."""
+        """Return the number of binary digits, as for a positive int."""
         return math.floor(log2(self)) + 1
 
 
@@ -151,13 +155,13 @@ def _operator(operation: str, swapped: bool = False) -> Callable:
 
 def _refusal(what: str, remedy: str) -> Callable:
     def refuse(self, *_):
-        raise FormulaError(f"{what} of a slider's value cannot be written down as a formula: {remedy}")
+        raise FormulaError(f"{what} of a slider's value can't be recorded as a formula: {remedy}")
 
     return refuse
 
 
-_MATH = "use log2, minimum, maximum or where of collectives.formula, or math.ceil and math.floor"
-_TABULATE = "give the slider tabulated=True, and its stops are tried one by one"
+_MATH = "use log2, minimum, maximum or where from collectives.formula, or math.ceil and math.floor"
+_TABULATE = "give the slider tabulated=True to compute its stops one by one"
 
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
 for _name, _operation in _ARITHMETIC.items():
@@ -173,29 +177,30 @@ Symbol.__index__ = _refusal("range(), an index or a function of whole numbers", 
 
 
 def log2(x):
-    """The binary logarithm, of a number or of a symbol."""
+    """Return the binary logarithm of a number or symbol."""
     return x.program.add("log2", x) if isinstance(x, Symbol) else math.log2(x)
 
 
 def minimum(*values):
-    """The smallest of numbers and symbols, without a branch; the built-in `min` works too, and tries both ways."""
+    """Return the smallest of numbers and symbols without a branch; the built-in `min` works too, but branches."""
     program = _whose(*values)
     return reduce(partial(program.add, "min"), values) if program else min(values)
 
 
 def maximum(*values):
-    """The largest of numbers and symbols, without a branch; the built-in `max` works too, and tries both ways."""
+    """Return the largest of numbers and symbols without a branch; the built-in `max` works too, but branches."""
     program = _whose(*values)
     return reduce(partial(program.add, "max"), values) if program else max(values)
 
 
 def where(condition, yes, no):
-    """`yes` if the condition is true, else `no`; an `if` works too, and tries both ways."""
+    """Return `yes` if the condition is true, else `no`, without a branch; an `if` works too, but branches."""
     program = _whose(condition, yes, no)
     return program.add("?", condition, yes, no) if program else yes if condition else no
 
 
 def _whose(*values) -> Program | None:
+    """Return the program of the first symbol among `values`; None if there is none."""
     for value in values:
         if isinstance(value, Symbol):
             return value.program
@@ -203,18 +208,18 @@ def _whose(*values) -> Program | None:
 
 
 def read(program: Program, formula: Callable, arguments: Mapping, pick: Callable[[object], Mapping]) -> dict | Symbol:
-    """Write down how `formula(**arguments)` gets what is wanted of its result from the symbols among `arguments`.
+    """Record in `program` how `formula(**arguments)` computes its results from the symbols among `arguments`.
 
-    `pick`: makes of a result the values that are wanted, {key: value}, such as `named`; each is returned as a symbol by
-    its key. A branch that ends in a ValueError or in a division by zero is undefined there; where all do, one undefined
-    symbol is returned for all. Raises `FormulaError`, which names what cannot be written down.
+    `pick`: returns the wanted values of a result as {key: value}, as `named` does. Returns a symbol for each key. A
+    branch that raises a ValueError or divides by zero is undefined. If all branches do, returns one undefined symbol
+    in place of the dictionary. Raises `FormulaError` if something can't be recorded, and names it.
     """
-    left = MAX_PATHS
+    paths_left = MAX_PATHS
 
     def explore(decided: dict[int, bool]) -> dict | Symbol:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal paths_left
+        paths_left -= 1
+        if paths_left < 0:
             raise FormulaError(f"the formula branches more than {MAX_PATHS} ways on its sliders: {_TABULATE}")
         program.decided = decided
         try:
@@ -228,27 +233,25 @@ def read(program: Program, formula: Callable, arguments: Mapping, pick: Callable
                 raise
             return program.value(None)
         except (TypeError, AttributeError) as error:
-            raise FormulaError(f"the formula cannot be written down: {error}; {_MATH}; or {_TABULATE}") from error
+            raise FormulaError(f"the formula can't be recorded: {error}; {_MATH}; or {_TABULATE}") from error
         return _either(condition, *(explore({**decided, condition.place: answer}) for answer in (True, False)))
 
     return explore({})
 
 
 def _either(condition: Symbol, yes: dict | Symbol, no: dict | Symbol) -> dict | Symbol:
-    """What is read where a condition was tried both ways; one symbol is that of a branch which is undefined."""
+    """Merge the results of a condition's two branches; a branch that is one symbol is undefined."""
     keys = yes if isinstance(yes, dict) else no
     if isinstance(keys, Symbol):
         return keys
     yes, no = (each if isinstance(each, dict) else dict.fromkeys(keys, each) for each in (yes, no))
     if list(yes) != list(no):
-        raise FormulaError(
-            f"the formula's branches do not end in the same results, such as the same tasks: {_TABULATE}"
-        )
+        raise FormulaError(f"the formula's branches must return the same results, such as the same tasks: {_TABULATE}")
     return {key: yes[key] if yes[key].place == no[key].place else where(condition, yes[key], no[key]) for key in yes}
 
 
 def named(result, names: Iterable[str]) -> dict:
-    """The results called `names`: of a mapping its values, of anything else its attributes."""
+    """Return the results called `names`: the values of a mapping, or the attributes of anything else."""
     return {name: _pick(result, name) for name in names}
 
 
@@ -257,4 +260,4 @@ def _pick(result, name: str):
         return result[name]
     if not isinstance(result, Mapping) and hasattr(result, name):
         return getattr(result, name)
-    raise FormulaError(f"the formula gives no {name!r} that an Output asks for")
+    raise FormulaError(f"the formula returns no {name!r}, which an Output needs")

@@ -1,7 +1,7 @@
-"""What real links are rated at, with the source of every figure, and what NCCL counts on.
+"""Rated speeds of real links, with the source of every figure, and the constants that NCCL's cost model uses.
 
-A rating is not a measurement: no message ever sees the whole of it, and vendors like to add up both directions. All
-rates here are bytes a second in *one* direction, because a rank that sends at that rate can receive at it as well.
+A rating is not a measurement: no message reaches the full rate, and vendors often add both directions. All rates here
+are bytes per second in *one* direction; a rank can send and receive at that rate at the same time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _HOPPER = "NVIDIA, “NVIDIA Hopper Architecture In-Depth”, 2022, sections on 
 _NVLINK = "NVIDIA, “NVLink and NVLink Switch”, nvidia.com/data-center/nvlink: 1.8 TB/s in both directions"
 _HDR = "NVIDIA, MCP7Y60 product specifications: 4 channels of 50G-PAM4 are 200GbE or HDR"
 _NDR = "NVIDIA, MMA4Z00-NS product specifications: the line rate of 400GbE and of NDR is 400 Gb/s"
-_100GBE = "by its name, as Ethernet's rates are; NVIDIA/nccl, src/graph/topo.h, counts on 12 GB/s of it"
+_100GBE = "Ethernet's name states its rate; NVIDIA/nccl, src/graph/topo.h, assumes 12 GB/s"
 
 TUNER = "NVIDIA/nccl, src/tuning/cost_model.cc, commit 1fc949c, 2026"
 KERNELS = "NVIDIA/nccl, src/device/generate.py, `algos_of_coll`, commit 081eafa, 2026"
 
 
 class Rating(NamedTuple):
-    """A kind of link. `rate`: bytes a second, one way, of a GPU or of a network card. `medium`: as NCCL groups them."""
+    """A kind of link. `rate`: bytes per second, one way, of one GPU or network card. `medium`: NCCL's name for it."""
 
     rate: float
     medium: str
@@ -51,7 +51,7 @@ NCCL_RING_LATENCY: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "network": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
     }
 )
-"""Seconds that NCCL expects a step of its ring to take, before any byte, by medium and protocol. Source: `TUNER`."""
+"""Seconds that NCCL assumes a ring step takes before its first byte, by medium and protocol. Source: `TUNER`."""
 
 NCCL_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -64,23 +64,26 @@ NCCL_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The algorithms for which NCCL has a kernel, by collective. Source: `KERNELS`.
 
-Why a tree serves only the all-reduce, its makers say in NVIDIA/nccl issues 1413 and 1473. On PAT: S. Jeaugey, "PAT: a
-new algorithm for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
+NVIDIA/nccl issues 1413 and 1473 explain why only the all-reduce uses a tree. On PAT: S. Jeaugey, "PAT: a new algorithm
+for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.
 """
 
 
 def link(name: str, protocol: str = "Simple") -> Link:
-    """The rated link `name` as alpha and beta: NCCL's ring latency for its medium and `protocol`, one over its rate."""
+    """Return the rated link `name`: alpha is NCCL's ring latency for its medium and `protocol`, beta is 1 / rate.
+
+    Raises `ValueError` if `RATINGS` has no such link or NCCL no such protocol.
+    """
     if name not in RATINGS:
-        raise ValueError(f"no rating of {name!r} is known; there are {', '.join(RATINGS)}")
+        raise ValueError(f"there is no rating for {name!r}; use one of {', '.join(RATINGS)}")
     latency = NCCL_RING_LATENCY[RATINGS[name].medium]
     if protocol not in latency:
-        raise ValueError(f"NCCL has no protocol {protocol!r}, only {', '.join(latency)}")
+        raise ValueError(f"NCCL has no protocol {protocol!r}; use one of {', '.join(latency)}")
     return Link(latency[protocol], 1 / RATINGS[name].rate)
 
 
 def markdown() -> str:
-    """The ratings as a table: rate one way, the alpha that NCCL's ring counts with, and the source."""
+    """Return the ratings as a Markdown table: the rate one way, the alpha of NCCL's ring, and the source."""
     lines = ["| link | GB/s, one way | NCCL's alpha, microseconds (LL to Simple) | source |", "|---|---|---|---|"]
     for name, rating in RATINGS.items():
         latency = NCCL_RING_LATENCY[rating.medium]

@@ -1,9 +1,10 @@
-"""What a schedule costs, by the alpha-beta model: seconds, and bytes by rank and by link.
+"""The cost of a schedule in the alpha-beta model: seconds, and bytes by rank and by link.
 
-A message (one transfer) of n bytes takes alpha + n beta seconds, and n gamma more where it is added on arrival. It
-starts when both its ranks have finished their earlier steps. A rank sends one message at a time and receives one at
-a time, both at once (or as many as the topology has `ports`), in the order in which a step lists them. The bytes of
-ranks that share a NIC pass it one message after another.
+A message (one transfer) of n bytes takes alpha + n beta seconds, plus n gamma if the receiver adds it to its own data.
+It starts when both its ranks have finished their earlier steps. A rank can send one message and receive another at the
+same time, or as many each way as the topology has `ports`. It takes them in the order in which the step lists them.
+Ranks that share a NIC use it one message at a time.
+
 Source: R. Hockney, "The communication challenge for MPP", 1994.
 """
 
@@ -23,9 +24,11 @@ from .topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """The price of one schedule. `seconds`: until the last rank is done; `finish`: until each is, [world_size].
+    """The cost of one schedule.
 
-    `steps`: how many. `messages`: how many over all ranks. `bytes_sent`, `bytes_received`: int [world_size].
+    `seconds`: when the last rank finishes. `finish`: when each rank finishes, in seconds: float [world_size].
+    `steps`: the number of steps. `messages`: the number of messages, over all ranks.
+    `bytes_sent`, `bytes_received`: int [world_size].
     """
 
     seconds: float
@@ -34,11 +37,12 @@ class Cost:
     finish: np.ndarray
     bytes_sent: np.ndarray
     bytes_received: np.ndarray
-    carried: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(repr=False)  # (src, dst, bytes), summed or not
+    # (src, dst, bytes) as arrays; a pair of ranks may occur several times. `bytes_on_link` adds them up.
+    carried: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(repr=False)
 
     @cached_property
     def bytes_on_link(self) -> dict[tuple[int, int], int]:
-        """Bytes over each link that is used, by (src, dst)."""
+        """The bytes on each link that carries any, by (src, dst)."""
         total: Counter[tuple[int, int]] = Counter()
         for columns in self.carried:
             for src, dst, num_bytes in zip(*(column.tolist() for column in columns), strict=True):
@@ -51,11 +55,14 @@ class Cost:
 
 
 def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> Cost:
-    """The cost of `schedule` on a full buffer of `num_bytes` (S) over `topology`.
+    """Return the cost of `schedule` on a full buffer of `num_bytes` (S) over `topology`.
 
-    `itemsize`: bytes an element; chunks are cut between elements, so uneven chunks depend on it. Steps are read one
-    at a time: tens of thousands of ranks take seconds, not memory. Where all ranks do the same over links that are
-    all alike, one of them stands for all, and it takes milliseconds.
+    `itemsize`: bytes per element. Chunks are cut between elements, so it matters when chunks are uneven.
+
+    Only one step is in memory at a time, and tens of thousands of ranks take seconds. When all ranks do the same over
+    links that are all alike, pricing rank 0 is enough and takes milliseconds.
+
+    Raises `ValueError` if the sizes don't fit together, and `ScheduleError` if a step has a rank out of range.
     """
     bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
     chunk_bytes = np.diff(bounds)
@@ -66,7 +73,7 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
 
 
 class Span(NamedTuple):
-    """When the messages of `step` are under way: from `start` for `seconds`, each with `num_bytes`: [num_messages]."""
+    """The messages of `step` in time: `start` and `seconds` of each, and its `num_bytes`, as arrays [num_messages]."""
 
     step: Step
     start: np.ndarray
@@ -75,7 +82,7 @@ class Span(NamedTuple):
 
 
 def spans(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> Iterator[Span]:
-    """The same cost, message by message: for each step when each of its messages starts, and how long it takes."""
+    """Yield for each step when its messages start and how long they take: the cost of `price`, message by message."""
     bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
     clock = _Clock(topology)
     for step in schedule:
@@ -88,25 +95,25 @@ def spans(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
 
 
 def _byte_bounds(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int) -> np.ndarray:
-    """Where each chunk begins and ends: bytes [num_chunks + 1]; `ValueError` for what cannot be priced."""
+    """Return where each chunk starts and ends: bytes [num_chunks + 1]; raise `ValueError` if the sizes don't fit."""
     if topology.world_size != schedule.world_size:
         raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, the topology for {topology.world_size}")
     if itemsize < 1:
-        raise ValueError(f"an element has at least 1 byte, not {itemsize}")
+        raise ValueError(f"itemsize must be at least 1 byte, not {itemsize}")
     if num_bytes < 0 or num_bytes % itemsize:
         raise ValueError(f"a buffer of {num_bytes} bytes is not a whole number of {itemsize}-byte elements")
     return schedule.bounds(int(num_bytes) // itemsize) * itemsize
 
 
 def _moved(step: Step, bounds: np.ndarray) -> np.ndarray:
-    """The bytes of each message: [num_messages]."""
+    """Return the bytes of each message: [num_messages]."""
     return bounds[step.chunk + (1 if step.count is None else step.count)] - bounds[step.chunk]
 
 
 def _by_symmetry(schedule: Schedule, chunk_bytes: int, topology: Topology) -> Cost:
-    """The cost if every rank does what rank 0 does, at the same times."""
+    """Return the cost of a rotated schedule, in which every rank does what rank 0 does at the same time."""
     ranks, steps, adds = schedule.world_size, 0, 0
-    distances: Counter[int] = Counter()  # messages, by how much further round they go
+    distances: Counter[int] = Counter()  # rank 0's messages, by the distance from src to dst
     for sends in schedule.rank_zero():
         steps += 1
         for transfer in sends:
@@ -121,22 +128,22 @@ def _by_symmetry(schedule: Schedule, chunk_bytes: int, topology: Topology) -> Co
 
 
 def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) -> Cost:
-    """The cost, with a clock for every rank. `bounds`: bytes [num_chunks + 1]."""
+    """Return the cost, with a clock for every rank. `bounds`: bytes [num_chunks + 1]."""
     ranks = schedule.world_size
-    bounds = bounds.astype(float)  # exact below 2^53, and quicker to multiply by a beta
+    bounds = bounds.astype(float)  # exact below 2^53, and faster to multiply by beta
     chunk_bytes = np.diff(bounds)
     alike = (chunk_bytes == chunk_bytes[0]).all()
     clock = _Clock(topology)
     steps = messages = 0
     pattern, patterns = None, []
-    usual = False  # whether the last step moved one whole chunk a message, all equally long
+    usual = False  # whether the last step's messages were one chunk each, all of the same length
     for step in schedule:
         step.check_fit(bounds)
         if pattern is None or not pattern.fits(step):
-            pattern = _Pattern(step, topology)  # a ring has one pattern a phase, so this is rare
+            pattern = _Pattern(step, topology)  # rare: a ring has one pattern per phase
             patterns.append(pattern)
             usual = False
-        if not (usual and step.count is None):  # else it moves the same as the one before
+        if not (usual and step.count is None):  # otherwise `moved` and `seconds` are those of the last step
             moved = chunk_bytes.take(step.chunk) if step.count is None else _moved(step, bounds)
             seconds = pattern.seconds(moved)
         usual = alike and step.count is None
@@ -153,28 +160,29 @@ def _step_by_step(schedule: Schedule, bounds: np.ndarray, topology: Topology) ->
 
 
 class _Clock:
-    """When each rank is done with its steps so far, and from when on each NIC is free, outwards and inwards: seconds.
+    """The simulated time, in seconds.
 
-    `ranks`: float [world_size]. `nics`: float [2, num_nics + 1]; the last one stands for no NIC and is always free.
+    `ranks`: when each rank finishes its steps so far, float [world_size]. `nics`: when each NIC is free, float
+    [2, num_nics + 1], first for outgoing and then for incoming messages. The last column means "no NIC" and is always
+    free.
     """
 
     def __init__(self, topology: Topology):
         self.ranks = np.zeros(topology.world_size)
-        self.done = np.zeros(
-            topology.world_size
-        )  # work space: for 16,384 ranks a new array costs more than its contents
+        # Scratch for `_Pattern.advance`: at 16,384 ranks, allocating an array costs more than filling it.
+        self.done = np.zeros(topology.world_size)
         self.nics = np.zeros((2, topology.world_size // topology.ranks_per_nic + 1))
 
 
 class _Pattern:
-    """Who sends to whom in a step, over which links, and in which turns the ranks' ports and NICs can carry it."""
+    """The senders, receivers and links of a step, and the turns in which ports and NICs can carry its messages."""
 
     def __init__(self, step: Step, topology: Topology):
         for ranks in (step.src, step.dst):
             if ranks.min(initial=0) < 0 or ranks.max(initial=0) >= topology.world_size:
-                raise ScheduleError(f"{step} has a rank that is none of 0 to {topology.world_size - 1}")
+                raise ScheduleError(f"{step} has a rank out of range; the ranks are 0 to {topology.world_size - 1}")
         self.src, self.dst, self.combine = step.src, step.dst, step.combine
-        self.gamma = topology.gamma * step.reduces if topology.gamma else None  # seconds a byte, by message
+        self.gamma = topology.gamma * step.reduces if topology.gamma else None  # seconds per byte, by message
         self.alpha, self.beta = topology.seconds(self.src, self.dst)
         self.carried = np.zeros(len(self.src))  # bytes so far, by message
         self.nics = self._nics(topology)
@@ -183,23 +191,25 @@ class _Pattern:
         self.turns = [slice(None)] if self.shift else self._turns()
 
     def fits(self, step: Step) -> bool:
-        """Whether `step` holds the very same arrays of ranks, as the steps of one phase of a ring do."""
+        """Return whether `step` shares the arrays of this pattern, as the steps of one phase of a ring do."""
         return step.src is self.src and step.dst is self.dst and step.combine is self.combine
 
     def seconds(self, moved: np.ndarray) -> np.ndarray:
-        """What each message takes: float [num_messages]. `moved`: bytes [num_messages]."""
+        """Return the seconds that each message takes: float [num_messages]. `moved`: bytes [num_messages]."""
         seconds = self.alpha + self.beta * moved
         return seconds if self.gamma is None else seconds + self.gamma * moved
 
     def advance(self, clock: _Clock, moved: np.ndarray, seconds: np.ndarray, starts: np.ndarray | None = None) -> None:
-        """Set `clock` to when each rank is done with this step, if it was at when it was done with the one before.
+        """Advance `clock` from the end of the previous step to the end of this one.
 
-        `moved`, `seconds`: what each message carries and takes. `starts`: where to note when each starts.
+        `moved`, `seconds`: the bytes and the duration of each message. `starts`: filled with the start of each
+        message, if it is not None.
         """
         if self.shift and starts is None:
-            _later_of(clock.ranks, self.shift, out=clock.done)  # message r starts when rank r and its receiver can,
+            # Message r starts when rank r and its receiver are ready; a rank finishes when it has sent and received.
+            _later_of(clock.ranks, self.shift, out=clock.done)
             clock.done += seconds
-            _later_of(clock.done, -self.shift, out=clock.ranks)  # and a rank is done when it has sent and received
+            _later_of(clock.done, -self.shift, out=clock.ranks)
             return
         sender, receiver = clock.ranks.copy(), clock.ranks.copy()
         for turn in self.turns:
@@ -210,7 +220,7 @@ class _Pattern:
             if starts is not None:
                 starts[turn] = ready
             done = ready + seconds[turn]
-            if self.ports == 1:  # then no rank is twice in a turn
+            if self.ports == 1:  # no rank sends or receives twice in a turn, so plain assignment is enough
                 sender[src] = receiver[dst] = done
             else:
                 np.maximum.at(sender, src, done)
@@ -218,7 +228,10 @@ class _Pattern:
         clock.ranks = np.maximum(sender, receiver)
 
     def _through_nics(self, turn: np.ndarray, free: np.ndarray, ready: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """When the messages of a turn, which are `ready`, can start; their NICs are busy while their bytes pass."""
+        """Return when the messages of a turn start on their NICs, and mark the NICs as busy while the bytes pass.
+
+        `free`: the clock's `nics`. `ready`: when the ranks of each message are ready.
+        """
         out, into = self.nics[:, turn]
         ready = np.maximum(ready, np.maximum(free[0, out], free[1, into]))
         free[0, out] = free[1, into] = ready + self.beta[turn] * moved[turn]
@@ -226,7 +239,10 @@ class _Pattern:
         return ready
 
     def _shift(self, world_size: int) -> int | None:
-        """By how much every rank's one message goes further round, as in a ring; None if that is not what they do."""
+        """Return the distance from src to dst if every rank sends one message to the same distance, as in a ring.
+
+        None otherwise.
+        """
         ranks = np.arange(world_size)
         if not np.array_equal(self.src, ranks):
             return None
@@ -234,23 +250,27 @@ class _Pattern:
         return shift if np.array_equal(self.dst, (ranks + shift) % world_size) else None
 
     def _turns(self) -> list[np.ndarray]:
-        """The messages in turns, in each of which no port and no NIC is asked for more than it can do at once."""
+        """Return the messages in turns, so that within a turn no port or NIC exceeds what it can do at once."""
         ends = (("send", self.src, self.ports), ("receive", self.dst, self.ports))
         if self.nics is not None:
             ends += (("out", self.nics[0], 1), ("in", self.nics[1], 1))
         turn_of, used = [], Counter()
+        no_nic = ("out", self.no_nic), ("in", self.no_nic)
         for numbers in zip(*(numbers.tolist() for _, numbers, _ in ends), strict=True):
-            asked = [((kind, number), most) for (kind, _, most), number in zip(ends, numbers, strict=True)]
-            asked = [(one, most) for one, most in asked if one not in (("out", self.no_nic), ("in", self.no_nic))]
-            turn = max(used[one] // most for one, most in asked)
-            for one, most in asked:
-                used[one] = max(used[one], turn * most) + 1
+            needs = [((kind, number), most) for (kind, _, most), number in zip(ends, numbers, strict=True)]
+            needs = [(resource, most) for resource, most in needs if resource not in no_nic]
+            turn = max(used[resource] // most for resource, most in needs)
+            for resource, most in needs:
+                used[resource] = max(used[resource], turn * most) + 1
             turn_of.append(turn)
         turn_of = np.array(turn_of, dtype=np.int64)
         return [np.flatnonzero(turn_of == turn) for turn in range(turn_of.max(initial=-1) + 1)]
 
     def _nics(self, topology: Topology) -> np.ndarray | None:
-        """The NICs by which each message leaves and enters a node: int [2, num_messages]; None if nobody shares one."""
+        """Return the NICs that each message leaves and enters through: int [2, num_messages].
+
+        None if NICs can't delay a message: there is one node, or each rank has a NIC of its own and one port.
+        """
         self.no_nic = topology.world_size // topology.ranks_per_nic
         if topology.across is None or topology.ranks_per_nic == topology.ports == 1:
             return None
@@ -259,25 +279,26 @@ class _Pattern:
 
 
 def _later_of(times: np.ndarray, shift: int, out: np.ndarray) -> None:
-    """Set `out[r]` to the later of `times[r]` and `times[r + shift]`, counted round."""
+    """Set `out[r]` to the later of `times[r]` and `times[r + shift]`; ranks wrap around."""
     np.maximum(times[:-shift], times[shift:], out=out[:-shift])
     np.maximum(times[-shift:], times[:shift], out=out[-shift:])
 
 
 def algbw(num_bytes: float, seconds: float) -> float:
-    """Bytes a second as an application sees them: S over the time."""
+    """Return S / seconds: the bytes per second that the application sees."""
     return num_bytes / seconds
 
 
 def busbw(collective: str, world_size: int, num_bytes: float, seconds: float) -> float:
-    """`algbw` rescaled as nccl-tests does, to what the busiest link carries: to be set beside the link's own rate.
+    """Return `algbw` rescaled as nccl-tests does: bytes per second on the busiest link, comparable with its rate.
 
-    `num_bytes` is S, the full buffer: for a reduce-scatter what goes in, for an all-gather what comes out, for an
-    all-to-all what a rank holds. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+    `num_bytes` is S, the full buffer: the input of a reduce-scatter, the output of an all-gather, what a rank holds in
+    an all-to-all. Raises `ValueError` for a collective that nccl-tests doesn't rescale.
+    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
     """
     around = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * around, "reduce_scatter": around, "all_gather": around, "all_to_all": around}
     factors |= {"broadcast": 1.0, "reduce": 1.0}
     if collective not in factors:
-        raise ValueError(f"nccl-tests has no bus bandwidth for {collective!r}, only for {', '.join(factors)}")
+        raise ValueError(f"nccl-tests has no bus bandwidth for {collective!r}; use one of {', '.join(factors)}")
     return algbw(num_bytes, seconds) * factors[collective]

@@ -1,12 +1,14 @@
 """A collective as data: steps of transfers, each moving chunks from one rank to another.
 
-Every rank holds one buffer, cut into `num_chunks` chunks that are numbered alike on all ranks. The pair
+Every rank holds one buffer, cut into `num_chunks` chunks that have the same numbers on all ranks. The pair
 (rank, chunk) is a **slot**. A transfer sends the slot (src, chunk) and copies it into, or adds it to, the slot
-(dst, chunk); a few say `into`, and put it in another chunk there. A run of neighbouring chunks may go as one
-transfer: a transfer is what travels as one message. All transfers of a step read the state *before* the step, so
-their order in a step means nothing to the result. (Where a rank sends several at once, they leave in that order.)
+(dst, chunk). With `into`, it writes another chunk of `dst` instead. One transfer is one message; it may carry several
+adjacent chunks.
 
-Nothing here runs, counts time or draws: `simulate`, `execute`, `price` and `draw` read this data, each for itself.
+All transfers of a step read the state *before* the step, so their order doesn't affect the result. It does affect the
+time: a rank that sends several messages in a step sends them in that order.
+
+This module only describes schedules. `simulate`, `execute`, `price` and `draw` each read this data.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ from typing import NamedTuple
 import numpy as np
 
 COPY, REDUCE = "copy", "reduce"
-WHEREVER = {"all_reduce", "broadcast", "reduce", "barrier"}  # collectives in which no chunk belongs to a rank
+WHEREVER = {"all_reduce", "broadcast", "reduce", "barrier"}  # collectives whose chunks belong to no particular rank
 
-PRINTED_STEPS = 64  # a schedule of thousands of steps prints its first ones and says how many follow
-PRINTED_TRANSFERS = 32  # the same within a step
+PRINTED_STEPS = 64  # a schedule may have thousands of steps; printing shows the first 64
+PRINTED_TRANSFERS = 32  # of each step
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be run at all: a rank or chunk out of range, or two transfers fighting over a slot."""
+    """A schedule that can't run: a rank or chunk is out of range, or two transfers conflict over a slot."""
 
 
 class Transfer(NamedTuple):
     """A message from rank `src` to rank `dst`, combined on arrival by "copy" or "reduce" (addition).
 
-    It carries `count` neighbouring chunks from `chunk` on. They land in the same chunks of `dst`, or in those from
-    `into` on if that is given.
+    It carries `count` adjacent chunks, starting at `chunk`. They land in the same chunks of `dst`, or in the chunks
+    starting at `into` if it is not None.
     """
 
     src: int
@@ -47,7 +49,7 @@ class Transfer(NamedTuple):
 
     @property
     def lands(self) -> int:
-        """The first chunk that it writes on `dst`."""
+        """The first chunk that the transfer writes on `dst`."""
         return self.chunk if self.into is None else self.into
 
     def __str__(self) -> str:
@@ -57,11 +59,13 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Transfers that may run together, kept as equally long integer arrays so that 16,384 of them are cheap.
+    """Transfers that may run together, stored as integer arrays so that 16,384 of them are cheap.
 
-    `src`, `dst`, `chunk`: arrays [num_transfers]. `combine`: "copy" or "reduce", one for the whole step, or one
-    for each transfer. `phase`: the name of the run of steps that this one belongs to, such as "reduce_scatter".
-    `into`, `count`: arrays [num_transfers], or None if all land in the chunk they leave, or carry one chunk.
+    `src`, `dst`, `chunk`: arrays [num_transfers].
+    `combine`: "copy" or "reduce" for the whole step, or a tuple with one for each transfer.
+    `phase`: the name of the run of steps that this step belongs to, such as "reduce_scatter".
+    `into`: array [num_transfers], or None if every transfer lands in the chunk that it leaves.
+    `count`: array [num_transfers], or None if every transfer carries one chunk.
     """
 
     src: np.ndarray
@@ -74,22 +78,22 @@ class Step:
 
     @classmethod
     def of(cls, transfers: Iterable[Transfer | tuple], phase: str = "") -> Step:
-        """A step from readable transfers (or plain tuples `(src, dst, chunk, combine)`)."""
-        made = [_transfer(transfer) for transfer in transfers]
-        numbers = np.array([(t.src, t.dst, t.chunk, t.lands, t.count) for t in made], dtype=np.int64)
+        """Return a step made of `transfers`, which may be plain tuples `(src, dst, chunk, combine)`."""
+        rows = [_transfer(transfer) for transfer in transfers]
+        numbers = np.array([(t.src, t.dst, t.chunk, t.lands, t.count) for t in rows], dtype=np.int64)
         src, dst, chunk, into, count = numbers.reshape(-1, 5).T
-        combine = tuple(t.combine for t in made)
-        return cls(
-            *(src, dst, chunk, combine, phase),
-            into=None if (into == chunk).all() else into,
-            count=None if (count == 1).all() else count,
-        )
+        combine = tuple(t.combine for t in rows)
+        if (into == chunk).all():
+            into = None
+        if (count == 1).all():
+            count = None
+        return cls(src, dst, chunk, combine, phase, into, count)
 
     def __post_init__(self):
         columns = [self.src, self.dst, self.chunk, self.into, self.count]
         columns += [] if isinstance(self.combine, str) else [self.combine]
         if len({len(column) for column in columns if column is not None}) > 1:
-            raise ScheduleError("the arrays of a step are equally long: one entry for each transfer")
+            raise ScheduleError("the arrays of a step must have the same length: one entry for each transfer")
 
     def __len__(self) -> int:
         return len(self.src)
@@ -108,27 +112,27 @@ class Step:
 
     @property
     def reduces(self) -> np.ndarray:
-        """Which transfers add on arrival: bool [num_transfers]."""
+        """Whether each transfer adds on arrival: bool [num_transfers]."""
         if isinstance(self.combine, str):
             return np.full(len(self), self.combine == REDUCE)
         return np.array([combine == REDUCE for combine in self.combine], dtype=bool)
 
     @property
     def singles(self) -> Step:
-        """The same step with every chunk in a transfer of its own."""
+        """The same step with one chunk per transfer."""
         if self.count is None:
             return self
-        which = np.repeat(np.arange(len(self)), self.count)
-        nth = np.arange(len(which)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
-        combine = self.combine if isinstance(self.combine, str) else tuple(self.combine[i] for i in which)
-        into = None if self.into is None else self.into[which] + nth
-        return Step(self.src[which], self.dst[which], self.chunk[which] + nth, combine, self.phase, into)
+        transfer = np.repeat(np.arange(len(self)), self.count)
+        nth = np.arange(len(transfer)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        combine = self.combine if isinstance(self.combine, str) else tuple(self.combine[i] for i in transfer)
+        into = None if self.into is None else self.into[transfer] + nth
+        return Step(self.src[transfer], self.dst[transfer], self.chunk[transfer] + nth, combine, self.phase, into)
 
     def apply(self, slots: np.ndarray) -> None:
-        """Run this step, in place, on `slots`: an array [world_size, num_chunks, ...].
+        """Run this step in place on `slots`, an array [world_size, num_chunks, ...].
 
-        This is the meaning of a step, written down only here. The slots may hold numbers,
-        or vectors that count contributions: a transfer copies and adds, whatever it moves.
+        This method alone defines what a step does. A transfer only copies and adds, so a slot may hold numbers or
+        vectors that count contributions.
         """
         if self.count is not None:
             return self.singles.apply(slots)
@@ -139,16 +143,19 @@ class Step:
         np.add.at(slots, (self.dst[reduces], self.lands[reduces]), arriving[reduces])
 
     def check_fit(self, bounds: np.ndarray) -> None:
-        """`ValueError` if a chunk would land in one of another length; `bounds` are those of `Schedule.bounds`."""
+        """Raise `ValueError` if a chunk would land in a chunk of another length.
+
+        `bounds`: what `Schedule.bounds` returns for the buffer.
+        """
         if self.into is None:
             return
-        one, lengths = self.singles, np.diff(bounds)
-        misfits = np.flatnonzero(lengths[one.chunk] != lengths[one.lands])
+        singles, lengths = self.singles, np.diff(bounds)
+        misfits = np.flatnonzero(lengths[singles.chunk] != lengths[singles.lands])
         if len(misfits):
-            chunk, into = one.chunk[misfits[0]], one.lands[misfits[0]]
+            chunk, into = singles.chunk[misfits[0]], singles.lands[misfits[0]]
             raise ValueError(
-                f"chunk {chunk} lands in chunk {into}, which is not as long; chunks that change places must be: "
-                f"does the length of the buffer divide by their number, {len(lengths)}?"
+                f"chunk {chunk} lands in chunk {into}, which has another length; "
+                f"use a buffer whose length is a multiple of the number of chunks, {len(lengths)}"
             )
 
     def __str__(self) -> str:
@@ -161,13 +168,13 @@ class Step:
 class Schedule:
     """The steps of a collective for `world_size` ranks, whose buffers are cut into `num_chunks` chunks.
 
-    `make_steps` returns a fresh iterator over the steps each time it is called, so that a schedule of millions of
-    transfers is never held in memory. `collective` and `root` name the contract that the schedule is meant to meet
-    ("all_reduce", or "broadcast" from rank `root`); a schedule of your own may leave them out. Two schedules of
-    the same shape are run one after the other by `+`.
+    `make_steps()` returns a fresh iterator over the steps each time, so a schedule of millions of transfers never has
+    to fit in memory. `collective` and `root` name the contract that the schedule is meant to meet ("all_reduce", or
+    "broadcast" from rank `root`); your own schedule may omit them. `first + second` runs two schedules of the same
+    shape one after the other.
 
-    `lengths`: the elements of each chunk, where they are not the even cut of `chunk_bounds`. `rank_zero`: see
-    `Schedule.rotated`.
+    `lengths`: the elements of each chunk; None for the even cut of `chunk_bounds`. `rank_zero`: see
+    `Schedule.rotated`. Raises `ScheduleError` if a size or the root is out of range.
     """
 
     world_size: int
@@ -183,20 +190,26 @@ class Schedule:
         for field in ("world_size", "num_chunks"):
             size = getattr(self, field)
             if not isinstance(size, (int, np.integer)) or size < 1:
-                raise ScheduleError(f"{self.name}: {field} is a whole number of at least 1, not {size!r}")
+                raise ScheduleError(f"{self.name}: {field} must be a whole number of at least 1, not {size!r}")
         if self.lengths is not None:
             lengths = tuple(map(index, self.lengths))
             if len(lengths) != self.num_chunks or min(lengths) < 0:
-                raise ScheduleError(f"{self.name}: lengths are {self.num_chunks} numbers of at least 0, not {lengths}")
+                raise ScheduleError(
+                    f"{self.name}: lengths must be {self.num_chunks} numbers of at least 0, not {lengths}"
+                )
             object.__setattr__(self, "lengths", lengths)
         if self.root is not None and not 0 <= self.root < self.world_size:
             raise ScheduleError(f"{self.name}: root {self.root} is not one of the {self.world_size} ranks")
 
     @classmethod
     def of(cls, world_size: int, num_chunks: int, steps: Iterable[Iterable], **names) -> Schedule:
-        """A schedule from readable steps: a list of lists of transfers `(src, dst, chunk, combine)`."""
-        made = [step if isinstance(step, Step) else _step(number, step) for number, step in enumerate(steps)]
-        schedule = cls(world_size, num_chunks, lambda: made, **names)
+        """Return a schedule from a list of steps, each a list of transfers `(src, dst, chunk, combine)`.
+
+        `names`: further fields of the schedule, such as `name` and `collective`. Raises `ScheduleError` if a step
+        can't run.
+        """
+        all_steps = [step if isinstance(step, Step) else _step(number, step) for number, step in enumerate(steps)]
+        schedule = cls(world_size, num_chunks, lambda: all_steps, **names)
         schedule.validate()
         return schedule
 
@@ -209,14 +222,16 @@ class Schedule:
         collective: str | None,
         name: str,
     ) -> Schedule:
-        """A schedule in which all ranks do the same: rank r does what rank 0 does, with all numbers r further round.
+        """Return a schedule from rank 0's sends: rank r does the same, with r added to every rank and chunk number.
 
-        `rank_zero()` yields, for each step, the transfers that rank 0 sends; ranks and chunks are counted round,
-        so that chunk -1 is the last one. `num_chunks` is `world_size`, or 1. The sends of a step carry one chunk each,
-        and all combine alike.
+        `rank_zero()` yields, for each step, the transfers that rank 0 sends. Rank and chunk numbers wrap around, so
+        chunk -1 is the last chunk. `num_chunks` must be `world_size` or 1. All sends of a step carry one chunk each
+        and have the same `combine`. Raises `ScheduleError` if rank 0's sends break one of these rules.
         """
         if num_chunks not in (1, world_size):
-            raise ScheduleError(f"{name}: all ranks do the same with {world_size} chunks or 1, not with {num_chunks}")
+            raise ScheduleError(
+                f"{name}: a rotated schedule works with {world_size} chunks or 1, not with {num_chunks}"
+            )
         rank_zero = partial(_checked, rank_zero, name)
         steps = partial(_rotated, world_size, num_chunks, rank_zero, collective or "")
         return cls(world_size, num_chunks, steps, name, collective, rank_zero=rank_zero)
@@ -241,20 +256,24 @@ class Schedule:
         return Schedule(*mine, lambda: chain(self, other), name, lengths=self.lengths, rank_zero=rank_zero)
 
     def placed(self, places: Sequence[int]) -> Schedule:
-        """The same schedule with what rank r does done by rank `places[r]`: another order of the ranks.
+        """Return this schedule with the ranks reordered: rank `places[r]` does what rank r did.
 
-        Where chunks belong to ranks (a reduce-scatter's, say) they end with others than the contract says.
+        If chunks belong to ranks (in a reduce-scatter, say), they end on other ranks than the contract says, so the
+        result names no contract. Raises `ScheduleError` if `places` is not a permutation of the ranks.
         """
         places = [index(place) for place in places]
         if sorted(places) != list(range(self.world_size)):
-            raise ScheduleError(f"{self.name}: places are the ranks 0 to {self.world_size - 1} in some order")
+            raise ScheduleError(f"{self.name}: places must be the ranks 0 to {self.world_size - 1} in some order")
         make_steps = partial(_placed, self, np.array(places))
         root = None if self.root is None else places[self.root]
         collective = self.collective if self.collective in WHEREVER else None
         return replace(self, make_steps=make_steps, collective=collective, root=root, rank_zero=None)
 
     def bounds(self, num_elements: int) -> np.ndarray:
-        """Where each chunk of a buffer of `num_elements` begins and ends: int [num_chunks + 1], as `chunk_bounds`."""
+        """Return where each chunk of a buffer of `num_elements` starts and ends: int [num_chunks + 1].
+
+        See `chunk_bounds`. Raises `ValueError` if the schedule's `lengths` don't add up to `num_elements`.
+        """
         if self.lengths is None:
             return chunk_bounds(num_elements, self.num_chunks)
         bounds = np.cumsum([0, *self.lengths])
@@ -263,7 +282,7 @@ class Schedule:
         return bounds
 
     def validate(self) -> None:
-        """Raise `ScheduleError` at the first transfer that no machine could carry out as written."""
+        """Raise `ScheduleError` for the first transfer that can't run, and name its step."""
         for number, step in enumerate(self):
             fault = step_fault(step, self.world_size, self.num_chunks)
             if fault:
@@ -278,27 +297,30 @@ class Schedule:
 
 
 def _run(first: int, count: int) -> str:
-    """ "3", or "3-5" for three chunks."""
+    """Return "3", or "3-5" for three chunks."""
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
 def _checked(rank_zero: Callable, name: str) -> Iterator[list[Transfer]]:
-    """What rank 0 sends, step by step, if every rank can do the same."""
+    """Yield rank 0's sends step by step; raise `ScheduleError` if the other ranks can't do the same."""
     for sends in rank_zero():
         if not sends or any(t.src != 0 or t.count != 1 or t.combine != sends[0].combine for t in sends):
-            raise ScheduleError(f"{name}: {sends} is no step of rank 0 that all ranks could do, one chunk a transfer")
+            raise ScheduleError(
+                f"{name}: {sends} can't be a step of a rotated schedule; it must have one or more sends from rank 0, "
+                "with one chunk each and the same combine"
+            )
         yield sends
 
 
 def _rotated(world_size: int, num_chunks: int, rank_zero: Callable, phase: str) -> Iterator[Step]:
-    """The steps of `Schedule.rotated`: every rank's transfers, in the order in which rank 0 has its own."""
+    """Yield the steps of `Schedule.rotated`: the first send of every rank, then the second of every rank, and so on."""
     around = {size: np.arange(size + world_size) % size for size in (world_size, num_chunks)}
 
     def turned(starts: Iterable[int], size: int) -> np.ndarray:
         views = [around[size][start % size :][:world_size] for start in starts]
-        return views[0] if len(views) == 1 else np.concatenate(views)  # of one send a view, which costs no copying
+        return views[0] if len(views) == 1 else np.concatenate(views)  # a single send needs no copy
 
-    @cache  # the same arrays for every step that goes the same ways, by which `price` knows them again
+    @cache  # steps with the same distances share their arrays: `price` compares arrays by identity
     def ends(distances: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         return turned([0] * len(distances), world_size), turned(distances, world_size)
 
@@ -311,8 +333,8 @@ def _rotated(world_size: int, num_chunks: int, rank_zero: Callable, phase: str) 
 
 
 def _placed(schedule: Schedule, places: np.ndarray) -> Iterator[Step]:
-    """The steps of `Schedule.placed`. A ring's steps share their arrays of ranks; so do these, which prices quicker."""
-    turned: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by identity: the array, kept alive, and its places
+    """Yield the steps of `Schedule.placed`; steps that share an array of ranks still do, which makes pricing faster."""
+    turned: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id(array) → the array, to keep it alive, and its places
     for step in schedule:
         for ranks in (step.src, step.dst):
             if id(ranks) not in turned:
@@ -321,30 +343,32 @@ def _placed(schedule: Schedule, places: np.ndarray) -> Iterator[Step]:
 
 
 def _step(number: int, transfers: Iterable) -> Step:
-    """A step from readable transfers; `ScheduleError` that says which step it is not."""
+    """Return the step made of `transfers`; raise `ScheduleError` with its `number` if it isn't a list of transfers."""
     if isinstance(transfers, Transfer | str) or not isinstance(transfers, Iterable):
-        raise ScheduleError(f"step {number} is {transfers!r}; steps are a list of lists of transfers")
+        raise ScheduleError(f"step {number} is {transfers!r}; steps must be a list of lists of transfers")
     transfers = list(transfers)
     if transfers and isinstance(transfers[0], int):
-        raise ScheduleError(f"step {number} is {transfers!r}, a single transfer; steps are a list of lists of them")
+        raise ScheduleError(
+            f"step {number} is {transfers!r}, a single transfer; steps must be a list of lists of transfers"
+        )
     return Step.of(transfers)
 
 
-def _transfer(given: Transfer | tuple) -> Transfer:
-    """A transfer from a tuple; `ScheduleError` if it is none, or if its numbers are not whole."""
+def _transfer(row: Transfer | tuple) -> Transfer:
+    """Return `row` as a transfer; raise `ScheduleError` if it has the wrong form or its numbers are not whole."""
     try:
-        src, dst, chunk, combine, into, count = Transfer(*given)
+        src, dst, chunk, combine, into, count = Transfer(*row)
         into = None if into is None else index(into)
         return Transfer(index(src), index(dst), index(chunk), combine, into, index(count))
     except TypeError:
         raise ScheduleError(
-            f"{given!r} is no transfer: (src, dst, chunk, combine), and perhaps into and count; all but combine are "
-            "whole numbers"
+            f"{row!r} is not a transfer; it must be (src, dst, chunk, combine), optionally followed by into and "
+            "count, and all but combine must be whole numbers"
         ) from None
 
 
 def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
-    """What makes `step` impossible on such a machine, in words; None if nothing does."""
+    """Return one line that says why `step` can't run with these sizes; None if it can."""
     if _is_sound(step, world_size, num_chunks):
         return None
     written: dict[tuple[int, int], Transfer] = {}
@@ -370,24 +394,25 @@ def step_fault(step: Step, world_size: int, num_chunks: int) -> str | None:
 
 
 def _is_sound(step: Step, world_size: int, num_chunks: int) -> bool:
-    """Whether nothing is wrong with `step`: the quick answer, for thousands of transfers."""
+    """Return whether `step` can run: a vectorized check, fast for thousands of transfers."""
     if step.count is not None and step.count.min(initial=1) < 1:
         return False
-    one = step.singles
-    limits = (one.src, world_size), (one.dst, world_size), (one.chunk, num_chunks), (one.lands, num_chunks)
+    singles = step.singles
+    src, dst, chunk, lands = singles.src, singles.dst, singles.chunk, singles.lands
+    limits = (src, world_size), (dst, world_size), (chunk, num_chunks), (lands, num_chunks)
     in_range = all(((0 <= numbers) & (numbers < limit)).all() for numbers, limit in limits)  # noqa: SIM300
-    combines = {one.combine} if isinstance(one.combine, str) else set(one.combine)
-    if not in_range or combines - {COPY, REDUCE} or (one.src == one.dst).any():
+    combines = {singles.combine} if isinstance(singles.combine, str) else set(singles.combine)
+    if not in_range or combines - {COPY, REDUCE} or (src == dst).any():
         return False
-    slots, writers = np.unique(one.dst * num_chunks + one.lands, return_inverse=True)
-    return len(slots) == len(one) or not (np.bincount(writers)[writers[~one.reduces]] > 1).any()
+    slots, writers = np.unique(dst * num_chunks + lands, return_inverse=True)
+    return len(slots) == len(singles) or not (np.bincount(writers)[writers[~singles.reduces]] > 1).any()
 
 
 def chunk_bounds(num_elements: int, num_chunks: int) -> np.ndarray:
-    """Where each chunk begins and ends: int [num_chunks + 1]; chunk c is elements bounds[c]:bounds[c + 1].
+    """Return where each chunk starts and ends: int [num_chunks + 1]; chunk c is elements bounds[c]:bounds[c + 1].
 
     Lengths differ by at most one and the longer chunks come first, as in `numpy.array_split`: 10 elements in 4
-    chunks are 3, 3, 2, 2. Fewer elements than chunks leaves the last chunks empty.
+    chunks give lengths 3, 3, 2, 2. With fewer elements than chunks, the last chunks are empty.
     """
     short, longer = divmod(num_elements, num_chunks)
     chunks = np.arange(num_chunks + 1)

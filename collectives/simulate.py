@@ -1,4 +1,4 @@
-"""Run a schedule on numbers, in numpy, with every rank in view."""
+"""A simulator that runs a schedule in numpy, with every rank's buffer in view."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .schedule import Schedule
 
 
 def simulate(schedule: Schedule, before: np.ndarray) -> np.ndarray:
-    """What every rank holds after `schedule`, given what every rank holds before.
+    """Return what every rank holds after `schedule`, given what every rank holds before.
 
-    `before`: array [world_size, num_elements] of any dtype that can be added; the number of elements need not
-    divide by the number of chunks. Returns a new array of that shape and dtype; `before` stays as it is.
+    `before`: array [world_size, num_elements] of any dtype that supports addition; `num_elements` need not be a
+    multiple of the number of chunks. Returns a new array of that shape and dtype; `before` doesn't change. Raises
+    `ScheduleError` if the schedule can't run, and `ValueError` if `before` doesn't fit it.
     """
     schedule.validate()
     slots, bounds = _cut(schedule, before)
@@ -24,7 +25,7 @@ def simulate(schedule: Schedule, before: np.ndarray) -> np.ndarray:
 
 
 def trace(schedule: Schedule, before: np.ndarray) -> Iterator[np.ndarray]:
-    """The same, step by step: yields what every rank holds before the first step, and then after each step."""
+    """Simulate step by step: yield what every rank holds before the first step and after each step."""
     schedule.validate()
     slots, bounds = _cut(schedule, before)
     yield _join(slots, bounds)
@@ -35,7 +36,7 @@ def trace(schedule: Schedule, before: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _cut(schedule: Schedule, buffers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Buffers [ranks, elements] as slots [ranks, chunks, longest chunk], padded with zeros; and the chunks' bounds."""
+    """Return buffers [ranks, elements] as zero-padded slots [ranks, chunks, longest chunk], and the chunk bounds."""
     buffers = np.asarray(buffers)
     if buffers.ndim != 2 or len(buffers) != schedule.world_size:
         raise ValueError(
@@ -50,5 +51,5 @@ def _cut(schedule: Schedule, buffers: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _join(slots: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """The inverse of `_cut`."""
+    """Return slots as buffers: the inverse of `_cut`."""
     return np.concatenate([slots[:, chunk, :length] for chunk, length in enumerate(np.diff(bounds))], axis=1)

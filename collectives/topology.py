@@ -1,4 +1,4 @@
-"""What the ranks are connected by: how long a message takes between any two of them."""
+"""The links between ranks, and how long a message takes over each of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Link:
-    """One way from a rank to another: `alpha` seconds a message and `beta` seconds a byte."""
+    """A link from one rank to another: `alpha` seconds per message and `beta` seconds per byte."""
 
     alpha: float
     beta: float
 
     def __post_init__(self):
         if not (0 <= self.alpha < inf and 0 <= self.beta < inf):
-            raise ValueError(f"a link's alpha and beta are seconds of at least 0, not {self.alpha} and {self.beta}")
+            raise ValueError(f"a link's alpha and beta must be finite and at least 0, not {self.alpha} and {self.beta}")
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """`world_size` ranks joined by one kind of link, or by one kind in a node and another `across` nodes.
+    """`world_size` ranks joined by one kind of `link`, or by `link` within a node and `across` between nodes.
 
-    `gamma`: seconds that a rank needs for each byte that it adds to its own. `exceptions`: links that are not like
-    the others, by (src, dst). `ports`: how many messages a rank can send, and how many it can receive, at once.
+    `gamma`: seconds per byte that a rank adds to its own data.
+    `exceptions`: links that differ from the others, by (src, dst).
+    `ports`: how many messages a rank can send at once; it can receive as many at the same time.
+    `across`, `ranks_per_node`: set both for several nodes, or neither. Ranks fill node 0 first, then node 1.
+    `ranks_per_nic`: how many adjacent ranks of a node share a network card (NIC). Their messages that leave the node
+    pass it one at a time, and so do those that enter.
 
-    `ranks_per_node`: ranks 0, 1, ... fill node 0, then node 1; None if there is but one node. `ranks_per_nic`: so many
-    neighbouring ranks of a node share a network card; their messages that leave (or enter) the node pass it one after
-    another.
+    Raises `ValueError` if these numbers don't fit together.
     """
 
     world_size: int
@@ -46,33 +48,34 @@ class Topology:
     def __post_init__(self):
         for name in ("world_size", "ports", "ranks_per_nic"):
             if getattr(self, name) < 1:
-                raise ValueError(f"a topology's {name} is at least 1, not {getattr(self, name)}")
+                raise ValueError(f"a topology's {name} must be at least 1, not {getattr(self, name)}")
         if not self.gamma >= 0:
-            raise ValueError(f"gamma is seconds a byte, at least 0, not {self.gamma}")
+            raise ValueError(f"gamma, in seconds per byte, must be at least 0, not {self.gamma}")
         for src, dst in self.exceptions:
             if not (0 <= src < self.world_size and 0 <= dst < self.world_size):
-                raise ValueError(f"the exception {src}→{dst} is no link: the ranks are 0 to {self.world_size - 1}")
+                raise ValueError(f"the exception {src}→{dst} is out of range: the ranks are 0 to {self.world_size - 1}")
         if (self.across is None) != (self.ranks_per_node is None):
-            raise ValueError("a topology of several nodes has both ranks_per_node and across, their link")
+            raise ValueError("a topology of several nodes needs both ranks_per_node and across, the link between nodes")
         in_node = self.ranks_per_node
         if in_node is not None and (in_node < 1 or self.world_size % in_node):
             raise ValueError(f"{self.world_size} ranks do not fill nodes of {in_node}")
         if (in_node or 1) % self.ranks_per_nic:
-            raise ValueError(f"{in_node or 'no'} ranks of a node do not share NICs by {self.ranks_per_nic}")
+            ranks = f"{in_node} ranks per node" if in_node else "a topology without ranks_per_node"
+            raise ValueError(f"{ranks} can't share NICs in groups of {self.ranks_per_nic}")
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every rank reaches every other alike, by links of its own."""
+        """Whether every pair of ranks has a link of its own, and all links are alike."""
         return not self.exceptions and self.across is None
 
     def crosses(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Which of these messages leave their node: bool, of the shape of `src`."""
+        """Return which of these messages leave their node: bool [num_messages], for ranks `src` and `dst`."""
         if self.ranks_per_node is None:
             return np.zeros(len(src), dtype=bool)
         return src // self.ranks_per_node != dst // self.ranks_per_node
 
     def seconds(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The alpha and the beta of the links from each `src` to each `dst`, as arrays of their shape."""
+        """Return alpha and beta of the link from each `src` to its `dst`: two float arrays [num_messages]."""
         alpha = np.full(len(src), self.link.alpha, dtype=float)
         beta = np.full(len(src), self.link.beta, dtype=float)
         if self.across is not None:
@@ -80,15 +83,15 @@ class Topology:
             alpha[far], beta[far] = self.across.alpha, self.across.beta
         if self.exceptions:
             codes, alphas, betas = self._exceptions
-            wanted = src * self.world_size + dst
-            place = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
-            found = codes[place] == wanted
-            alpha[found], beta[found] = alphas[place[found]], betas[place[found]]
+            pairs = src * self.world_size + dst
+            place = np.searchsorted(codes, pairs).clip(max=len(codes) - 1)
+            listed = codes[place] == pairs
+            alpha[listed], beta[listed] = alphas[place[listed]], betas[place[listed]]
         return alpha, beta
 
     @cached_property
     def _exceptions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The exceptions as arrays in the order of src x world_size + dst: that number, alpha and beta."""
+        """The exceptions as three arrays, sorted by the code src x world_size + dst: codes, alphas and betas."""
         rows = sorted(
             (src * self.world_size + dst, link.alpha, link.beta) for (src, dst), link in self.exceptions.items()
         )
@@ -97,14 +100,20 @@ class Topology:
 
 
 def uniform(world_size: int, alpha: float, beta: float, gamma: float = 0.0, ports: int = 1) -> Topology:
-    """Every rank reaches every other by a link of its own, all alike: a single switch."""
+    """Return a topology in which every pair of ranks has its own link and all links are alike: a single switch.
+
+    `alpha`: seconds per message. `beta`: seconds per byte. `gamma`, `ports`: see `Topology`.
+    """
     return Topology(world_size, Link(alpha, beta), gamma, ports=ports)
 
 
 def two_level(
     num_nodes: int, ranks_per_node: int, inside: Link, across: Link, ranks_per_nic: int = 1, gamma: float = 0.0
 ) -> Topology:
-    """`num_nodes` nodes of `ranks_per_node` ranks: one kind of link in a node, another between nodes."""
+    """Return `num_nodes` nodes of `ranks_per_node` ranks: the link `inside` a node, `across` between nodes.
+
+    `ranks_per_nic`, `gamma`: see `Topology`.
+    """
     return Topology(
         num_nodes * ranks_per_node,
         inside,

@@ -1,6 +1,6 @@
-"""Ways to meet a contract: each function takes a world size and returns a schedule.
+"""Algorithms that meet a contract: each function takes a world size P and returns a `Schedule`.
 
-Every algorithm is documented by two numbers: its steps, and the bytes that a rank sends for a buffer of S bytes.
+Every docstring states two numbers: the steps, and the bytes that a rank sends for a buffer of S bytes.
 """
 
 from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree

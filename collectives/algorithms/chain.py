@@ -1,6 +1,6 @@
-"""The pipeline: the buffer passes from rank to rank in small chunks, so that all links are busy at once.
+"""The chain, or pipeline: the buffer passes from rank to rank in small chunks, so that all links are busy at once.
 
-The more chunks, the less time the first one needs to reach the last rank, and the more messages pay alpha.
+With more chunks, the first chunk reaches the last rank sooner, but more messages pay alpha.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..schedule import COPY, REDUCE, Schedule, Step
 
 
 def broadcast(world_size: int, root: int = 0, num_chunks: int = 8) -> Schedule:
-    """The root's buffer passes down the chain of ranks, chunk after chunk.
+    """Send the root's buffer down the chain of ranks, chunk after chunk.
 
     Steps: P - 2 + C for C chunks. Bytes sent by a rank: S.
     """
@@ -21,7 +21,7 @@ def broadcast(world_size: int, root: int = 0, num_chunks: int = 8) -> Schedule:
 
 
 def reduce(world_size: int, root: int = 0, num_chunks: int = 8) -> Schedule:
-    """The broadcast backwards, adding: the last rank begins.
+    """Run the broadcast backwards and add: the last rank of the chain starts.
 
     Steps: P - 2 + C for C chunks. Bytes sent by a rank: S.
     """
@@ -29,7 +29,7 @@ def reduce(world_size: int, root: int = 0, num_chunks: int = 8) -> Schedule:
 
 
 def _chain(world_size: int, root: int, num_chunks: int, collective: str) -> Schedule:
-    """Ranks are counted from the root; link i joins ranks i and i + 1, and carries one chunk a step."""
+    """Return a chain in which ranks count from the root, and link i joins ranks i and i + 1 with one chunk a step."""
     down = collective == "broadcast"
     links = np.arange(world_size - 1)
     turn = links if down else links[::-1]  # the step in which a link carries chunk 0

@@ -1,6 +1,8 @@
-"""Two binary trees, each for half of the data: who is a leaf in one has two children in the other, so all are busy.
+"""The double binary tree: each tree carries half of the data, and the leaves of one tree are inner ranks of the other.
 
-In a single tree the leaves, half of all ranks, never send downwards: half of the machine's bandwidth is idle.
+In a single tree the leaves, half of all ranks, never send downwards, so half of the machine's bandwidth is idle. With
+two trees all ranks are busy.
+
 Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
 2009; the shape of the trees is NCCL's (src/graph/trees.cc).
 """
@@ -13,44 +15,49 @@ from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 
 def all_reduce(world_size: int, num_chunks: int = 8) -> Schedule:
-    """Every chunk is summed up one of the trees and handed down again, one chunk behind the other.
+    """Reduce every chunk up one of the trees and broadcast it down again; the chunks follow each other in a pipeline.
 
-    `num_chunks`: chunks for each of the two trees. Bytes sent by a rank: at most 2 S. Steps: 4 `num_chunks`, each with
-    S / (2 num_chunks) bytes, and the way up and down for the last chunk, of the order of 4 log2 P.
+    `num_chunks`: chunks for each of the two trees.
+
+    Steps: 4 `num_chunks`, with S / (2 num_chunks) bytes a message, plus about 4 log2 P for the last chunk to go up
+    and down. Bytes sent by a rank: at most 2 S.
     """
     steps = _steps(world_size, num_chunks)
     return Schedule(world_size, 2 * num_chunks, lambda: steps, "double-tree all_reduce", "all_reduce")
 
 
 def parents(world_size: int) -> tuple[dict[int, int], dict[int, int]]:
-    """The parent of every rank but the root, in each of the two trees."""
+    """Return, for each of the two trees, the parent of every rank but the root."""
     first = {rank: _parent(rank, world_size) for rank in range(1, world_size)}
     if world_size % 2:
-        other = {rank: (rank + 1) % world_size for rank in range(world_size)}  # shifted: 0 is 1's place
+        other = {rank: (rank + 1) % world_size for rank in range(world_size)}  # shifted: rank 1 replaces rank 0
     else:
         other = {rank: world_size - 1 - rank for rank in range(world_size)}  # mirrored
     return first, {other[rank]: other[parent] for rank, parent in first.items()}
 
 
 def _parent(rank: int, world_size: int) -> int:
-    """Odd ranks are leaves; a rank whose lowest set bit is 2^k has its parent 2^k away, on the next level."""
+    """Return the parent in the first tree. If the lowest set bit of `rank` is 2^k, the parent is 2^k away.
+
+    Odd ranks are leaves.
+    """
     bit = rank & -rank
     parent = (rank ^ bit) | (bit << 1)
     return parent if parent < world_size else rank ^ bit
 
 
 def _steps(world_size: int, num_chunks: int) -> list[Step]:
-    """Every transfer as soon as what it sends is there, in those steps that are its edge's turn.
+    """Return the steps: each transfer runs as soon as its data is there and it is its edge's turn.
 
-    A rank has at most two edges to children and two to parents. Of four steps in a row, two are for going up and two
-    for going down, and edges that share a rank's port have different ones: no port is ever asked for twice.
+    A rank has at most two edges to children and two to parents. Of every four steps, two are for messages up and two
+    for messages down. Edges that share a rank's port use different steps, so no port is used twice in a step.
     """
     trees = parents(world_size)
     turns = _turns(trees)
     upwards = [sorted(parent, key=lambda rank, parent=parent: -_depth(rank, parent)) for parent in trees]
     steps: dict[int, list[Transfer]] = defaultdict(list)
-    ready = defaultdict(int)  # (rank, chunk): the step from which on that slot may be sent
-    free = defaultdict(int)  # (src, dst, turn): the step from which on that way carries nothing yet
+    ready = defaultdict(int)  # (rank, chunk) → the first step in which the slot can be sent
+    free = defaultdict(int)  # (src, dst, turn) → the first step in which the edge is free
 
     def add(src: int, dst: int, chunk: int, combine: str, turn: int) -> None:
         soonest = max(ready[src, chunk], free[src, dst, turn])
@@ -70,10 +77,10 @@ def _steps(world_size: int, num_chunks: int) -> list[Step]:
 
 
 def _turns(trees: tuple[dict[int, int], dict[int, int]]) -> dict[tuple[int, int], int]:
-    """0 or 1 for each edge (tree, child), different for any two that share a parent and any two that share a child.
+    """Return 0 or 1 for each edge (tree, child), so that edges with the same parent rank or child rank differ.
 
-    An edge shares its upper end with at most one other and its lower end with at most one: such edges form paths and
-    rings of even length, so two numbers are enough.
+    An edge shares its upper end with at most one other edge, and its lower end with at most one. Such edges form paths
+    and rings of even length, so two numbers are enough.
     """
     rivals = defaultdict(list)
     edges = [(tree, child) for tree, parent in enumerate(trees) for child in parent]
@@ -81,9 +88,9 @@ def _turns(trees: tuple[dict[int, int], dict[int, int]]) -> dict[tuple[int, int]
         sharing = defaultdict(list)
         for edge in edges:
             sharing[end(*edge)].append(edge)
-        for one, other in (pair for pair in sharing.values() if len(pair) == 2):
-            rivals[one].append(other)
-            rivals[other].append(one)
+        for first, second in (pair for pair in sharing.values() if len(pair) == 2):
+            rivals[first].append(second)
+            rivals[second].append(first)
     turns: dict[tuple[int, int], int] = {}
     for edge in edges:
         walk = [(edge, 0)]
@@ -96,4 +103,5 @@ def _turns(trees: tuple[dict[int, int], dict[int, int]]) -> dict[tuple[int, int]
 
 
 def _depth(rank: int, parent: dict[int, int]) -> int:
+    """Return how many edges are between `rank` and the root."""
     return 1 + _depth(parent[rank], parent) if rank in parent else 0

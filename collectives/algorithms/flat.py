@@ -1,4 +1,4 @@
-"""The root talks to every other rank in turn: the baseline, where one link carries everything."""
+"""Flat algorithms: the root talks to every other rank in turn. They are the baseline: one link carries everything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 
 
 def broadcast(world_size: int, root: int = 0) -> Schedule:
-    """The root sends its whole buffer to each rank.
+    """Send the root's whole buffer to each rank.
 
     Steps: P - 1. Bytes sent by the root: (P-1) S.
     """
@@ -17,7 +17,7 @@ def broadcast(world_size: int, root: int = 0) -> Schedule:
 
 
 def reduce(world_size: int, root: int = 0) -> Schedule:
-    """Each rank sends its whole buffer to the root, which adds.
+    """Send each rank's whole buffer to the root, which adds them up.
 
     Steps: P - 1. Bytes received by the root: (P-1) S.
     """
@@ -28,14 +28,14 @@ def reduce(world_size: int, root: int = 0) -> Schedule:
 def all_reduce(world_size: int, root: int = 0) -> Schedule:
     """Reduce to the root, then broadcast.
 
-    Steps: 2(P-1). Through the root's link: (P-1) S each way.
+    Steps: 2(P-1). Bytes on the root's link: (P-1) S each way.
     """
     both = reduce(world_size, root) + broadcast(world_size, root)
     return replace(both, name="flat all_reduce", collective="all_reduce")
 
 
 def scatter(world_size: int, root: int = 0) -> Schedule:
-    """The root sends each rank its own chunk.
+    """Send each rank its own chunk from the root.
 
     Steps: P - 1. Bytes sent by the root: (P-1)/P S.
     """
@@ -44,7 +44,7 @@ def scatter(world_size: int, root: int = 0) -> Schedule:
 
 
 def gather(world_size: int, root: int = 0) -> Schedule:
-    """Each rank sends the root its own chunk.
+    """Send each rank's own chunk to the root.
 
     Steps: P - 1. Bytes received by the root: (P-1)/P S.
     """

@@ -1,4 +1,6 @@
-"""Halve what you send and the distance it goes, step by step; then double both: the ring's bytes in the tree's steps.
+"""Recursive halving and doubling: as few bytes as the ring, in as few steps as the tree.
+
+The message size and the distance halve from step to step; in the all-gather they double again.
 
 Source: R. Rabenseifner, "Optimization of collective reduction operations", 2004.
 """
@@ -15,14 +17,14 @@ from . import doubling
 
 
 def reduce_scatter(world_size: int) -> Schedule:
-    """Recursive halving: send the half of your range that the other side will keep. P is a power of two.
+    """Send the half of the remaining range that the peer will keep: recursive halving.
 
-    Steps: log2 P. Bytes sent by a rank: (P-1)/P S.
+    Steps: log2 P. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a power of two.
     """
     ranks = np.arange(doubling.needs_power_of_two(world_size, "recursive halving"))
 
     def steps() -> Iterator[Step]:
-        for distance in reversed(doubling.distances(world_size)):  # log2 P steps; `distance` chunks go over
+        for distance in reversed(doubling.distances(world_size)):  # log2 P steps with `distance` chunks each
             peer = ranks ^ distance
             theirs = peer & ~(distance - 1)
             count = np.full(world_size, distance)
@@ -32,12 +34,11 @@ def reduce_scatter(world_size: int) -> Schedule:
 
 
 def all_reduce(world_size: int) -> Schedule:
-    """Recursive halving, then recursive doubling.
+    """Reduce-scatter by recursive halving, then all-gather by recursive doubling.
 
-    Steps: 2 log2 P, and 2 more if P is no power of two. Bytes sent by a rank: 2(P-1)/P S, or with P' the largest
-    power of two below P 2(P'-1)/P' S + S.
+    Steps: 2 log2 P. Bytes sent by a rank: 2(P-1)/P S. If P is not a power of two, let P' be the next lower one: the
+    steps are 2 log2 P' + 2, and the bytes 2(P'-1)/P' S + S.
     """
     inner = doubling.largest_power_of_two(world_size)
-    core = chain.from_iterable
-    halves = reduce_scatter(inner), doubling.all_gather(inner)
-    return doubling.folded(world_size, inner, lambda: core(halves), "halving-doubling all_reduce")
+    phases = reduce_scatter(inner), doubling.all_gather(inner)
+    return doubling.folded(world_size, inner, lambda: chain.from_iterable(phases), "halving-doubling all_reduce")

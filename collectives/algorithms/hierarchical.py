@@ -1,6 +1,7 @@
-"""Two levels: reduce-scatter in the node, all-reduce across nodes, all-gather in the node.
+"""The two-level all-reduce: reduce-scatter in the node, all-reduce across nodes, all-gather in the node.
 
-Only what is already summed over a node leaves it: 2(N-1)/N S/L bytes from each of the node's L ranks, for N nodes.
+Only data already summed over a node leaves it: 2(N-1)/N S/L bytes from each of the node's L ranks, for N nodes.
+
 Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", 2019.
 """
 
@@ -14,9 +15,10 @@ from ..schedule import COPY, REDUCE, Schedule, Step
 
 
 def all_reduce(world_size: int, ranks_per_node: int) -> Schedule:
-    """Rings in every node, then one ring across nodes for each local rank, then rings in every node again.
+    """Run a ring in every node, one ring across nodes for each local rank, and a ring in every node again.
 
     Steps: 2(L-1) + 2(N-1) for N nodes of L ranks. Bytes sent by a rank: 2(L-1)/L S in the node, 2(N-1)/N S/L across.
+    Raises `ValueError` if the ranks don't fill all nodes.
     """
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
@@ -28,12 +30,12 @@ def all_reduce(world_size: int, ranks_per_node: int) -> Schedule:
     whole_shard = np.full(world_size, nodes)  # a shard of S/L bytes is cut into N chunks
 
     def in_node(first_shard: int, combine: str, phase: str) -> Iterator[Step]:
-        for step in range(ranks_per_node - 1):  # L - 1 steps with a shard each
+        for step in range(ranks_per_node - 1):  # L - 1 steps with one shard each
             shard = (local + first_shard - step) % ranks_per_node
             yield Step(ranks, beside, shard * nodes, combine, phase, count=whole_shard)
 
     def across(first_chunk: int, combine: str) -> Iterator[Step]:
-        for step in range(nodes - 1):  # N - 1 steps with one chunk of the own shard each
+        for step in range(nodes - 1):  # N - 1 steps with one chunk of the rank's own shard each
             chunk = (node + first_chunk - step) % nodes
             yield Step(ranks, beyond, local * nodes + chunk, combine, "all_reduce across nodes")
 

@@ -1,4 +1,4 @@
-"""Everybody talks to everybody, without a detour: P - 1 messages from each rank, each between the two it concerns.
+"""Pairwise exchange: each rank sends P - 1 messages, one straight to each other rank.
 
 Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
@@ -17,9 +17,9 @@ from .doubling import needs_power_of_two
 
 
 def barrier(world_size: int) -> Schedule:
-    """Tell every other rank, one a step, that you are here. No data moves.
+    """Signal every other rank, one in each step. No data moves.
 
-    Steps: P - 1. Messages sent by a rank: P - 1, of no bytes.
+    Steps: P - 1. Messages sent by a rank: P - 1, of 0 bytes.
     """
 
     def rank_zero() -> Iterator[list[Transfer]]:
@@ -30,14 +30,15 @@ def barrier(world_size: int) -> Schedule:
 
 
 def all_to_all(world_size: int) -> Schedule:
-    """By shift: in step k swap with the rank k further round, and with the rank k back, in place.
+    """Swap, in step k, with the ranks r + k and r - k, in place: pairwise exchange by shift.
 
-    A chunk for rank r + k leaves the slot into which the chunk from there arrives: so both ways go in one step.
-    Steps: floor(P/2). Messages sent by a rank: P - 1. Bytes: (P-1)/P S.
+    The chunk for rank r + k leaves the slot that the chunk from rank r + k enters, so a step must hold both directions.
+    Steps: floor(P/2). Messages sent by a rank: P - 1. Bytes sent by a rank: (P-1)/P S.
     """
 
     def rank_zero() -> Iterator[list[Transfer]]:
-        for k in range(1, world_size // 2 + 1):  # rank r sends chunk r + k to rank r + k, where it becomes chunk r
+        # floor(P/2) steps; rank r sends chunk r + k to rank r + k, where it becomes chunk r
+        for k in range(1, world_size // 2 + 1):
             there, back = Transfer(0, k, k, COPY, into=0), Transfer(0, -k, -k, COPY, into=0)
             yield [there] if 2 * k == world_size else [there, back]
 
@@ -45,9 +46,9 @@ def all_to_all(world_size: int) -> Schedule:
 
 
 def all_to_all_xor(world_size: int) -> Schedule:
-    """By mask: in step k swap with rank r XOR k, who swaps with you. P is a power of two.
+    """Swap, in step k, with rank r XOR k, in place: pairwise exchange by mask.
 
-    Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
+    Steps: P - 1. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a power of two.
     """
     ranks = np.arange(needs_power_of_two(world_size, "the XOR exchange"))
 
@@ -60,15 +61,16 @@ def all_to_all_xor(world_size: int) -> Schedule:
 
 
 def all_to_all_uneven(lengths: Sequence[Sequence[int]]) -> Schedule:
-    """By shift, with blocks of any length: `lengths[src][dst]` elements go from rank src to rank dst.
+    """Send `lengths[src][dst]` elements from rank src to rank dst, by shift.
 
-    One numbering holds all blocks, chunk src x P + dst; a rank's buffer has room for all, and uses its own.
-    Steps: P - 1. Bytes sent by a rank: the sum of its row, without what it keeps.
+    Chunk src x P + dst goes from src to dst. Each rank's buffer has room for all chunks, but uses only its own.
+    Steps: P - 1. Bytes sent by a rank: the sum of its row, without what it keeps. Raises `ValueError` if `lengths` is
+    not a P x P table.
     """
     rows = [list(map(index, row)) for row in lengths]
     world_size = len(rows)
     if any(len(row) != world_size for row in rows):
-        raise ValueError(f"lengths are a table of P x P numbers of elements, not {rows}")
+        raise ValueError(f"lengths must be a table of P x P numbers of elements, not {rows}")
     ranks = np.arange(world_size)
 
     def steps() -> Iterator[Step]:
@@ -82,7 +84,7 @@ def all_to_all_uneven(lengths: Sequence[Sequence[int]]) -> Schedule:
 
 
 def reduce_scatter(world_size: int) -> Schedule:
-    """Every rank sends each chunk straight to the rank that keeps it.
+    """Send each chunk straight to the rank that keeps it.
 
     Steps: 1, with P - 1 messages from each rank. Bytes sent by a rank: (P-1)/P S.
     """
@@ -91,7 +93,7 @@ def reduce_scatter(world_size: int) -> Schedule:
 
 
 def all_gather(world_size: int) -> Schedule:
-    """Every rank sends its chunk straight to every other rank.
+    """Send each rank's chunk straight to every other rank.
 
     Steps: 1, with P - 1 messages from each rank. Bytes sent by a rank: (P-1)/P S.
     """
@@ -109,5 +111,5 @@ def all_reduce(world_size: int) -> Schedule:
 
 
 def _at_once(world_size: int, sends: list[Transfer], collective: str) -> Schedule:
-    rounds = [sends] if sends else []  # a rank alone has nothing to send
-    return Schedule.rotated(world_size, world_size, lambda: rounds, collective, f"pairwise {collective}")
+    steps = [sends] if sends else []  # a single rank has nothing to send
+    return Schedule.rotated(world_size, world_size, lambda: steps, collective, f"pairwise {collective}")

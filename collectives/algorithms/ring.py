@@ -1,7 +1,6 @@
-"""Every rank sends to its right-hand neighbour, one chunk a step: the fewest bytes, P - 1 steps a phase.
+"""Ring algorithms: every rank sends one chunk a step to the next rank, in P - 1 steps a phase, with the fewest bytes.
 
-Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-workstations", 2009.
+Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ..schedule import COPY, REDUCE, Schedule, Transfer
 
 
 def reduce_scatter(world_size: int) -> Schedule:
-    """Rank r ends with the sum of chunk r.
+    """Send partial sums around the ring; rank r ends with the sum of chunk r.
 
     Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
     """
@@ -21,7 +20,7 @@ def reduce_scatter(world_size: int) -> Schedule:
 
 
 def all_gather(world_size: int) -> Schedule:
-    """Rank r begins with chunk r; all ranks end with all chunks.
+    """Send each rank's chunk around the ring; every rank ends with all chunks.
 
     Steps: P - 1. Bytes sent by a rank: (P-1)/P S.
     """
@@ -38,28 +37,28 @@ def all_reduce(world_size: int) -> Schedule:
 
 
 def _ring(world_size: int, first_chunk: int, combine: str, collective: str) -> Schedule:
-    """In step s rank r sends chunk r + first_chunk - s to rank r + 1: what it has just received."""
+    """Return a ring: in step s rank r sends chunk r + first_chunk - s, which it just received, to rank r + 1."""
 
     def rank_zero() -> Iterator[list[Transfer]]:
-        for step in range(world_size - 1):  # P - 1 steps; rank r does what rank 0 does, r further round
+        for step in range(world_size - 1):  # P - 1 steps; `rotated` shifts rank 0's send for the other ranks
             yield [Transfer(0, 1, first_chunk - step, combine)]
 
     return Schedule.rotated(world_size, world_size, rank_zero, collective, f"ring {collective}")
 
 
 def all_reduce_bidirectional(world_size: int) -> Schedule:
-    """Both ways round at once: every sum is collected from both sides, and handed out to both.
+    """Run both ways around the ring at once: every sum collects from both sides and spreads to both.
 
-    Steps: 2 ceil((P-1)/2), with a message each way. Bytes sent by a rank: 2(P-1)/P S, half of them each way: a rank
-    that has two ports needs half the ring's time.
+    Steps: 2 ceil((P-1)/2), with a message each way. Bytes sent by a rank: 2(P-1)/P S, half of them each way. Ranks
+    with two ports need half the ring's time.
     """
-    far, near = world_size // 2, (world_size - 1) // 2  # how many ranks lie on each side: P - 1 in all
+    far, near = world_size // 2, (world_size - 1) // 2  # ranks on each side: P - 1 in total
 
     def rank_zero() -> Iterator[list[Transfer]]:
-        for step in range(far):  # sums for chunk c come from rank c + far leftwards, from c - near rightwards
+        for step in range(far):  # chunk c's sums move left from rank c + far, and right from rank c - near
             leftwards, rightwards = Transfer(0, -1, step - far, REDUCE), Transfer(0, 1, near - step, REDUCE)
             yield [leftwards, rightwards] if step < near else [leftwards]
-        for step in range(far):  # finished chunks leave rank c both ways
+        for step in range(far):  # finished chunk c leaves rank c both ways
             rightwards, leftwards = Transfer(0, 1, -step, COPY), Transfer(0, -1, step, COPY)
             yield [rightwards, leftwards] if step < near else [rightwards]
 

@@ -1,7 +1,7 @@
-"""Every algorithm with its three coefficients: counted from its schedule, and as the literature gives them.
+"""The scorecard: the three cost coefficients of every algorithm, counted from its schedule and from the literature.
 
-On links that are all alike a collective takes a alpha + b S beta + g S gamma seconds. `coefficients` reads a, b and g
-off a schedule by pricing it with one of the three at a time; `ROWS` holds the closed forms that they are set beside.
+On links that are all alike a collective takes a alpha + b S beta + g S gamma seconds. `coefficients` finds a, b and g
+by pricing a schedule with only one of alpha, beta and gamma at a time. `ROWS` holds the closed forms to compare with.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..price import Cost, price
 from ..schedule import Schedule
 from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
 
-CHUNKS = 8  # that the pipelined algorithms are entered with, chain and double tree
+CHUNKS = 8  # of the pipelined algorithms: the chain, and each tree of the double tree
 
 
 class Coefficients(NamedTuple):
-    """Messages in a row, buffers of S bytes in a row, and buffers added in a row, on the longest way through."""
+    """Sequential messages, buffers of S bytes sent, and buffers of S bytes added, on the critical path."""
 
     alpha: float
     beta: float
@@ -29,9 +29,10 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """An algorithm, and what the literature says that it costs on P ranks: `closed_form(P)`.
+    """An algorithm and its cost from the literature: `closed_form(P)` returns the three coefficients for P ranks.
 
-    `exact`: False where the closed form is an upper bound. `powers_of_two`: whether it takes only such P.
+    `formula`: the cost in LaTeX. `source`: the publication. `exact`: False if the closed form is an upper bound.
+    `powers_of_two`: whether P must be a power of two.
     """
 
     name: str
@@ -43,24 +44,27 @@ class Row:
     powers_of_two: bool = False
 
     def takes(self, world_size: int) -> bool:
+        """Return whether the algorithm works with `world_size` ranks."""
         return not self.powers_of_two or world_size & (world_size - 1) == 0
 
 
 def coefficients(schedule: Schedule) -> Coefficients:
-    """What `schedule` costs, counted from its transfers: in alphas, S betas and S gammas."""
+    """Return the cost of `schedule`, counted from its transfers, in multiples of alpha, S beta and S gamma."""
     num_bytes = 0 if schedule.collective == "barrier" else schedule.num_chunks
     alpha, *by_byte = (cost.seconds for cost in unit_costs(schedule, num_bytes))
     return Coefficients(alpha, *(total / max(num_bytes, 1) for total in by_byte))
 
 
 def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Cost]:
-    """The price where only a message costs a second, then where only a byte does, then where only adding one does."""
+    """Return three costs of `schedule`: at 1 second per message, per byte, and per byte added, with the others free."""
     units = (topology.uniform(schedule.world_size, *unit) for unit in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
     return [price(schedule, num_bytes, unit, itemsize) for unit in units]
 
 
 def lower_bounds(collective: str, world_size: int) -> Coefficients:
-    """What no algorithm can go below, with one port: rounds to reach all, bytes to get in or out of a rank, additions.
+    """Return coefficients that no algorithm with one port can beat.
+
+    They are the steps to reach all ranks, the bytes that must enter or leave a rank, and the additions.
 
     Source: E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and
     experience", 2007.
@@ -73,24 +77,27 @@ def lower_bounds(collective: str, world_size: int) -> Coefficients:
 
 
 def log2(world_size: int) -> int:
-    """ceil(log2 P): how often one can double from 1 to reach P."""
+    """Return ceil(log2 P), the number of doublings from 1 rank to P ranks."""
     return (world_size - 1).bit_length()
 
 
 def ranks_per_node(world_size: int) -> int:
-    """The nodes that the hierarchical row is entered with: of 4 ranks, or of 2 or 1 where P asks for it."""
+    """Return the ranks per node in the hierarchical row: 4, or 2 or 1 if 4 doesn't divide P."""
     return gcd(world_size, 4)
 
 
 def _around(p: int) -> float:
+    """Return the share of the buffer that a rank must send or receive: (P-1)/P."""
     return (p - 1) / p
 
 
 def _chain(p: int) -> float:
+    """Return the steps of the chain: P - 2 + C."""
     return p - 2 + CHUNKS if p > 1 else 0
 
 
 def _folds(p: int) -> int:
+    """Return 1 if P is not a power of two, so that ranks must fold and unfold; else 0."""
     return int(p & (p - 1) != 0)
 
 
@@ -252,17 +259,18 @@ ROWS = (
 
 
 def markdown(world_size: int) -> str:
-    """The scorecard for `world_size` ranks as a Markdown table: counted coefficients, closed forms, lower bounds.
+    """Return the scorecard for `world_size` ranks as a Markdown table of counted coefficients and closed forms.
 
-    A coefficient that reaches its lower bound is set in bold; behind any other stands how many times that it is.
+    A coefficient that reaches its lower bound is in bold. The others show their ratio to the bound in parentheses.
     """
-    head = r"| algorithm | times $\alpha$ | times $S\beta$ | times $S\gamma$ | closed form | source |"  # words for ears
+    # "times", not a multiplication sign: screen readers read the header aloud.
+    head = r"| algorithm | times $\alpha$ | times $S\beta$ | times $S\gamma$ | closed form | source |"
     lines = [head, "|---|--:|--:|--:|---|---|"]
     collective = None
     for row in ROWS:
         if row.takes(world_size):
             schedule = row.algorithm(world_size)
-            if schedule.collective != collective:  # a row of its own above its algorithms
+            if schedule.collective != collective:  # each collective has a heading row above its algorithms
                 collective = schedule.collective
                 lines.append(f"| **{collective.replace('_', '-')}** | | | | | |")
             bounds = lower_bounds(collective, world_size)
@@ -272,7 +280,7 @@ def markdown(world_size: int) -> str:
 
 
 def _cell(coefficient: float, bound: float) -> str:
-    """ "**3**" at the bound, "14 (4.67x)" above it, "" for nothing."""
+    """Return "**3**" at the bound, "14 (4.67×)" above it, and "" for zero."""
     if coefficient == 0:
         return ""
     if coefficient <= bound * (1 + 1e-9):

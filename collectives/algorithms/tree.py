@@ -1,4 +1,4 @@
-"""The binomial tree: whoever holds the data helps to pass it on, so the holders double in every step.
+"""Binomial-tree algorithms: every rank that has the data passes it on, so the number of holders doubles in each step.
 
 Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
@@ -15,7 +15,7 @@ from .doubling import distances
 
 
 def broadcast(world_size: int, root: int = 0) -> Schedule:
-    """The root's whole buffer reaches all.
+    """Send the root's whole buffer down the tree.
 
     Steps: ceil(log2 P). Bytes sent by the root: ceil(log2 P) S.
     """
@@ -23,7 +23,7 @@ def broadcast(world_size: int, root: int = 0) -> Schedule:
 
 
 def reduce(world_size: int, root: int = 0) -> Schedule:
-    """The broadcast backwards, adding.
+    """Run the broadcast backwards and add.
 
     Steps: ceil(log2 P). Bytes received by the root: ceil(log2 P) S.
     """
@@ -33,14 +33,14 @@ def reduce(world_size: int, root: int = 0) -> Schedule:
 def all_reduce(world_size: int, root: int = 0) -> Schedule:
     """Reduce to the root, then broadcast.
 
-    Steps: 2 ceil(log2 P). Through the root: ceil(log2 P) S each way.
+    Steps: 2 ceil(log2 P). Bytes on the root's link: ceil(log2 P) S each way.
     """
     both = reduce(world_size, root) + broadcast(world_size, root)
     return replace(both, name="tree all_reduce", collective="all_reduce")
 
 
 def scatter(world_size: int, root: int = 0) -> Schedule:
-    """Whoever holds chunks for a child's whole subtree hands them over.
+    """Send each child the chunks of its whole subtree, from the root down.
 
     Steps: ceil(log2 P). Bytes sent by the root: (P-1)/P S.
     """
@@ -48,7 +48,7 @@ def scatter(world_size: int, root: int = 0) -> Schedule:
 
 
 def gather(world_size: int, root: int = 0) -> Schedule:
-    """The scatter backwards.
+    """Run the scatter backwards.
 
     Steps: ceil(log2 P). Bytes received by the root: (P-1)/P S.
     """
@@ -56,9 +56,10 @@ def gather(world_size: int, root: int = 0) -> Schedule:
 
 
 def levels(world_size: int, upwards: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """The tree's ceil(log2 P) levels as (distance, parents, children), from the leaves `upwards` or from the root.
+    """Yield the tree's ceil(log2 P) levels as (distance, parents, children).
 
-    Ranks are counted from the root; every multiple of 2 x distance has a child that far on.
+    The levels start at the leaves if `upwards`, else at the root. Ranks count from the root. Each rank that is a
+    multiple of 2 x distance has a child `distance` ranks further on.
     """
     for distance in distances(world_size) if upwards else reversed(distances(world_size)):
         parents = np.arange(0, world_size - distance, 2 * distance)
@@ -66,7 +67,7 @@ def levels(world_size: int, upwards: bool) -> Iterator[tuple[int, np.ndarray, np
 
 
 def _tree(world_size: int, root: int, collective: str) -> Schedule:
-    """The buffer travels whole, as one chunk: a reduce from the leaves up, a broadcast from the root down."""
+    """Return a reduce from the leaves up, or a broadcast from the root down, of the whole buffer as one chunk."""
     upwards = collective == "reduce"
 
     def steps() -> Iterator[Step]:
@@ -84,9 +85,9 @@ def _tree(world_size: int, root: int, collective: str) -> Schedule:
 
 
 def _subtrees(world_size: int, root: int, collective: str) -> Schedule:
-    """A child and its subtree are neighbours, counted from the root: their chunks go as one run.
+    """Return a scatter or gather. The ranks of a subtree are adjacent, so a message carries their chunks as one run.
 
-    Where the run passes the last chunk (only if the root is not rank 0) it goes as two.
+    A run that passes the last chunk wraps around and goes as two messages; that happens only if the root isn't rank 0.
     """
     upwards = collective == "gather"
 

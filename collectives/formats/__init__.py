@@ -1,1 +1,1 @@
-"""Schedules and runs as files that other tools read: JSON, MSCCL XML and Perfetto traces."""
+"""File formats for schedules and runs: JSON, MSCCL XML and Perfetto traces."""

@@ -1,4 +1,4 @@
-"""A schedule as a file: JSON that another program can write, and that is checked when it is read.
+"""A JSON format for schedules, which other programs can write; reading checks every field.
 
     {"format": "collectives-schedule", "version": 1,
      "name": "ring all_reduce", "collective": "all_reduce", "world_size": 4, "num_chunks": 4,
@@ -8,16 +8,16 @@
 | field | |
 |---|---|
 | `format`, `version` | always `"collectives-schedule"` and `1` |
-| `world_size`, `num_chunks` | how many ranks there are, and into how many chunks each rank's buffer is cut |
-| `name` | text; may be left out, as may all fields down to `lengths` |
-| `collective` | the contract it is meant to meet: a name in `contracts.BY_NAME` |
+| `world_size`, `num_chunks` | the number of ranks, and of chunks in each rank's buffer |
+| `name` | text; optional, like the next three fields |
+| `collective` | the contract that the schedule is meant to meet: a name in `contracts.BY_NAME` |
 | `root` | the root of a rooted collective: a rank |
-| `lengths` | the elements of each chunk, where they are not cut evenly: `num_chunks` numbers |
+| `lengths` | the elements of each chunk, `num_chunks` numbers, if chunks are not cut evenly |
 | `steps` | a list; each step has `transfers` and may have a `phase`, a text |
 
-A transfer is `[src, dst, chunk, combine]`, with `combine` "copy" or "reduce". Two more numbers may follow: `into`, the
-chunk that it lands in (null: the one it leaves), and `count`, how many neighbouring chunks travel (1). All transfers
-of a step read the state before the step; their order means nothing.
+A transfer is `[src, dst, chunk, combine]`, where `combine` is "copy" or "reduce". Two more numbers may follow: `into`,
+the chunk to write (by default, or if null, the chunk it reads), and `count`, the number of adjacent chunks (by default
+1). All transfers of a step read the state before the step; their order doesn't affect the result.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ..schedule import COPY, REDUCE, Schedule, ScheduleError, Step, Transfer, st
 
 FORMAT, VERSION = "collectives-schedule", 1
 
-# Whoever reads a file from a stranger must be done with it soon, whatever it says.
+# Limits that keep the time to read an untrusted file short.
 MOST_CHARACTERS = 2**24
-MOST_LETTERS = 200  # of a name
-MOST_SLOTS = 2**22  # ranks x chunks: as large as what a simulation holds
-MOST_MOVED = 2**19  # chunks that travel in all steps together: those of a ring all-reduce on 512 ranks
+MOST_LETTERS = 200  # characters of a name
+MOST_SLOTS = 2**22  # ranks x chunks, as in the largest simulation
+MOST_MOVED = 2**19  # chunks moved in all steps together, enough for a ring all-reduce on 512 ranks
 
 NEEDED = {"format", "version", "world_size", "num_chunks", "steps"}
 OPTIONAL = {"name", "collective", "root", "lengths"}
 
 
 def to_json(schedule: Schedule) -> str:
-    """`schedule` as JSON text, a line a step; `from_json` reads it back.
+    """Return `schedule` as JSON text with one line per step; `from_json` reads it back.
 
-    ScheduleError if it is no valid schedule, or larger than `from_json` would read.
+    Raises `ScheduleError` if the schedule is not valid, or larger than `from_json` reads.
     """
     _check_size(schedule.world_size, schedule.num_chunks, schedule.name)
     root = None if schedule.root is None else int(schedule.root)
@@ -68,14 +68,14 @@ def to_json(schedule: Schedule) -> str:
 
 
 def from_json(text: str) -> Schedule:
-    """The schedule that `text` describes, checked: every transfer is one that a machine could carry out.
+    """Return the schedule in `text`, after checking that every transfer can run.
 
-    ScheduleError with one line that says where the fault is and what belongs there. What the schedule *does* is not
-    checked: that is for its contract.
+    Raises `ScheduleError` with one line that says where the fault is and what belongs there. This function doesn't
+    check the schedule's result; use its contract for that.
     """
     data = _parsed(text)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ScheduleError(f'this is no schedule: a file of one begins {{"format": "{FORMAT}", "version": {VERSION}')
+        raise ScheduleError(f'this is not a schedule; it must begin with {{"format": "{FORMAT}", "version": {VERSION}')
     if type(data.get("version")) is not int or data["version"] != VERSION:
         raise ScheduleError(f"the file has version {_short(data.get('version'))}; this library reads version {VERSION}")
     _check_fields(data, NEEDED, OPTIONAL, "the file")
@@ -92,7 +92,9 @@ def from_json(text: str) -> Schedule:
         rows = _list(step["transfers"], f"{where}: transfers")
         size = world_size, num_chunks
         transfers = [_transfer(row, *size, f"{where}, transfer {place}") for place, row in enumerate(rows)]
-        moved += max(1, sum(transfer.count for transfer in transfers))  # an empty step takes its time, too
+        moved += max(
+            1, sum(transfer.count for transfer in transfers)
+        )  # count an empty step as one chunk: it takes time, too
         _check_moved(moved, where)
         steps.append(Step.of(transfers, _text(step.get("phase", ""), f"{where}: phase")))
     return Schedule.of(
@@ -107,7 +109,7 @@ def from_json(text: str) -> Schedule:
 
 
 def _row(transfer: Transfer) -> list:
-    """What stands in the file for one transfer: no more than it takes."""
+    """Return the list that describes a transfer, without trailing defaults."""
     row = [transfer.src, transfer.dst, transfer.chunk, transfer.combine]
     into = None if transfer.lands == transfer.chunk else transfer.lands
     if transfer.count > 1:
@@ -117,26 +119,27 @@ def _row(transfer: Transfer) -> list:
 
 def _parsed(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
-        raise ScheduleError(f"the file has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
+        raise ScheduleError(f"the file has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}")
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise ScheduleError(f"this is not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise ScheduleError("this is no schedule: its lists are nested too deep") from None
+        raise ScheduleError("this is not a schedule: its lists are nested too deep") from None
     except ScheduleError:
         raise
-    except ValueError as error:  # a number of thousands of digits
-        raise ScheduleError(f"this is no schedule: {error}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise ScheduleError(f"this is not a schedule: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    """Return `pairs` as a dictionary; raise `ScheduleError` if a name occurs twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ScheduleError(f"a field is given twice: {_short(twice)}")
-    return made
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ScheduleError(f"the field {_short(repeated)} occurs twice")
+    return fields
 
 
 def _check_fields(data: dict, needed: set[str], optional: set[str], where: str) -> None:
@@ -144,12 +147,14 @@ def _check_fields(data: dict, needed: set[str], optional: set[str], where: str) 
         raise ScheduleError(f"{where} lacks the field {missing[0]!r}")
     if unknown := sorted(set(data) - needed - optional):
         known = ", ".join(sorted(needed | optional))
-        raise ScheduleError(f"{where} has an unknown field {_short(unknown[0])}; there are {known}")
+        raise ScheduleError(f"{where} has an unknown field {_short(unknown[0])}; use one of {known}")
 
 
 def _transfer(row: Any, world_size: int, num_chunks: int, where: str) -> Transfer:
     if not isinstance(row, list) or not 4 <= len(row) <= 6:
-        raise ScheduleError(f"{where} is {_short(row)}; it must be [src, dst, chunk, combine], then into and count")
+        raise ScheduleError(
+            f"{where} is {_short(row)}; it must be [src, dst, chunk, combine], optionally followed by into and count"
+        )
     src, dst, chunk, combine, into, count = row + [None, 1][len(row) - 4 :]
     if combine not in (COPY, REDUCE):
         raise ScheduleError(f'{where}: combine is {_short(combine)}; it must be "copy" or "reduce"')
@@ -171,7 +176,7 @@ def _whole(value: Any, least: int, most: int, where: str) -> int:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or len(value) > MOST_LETTERS or not value.isprintable():
-        raise ScheduleError(f"{where} is {_short(value)}; it must be a line of at most {MOST_LETTERS} letters")
+        raise ScheduleError(f"{where} is {_short(value)}; it must be a line of at most {MOST_LETTERS} characters")
     return value
 
 
@@ -199,15 +204,15 @@ def _lengths(value: Any, num_chunks: int) -> tuple[int, ...] | None:
 def _check_size(world_size: int, num_chunks: int, where: str) -> None:
     if world_size * num_chunks > MOST_SLOTS:
         size = f"{world_size:,} ranks x {num_chunks:,} chunks"
-        raise ScheduleError(f"{where} has {size}; a file holds at most {MOST_SLOTS:,} slots")
+        raise ScheduleError(f"{where} has {size}; a file may have at most {MOST_SLOTS:,} slots")
 
 
 def _check_moved(moved: int, where: str) -> None:
     if moved > MOST_MOVED:
-        raise ScheduleError(f"{where}: more than {MOST_MOVED:,} chunks travel; that is more than a file holds")
+        raise ScheduleError(f"{where}: the steps move more than {MOST_MOVED:,} chunks, the limit for a file")
 
 
 def _short(value: Any) -> str:
-    """A value from the file as the file writes it, cut so that the message stays a line."""
+    """Return a value from the file as JSON, cut to 60 characters so that the message stays one line."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

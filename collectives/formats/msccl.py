@@ -1,24 +1,24 @@
-"""A schedule as an algorithm of MSCCL, the XML from which Microsoft's fork of NCCL runs algorithms on GPUs.
+"""MSCCL's XML format for algorithms, which Microsoft's fork of NCCL runs on GPUs.
 
-Each `gpu` of the file has threadblocks, `tb`, which run side by side. A threadblock is joined to at most one peer
-that it sends to and one that it receives from, and carries out its `step`s in order:
+Each `gpu` in the file has threadblocks, `tb`, which run concurrently. A threadblock sends to at most one peer and
+receives from at most one, and runs its `step`s in order:
 
 | type | |
 |---|---|
 | `s` | send chunks to the peer |
-| `r` | receive chunks, and store them |
-| `rrc` | receive chunks, and add them to those that are there |
-| `rcs`, `rrcs` | the same, and send on what is there now |
+| `r` | receive chunks and store them |
+| `rrc` | receive chunks, add them to the local chunks and store the sum |
+| `rcs`, `rrcs` | like `r` and `rrc`, and send on what was stored |
 | `rrs` | receive, add and send on, without storing the sum |
-| `nop` | nothing but wait |
+| `nop` | only wait |
 
 Messages of a connection arrive in the order in which they were sent. `depid` and `deps` name a step of another
-threadblock of the same gpu that must be done before; a step that has several such waits is preceded by `nop`s, and
-`hasdep` marks a step that somebody waits for. Chunks lie in the buffers `i` (input), `o` (output) and `s` (scratch);
-an algorithm that is `inplace` has its input in its output, which is the one buffer that a rank of ours has.
+threadblock of the same gpu that must finish first. `nop`s hold the extra waits of a step that has several. `hasdep`
+marks a step that another step waits for. Chunks are in the buffers `i` (input), `o` (output) and `s` (scratch). In an
+`inplace` algorithm, input and output share memory; they are the one buffer of a rank in our schedules.
 
 Sources: microsoft/msccl-tools, msccl/language/ir.py, which writes the format; microsoft/msccl, src/graph/topo.cc and
-src/collectives/device/msccl_interpreter.h, which read it and carry it out.
+src/collectives/device/msccl_interpreter.h, which read and run it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import numpy as np
 
 from ..schedule import COPY, REDUCE, Schedule, ScheduleError, Step, Transfer
 
-# Of our collectives, those that MSCCL knows: its name for each, and the buffer that holds all chunks in place.
+# Our collectives that MSCCL supports: MSCCL's name for each, and the buffer that holds all chunks in place.
 KNOWN = {
     "all_reduce": ("allreduce", "i"),
     "all_gather": ("allgather", "o"),
@@ -45,32 +45,39 @@ KNOWN = {
 CUSTOM = "custom", "i"
 PROTOCOLS = "Simple", "LL", "LL128"
 
-MOST_STEPS = 256  # of a threadblock; this and the next two are MSCCL's own limits
+# MSCCL's own limits.
+MOST_STEPS = 256  # steps of a threadblock
 MOST_BLOCKS = 32  # threadblocks of a gpu on one channel
 MOST_COUNT = 71  # chunks in one message
-MOST_LETTERS = 200  # of a name
+
+# Our limits, which keep the time to read an untrusted file short.
+MOST_LETTERS = 200  # characters of a name
 MOST_TRANSFERS = 2**18
-MOST_CHARACTERS = 2**25  # whoever reads a file from a stranger must be done with it soon
-MOST_SLOTS = 2**20
+MOST_CHARACTERS = 2**25
+MOST_SLOTS = 2**20  # ranks x chunks
 MOST_CLOCKS = 2**25  # steps x threadblocks
 
 
 def to_msccl_xml(schedule: Schedule, proto: str = "Simple") -> str:
-    """`schedule` as an MSCCL algorithm, in place. `proto`: the protocol of NCCL, "Simple", "LL" or "LL128".
+    """Return `schedule` as the XML of an in-place MSCCL algorithm.
 
-    Nobody has to wait for whole steps any more: a threadblock waits for its peers, and for those steps of other
-    threadblocks that write what it reads or overwrites, or read what it overwrites. No connection has to hold more
-    than one message that is not yet received, so that the file cannot deadlock.
+    `proto`: NCCL's protocol, "Simple", "LL" or "LL128".
 
-    A collective that MSCCL has no name for becomes "custom". ScheduleError for what MSCCL cannot carry out: chunks
-    of uneven length, or more steps, threadblocks or chunks in a message than it takes.
+    The algorithm doesn't run step by step. A threadblock waits only for its peers, and for steps of other threadblocks
+    that write what it reads or overwrites, or that read what it overwrites. The file can't deadlock, because no
+    connection ever has to hold more than one message that its peer hasn't received.
+
+    A collective that MSCCL has no name for becomes "custom".
+
+    Raises `ValueError` for an unknown protocol. Raises `ScheduleError` if the schedule is not valid or MSCCL can't run
+    it: its chunks have uneven lengths, or it exceeds MSCCL's limits on steps, threadblocks or chunks in a message.
     """
     if proto not in PROTOCOLS:
-        raise ValueError(f"the protocols are {', '.join(PROTOCOLS)}, not {proto!r}")
+        raise ValueError(f"proto must be one of {', '.join(PROTOCOLS)}, not {proto!r}")
     if schedule.lengths is not None:
-        raise ScheduleError(f"{schedule.name}: MSCCL cuts buffers evenly; chunks with lengths of their own do not fit")
+        raise ScheduleError(f"{schedule.name}: MSCCL cuts buffers evenly; a schedule with `lengths` can't be written")
     if any(total > MOST_TRANSFERS for total in accumulate(len(step) for step in schedule)):
-        raise ScheduleError(f"{schedule.name} has more than {MOST_TRANSFERS:,} transfers, too many for a file")
+        raise ScheduleError(f"{schedule.name} has more than {MOST_TRANSFERS:,} transfers, the limit for a file")
     schedule.validate()
     coll, buffer = KNOWN.get(schedule.collective, CUSTOM)
     algo = {"name": _line(schedule.name), "proto": proto, "nchannels": 1, "nchunksperloop": schedule.num_chunks}
@@ -87,22 +94,22 @@ def to_msccl_xml(schedule: Schedule, proto: str = "Simple") -> str:
 
 @dataclass(eq=False)
 class _Operation:
-    """A step of a threadblock: it sends, or receives, `count` chunks from `first` on; `there` they are the peer's."""
+    """A step to write: it sends or receives `count` chunks, starting at `first` here and at `there` on the peer."""
 
     type: str
     first: int
     there: int
     count: int
-    needs: list[_Operation] = field(default_factory=list)  # on the same gpu, done before
+    needs: list[_Operation] = field(default_factory=list)  # steps of the same gpu that must finish first
     block: _Block | None = None
-    place: int = 0  # in its threadblock
-    number: int = 0  # the same with the nops counted
+    place: int = 0  # in its threadblock, without nops
+    number: int = 0  # in its threadblock, with nops
     awaited: bool = False
 
 
 @dataclass(eq=False)
 class _Block:
-    """A threadblock, joined to the peers `send` and `recv`; -1: to none."""
+    """A threadblock that sends to the peer `send` and receives from the peer `recv`; -1 means no peer."""
 
     send: int
     recv: int
@@ -115,11 +122,11 @@ class _Block:
 
 
 def _compiled(schedule: Schedule) -> list[list[_Block]]:
-    """The threadblocks of every gpu."""
+    """Return the threadblocks of every gpu."""
     turns = [turn for number, step in enumerate(schedule) for turn in _turns(step, f"{schedule.name}, step {number}")]
     sending, receiving = _blocks(schedule.world_size, [t for turn in turns for t in turn])
     last_write: dict[tuple[int, int], _Operation] = {}
-    reads: dict[tuple[int, int], list[_Operation]] = defaultdict(list)  # since then
+    reads: dict[tuple[int, int], list[_Operation]] = defaultdict(list)  # since the last write
     for turn in turns:
         for t in turn:
             send = _Operation("s", t.chunk, t.lands, t.count)
@@ -147,10 +154,11 @@ def _compiled(schedule: Schedule) -> list[list[_Block]]:
 
 
 def _turns(step: Step, where: str) -> Iterator[list[Transfer]]:
-    """The transfers of `step` in turns that run one after the other, in each of which a pair exchanges one message.
+    """Yield the transfers of `step` in sequential turns, each with at most one message per pair of ranks.
 
-    In a turn everybody sends and then receives. So no message has to wait in its connection behind another one.
-    A run of chunks may fill a connection: then nobody can have to send all of it before he receives.
+    In a turn every rank sends and then receives, so no message waits in its connection behind another one. A run of
+    several chunks may fill a connection. If the step overwrites chunks that it sends, such a run could block, so each
+    chunk becomes a message of its own.
     """
     if step.count is not None and _overwrites_what_it_sends(step):
         step = step.singles
@@ -166,24 +174,24 @@ def _turns(step: Step, where: str) -> Iterator[list[Transfer]]:
         for t in turn:
             if written & set(_slots(t.src, t.chunk, t.count)):
                 raise ScheduleError(
-                    f"{where}: {t} is overwritten on rank {t.src} by a message before it, "
-                    "which MSCCL would need scratch memory for: make two steps of this one"
+                    f"{where}: an earlier message overwrites {t} on rank {t.src}, so MSCCL would need scratch memory; "
+                    "split the step in two"
                 )
         written |= {slot for t in turn for slot in _slots(t.dst, t.lands, t.count)}
     yield from turns
 
 
 def _overwrites_what_it_sends(step: Step) -> bool:
-    one = step.singles
-    reads = set(zip(one.src.tolist(), one.chunk.tolist(), strict=True))
-    return any(slot in reads for slot in zip(one.dst.tolist(), one.lands.tolist(), strict=True))
+    singles = step.singles
+    reads = set(zip(singles.src.tolist(), singles.chunk.tolist(), strict=True))
+    return any(slot in reads for slot in zip(singles.dst.tolist(), singles.lands.tolist(), strict=True))
 
 
 def _blocks(world_size: int, transfers: list[Transfer]) -> tuple[dict, dict]:
-    """The threadblock that sends, and the one that receives, by (src, dst).
+    """Return the sending threadblock and the receiving one for each pair (src, dst), as two dictionaries.
 
-    One threadblock does both where that is safe: where it never has to push a run of chunks, which its connection
-    may not hold, before it can receive.
+    One threadblock both sends and receives if that is safe: it must never have to send a run of several chunks, which
+    may not fit in its connection, before it can receive.
     """
     wide = {(t.src, t.dst) for t in transfers if t.count > 1}
     pairs = dict.fromkeys((t.src, t.dst) for t in transfers)
@@ -192,23 +200,24 @@ def _blocks(world_size: int, transfers: list[Transfer]) -> tuple[dict, dict]:
         sends = [pair for pair in pairs if pair[0] == rank]
         receives = [pair for pair in pairs if pair[1] == rank]
         free = {src for src, dst in receives if (src, dst) not in wide}
-        partner = {dst: dst for _, dst in sends if dst in free and (rank, dst) not in wide}  # first, both with one peer
-        free -= set(partner)
+        # dst → the src that its threadblock receives from: the same peer if possible, else any free one
+        source = {dst: dst for _, dst in sends if dst in free and (rank, dst) not in wide}
+        free -= set(source)
         for _, dst in sends:
-            if dst not in partner and free and (rank, dst) not in wide:
-                partner[dst] = min(free)
-                free.remove(partner[dst])
+            if dst not in source and free and (rank, dst) not in wide:
+                source[dst] = min(free)
+                free.remove(source[dst])
         for pair in sends:
-            sending[pair] = _Block(pair[1], partner.get(pair[1], -1))
-        both = {src: sending[rank, dst] for dst, src in partner.items()}
+            sending[pair] = _Block(pair[1], source.get(pair[1], -1))
+        both = {src: sending[rank, dst] for dst, src in source.items()}
         for pair in receives:
             receiving[pair] = both.get(pair[0]) or _Block(-1, pair[0])
     return sending, receiving
 
 
 def _settle(block: _Block) -> None:
-    """Keep the waits of each operation that are not yet over by the order of the threadblock, and number them all."""
-    waited: dict[_Block, int] = {block: len(block.operations)}  # up to which place, by threadblock
+    """Drop the waits that earlier waits of the threadblock already cover, and number its operations and nops."""
+    waited: dict[_Block, int] = {block: len(block.operations)}  # threadblock → the last place already waited for
     number = 0
     for operation in block.operations:
         latest: dict[_Block, _Operation] = {}
@@ -225,12 +234,12 @@ def _settle(block: _Block) -> None:
 
 def _check_limits(blocks: list[_Block], where: str) -> None:
     if len(blocks) > MOST_BLOCKS:
-        raise ScheduleError(f"{where} needs {len(blocks)} threadblocks; MSCCL has {MOST_BLOCKS} on a channel")
+        raise ScheduleError(f"{where} needs {len(blocks)} threadblocks; MSCCL's limit is {MOST_BLOCKS} on a channel")
     for operation in (operation for block in blocks for operation in block.operations):
         if operation.number >= MOST_STEPS:
-            raise ScheduleError(f"{where}: a threadblock has more than the {MOST_STEPS} steps that MSCCL takes")
+            raise ScheduleError(f"{where}: a threadblock has more than {MOST_STEPS} steps, MSCCL's limit")
         if operation.count > MOST_COUNT:
-            raise ScheduleError(f"{where}: {operation.count} chunks go as one message; MSCCL takes {MOST_COUNT}")
+            raise ScheduleError(f"{where}: a message has {operation.count} chunks; MSCCL's limit is {MOST_COUNT}")
 
 
 def _write(block: _Block, buffer: str, gpu: ElementTree.Element) -> None:
@@ -245,7 +254,7 @@ def _write(block: _Block, buffer: str, gpu: ElementTree.Element) -> None:
         src, dst = {
             "s": (operation.first, operation.there),
             "r": (operation.there, operation.first),
-            "rrc": (operation.first, operation.first),  # here `src` is what the arriving chunks are added to
+            "rrc": (operation.first, operation.first),  # `src` names the local chunks to add to
         }[operation.type]
         moves = {"srcbuf": buffer, "srcoff": src, "dstbuf": buffer, "dstoff": dst, "cnt": operation.count}
         step = {"s": operation.number, "type": operation.type} | moves | waits[-1]
@@ -253,10 +262,10 @@ def _write(block: _Block, buffer: str, gpu: ElementTree.Element) -> None:
 
 
 def _element(tag: str, attributes: dict, parent: ElementTree.Element | None = None) -> ElementTree.Element:
-    made = ElementTree.Element(tag, {name: str(value) for name, value in attributes.items()})
+    element = ElementTree.Element(tag, {name: str(value) for name, value in attributes.items()})
     if parent is not None:
-        parent.append(made)
-    return made
+        parent.append(element)
+    return element
 
 
 def _slots(rank: int, first: int, count: int) -> Iterator[tuple[int, int]]:
@@ -264,16 +273,21 @@ def _slots(rank: int, first: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def from_msccl_xml(text: str) -> Schedule:
-    """The schedule of an MSCCL algorithm that works in place, in as few steps as its data allows.
+    """Return the schedule of an in-place MSCCL algorithm, in as few steps as its data dependencies allow.
 
-    A message goes as soon as what it carries is there and what it overwrites is no longer needed. So a schedule that
-    `to_msccl_xml` wrote may come back in fewer steps; what it does to the buffers is the same. `collective` is that
-    of the file, None for one that has a root or is "custom"; phases are not in the file.
+    A message runs as soon as its data is there and what it overwrites is no longer needed. So a schedule that
+    `to_msccl_xml` wrote may come back with fewer steps, but with the same effect on the buffers. `collective` is taken
+    from the file; it is None for a rooted or "custom" collective. The file has no phases.
 
-    ScheduleError names the element and the fault: a type of step that is unknown, or has no counterpart here (`cpy`,
-    `re`, scratch memory: a transfer goes from one rank to another); a gpu or threadblock that is missing; chunks out
-    of range; sends without receives; waits in a circle; and two steps that touch one chunk, at least one to write it,
-    without either having to wait for the other.
+    Raises `ScheduleError` with the element and the fault:
+
+    - the file is not XML, or exceeds a limit
+    - a step type is unknown, or has no counterpart in a schedule: `cpy`, `re` and scratch memory move data within a
+      rank
+    - a gpu or threadblock is missing, or a chunk is out of range
+    - a send has no receive, or a receive no send
+    - steps wait for each other in a cycle
+    - two steps use the same chunk, at least one of them writes it, and neither has to wait for the other
     """
     file = _File(_parsed(text))
     order = _in_order(file.steps)
@@ -294,17 +308,17 @@ def from_msccl_xml(text: str) -> Schedule:
 
 @dataclass(eq=False)
 class _Read:
-    """A step of the file: it touches `count` chunks from `first` on. `before`: steps of its gpu that are done first."""
+    """A step in the file: it uses `count` chunks, starting at `first`."""
 
     type: str
     rank: int
-    block: int  # the number of its threadblock, over all gpus
+    block: int  # the number of its threadblock, counted over all gpus
     place: int  # in its threadblock
     where: str
     first: int = 0
     count: int = 0
-    before: list[_Read] = field(default_factory=list)
-    source: _Read | None = None  # the step of its peer that sends what it receives
+    before: list[_Read] = field(default_factory=list)  # steps of its gpu that finish first
+    source: _Read | None = None  # the peer's step that sends what it receives
     waits: list[tuple[int, int]] = field(default_factory=list)  # (threadblock of the gpu, step)
     awaited: bool = False
 
@@ -322,7 +336,7 @@ class _Read:
 
 
 class _Reader(NamedTuple):
-    """Reads the attributes of one element; its faults begin with `where`."""
+    """A reader of one element's attributes; its error messages begin with `where`."""
 
     element: ElementTree.Element
     where: str
@@ -344,17 +358,17 @@ class _Reader(NamedTuple):
         return int(value)
 
     def parts(self, tag: str, what: str, least: int, most: int) -> Iterator[_Reader]:
-        """The elements inside, which must all be `tag`s."""
+        """Yield the child elements; raise `ScheduleError` if they are too few, too many, or not all `tag`s."""
         if not least <= len(self.element) <= most:
             raise ScheduleError(f"{self.where} has {len(self.element)} {what}; it must have {least} to {most}")
         for part in self.element:
             if part.tag != tag:
-                raise ScheduleError(f"{self.where}: there is an element {_short(part.tag)}; there must only be {tag!r}")
+                raise ScheduleError(f"{self.where} has an element {_short(part.tag)}; it may only have {tag!r}")
             yield _Reader(part, self.where)
 
 
 class _File:
-    """All that a file says: its sizes, and its `steps`, joined by `before` and `source`."""
+    """The contents of a file: its sizes, and its `steps`, linked by `before` and `source`."""
 
     def __init__(self, root: ElementTree.Element):
         algo = _Reader(root, "algo")
@@ -364,16 +378,17 @@ class _File:
         self.world_size = algo.whole("ngpus", 1, MOST_SLOTS)
         self.num_chunks = algo.whole("nchunksperloop", 1, MOST_SLOTS)
         if self.world_size * self.num_chunks > MOST_SLOTS:
-            raise ScheduleError(f"algo: {self.world_size:,} gpus x {self.num_chunks:,} chunks are more than are read")
+            size = f"{self.world_size:,} gpus x {self.num_chunks:,} chunks"
+            raise ScheduleError(f"algo has {size}; the limit is {MOST_SLOTS:,} slots")
         ours = {theirs: name for name, (theirs, _) in KNOWN.items()}
         coll = algo.text("coll", (*ours, "broadcast", "reduce", "custom"))
-        self.collective = ours.get(coll)  # of a root, the file says nothing
+        self.collective = ours.get(coll)  # None for broadcast and reduce: the file doesn't name the root
         algo.whole("inplace", 0, 1)
         if algo.text("inplace") != "1":
-            raise ScheduleError("algo: inplace is 0; a rank here has one buffer, so only what works in place is read")
+            raise ScheduleError("algo: inplace is 0; a rank here has one buffer, so inplace must be 1")
         self.share = {"allgather": ("i", "o"), "reduce_scatter": ("o", "i")}.get(coll)
         if self.share and self.num_chunks % self.world_size:
-            raise ScheduleError(f"algo: {self.num_chunks} chunks are not dealt out evenly to {self.world_size} gpus")
+            raise ScheduleError(f"algo: {self.num_chunks} chunks don't divide evenly among {self.world_size} gpus")
         self.steps: list[_Read] = []
         self.num_blocks = 0
         self.sends: dict[tuple[int, int, int], list[_Read]] = {}  # by src, dst and channel
@@ -402,7 +417,7 @@ class _File:
                 for block, place in step.waits:
                     needed = blocks.get(block, [])[place : place + 1]
                     if not needed:
-                        raise ScheduleError(f"{step.where} waits for step {place} of tb {block}, which is not there")
+                        raise ScheduleError(f"{step.where} waits for step {place} of tb {block}, which doesn't exist")
                     if not needed[0].awaited:
                         raise ScheduleError(f"{step.where} waits for {needed[0].where}, whose hasdep is not 1")
                     step.before += needed
@@ -411,87 +426,93 @@ class _File:
         send, recv = (tb.whole(name, -1, self.world_size - 1) for name in ("send", "recv"))
         channel = tb.whole("chan", -1, MOST_BLOCKS)
         if rank in (send, recv):
-            raise ScheduleError(f"{tb.where} is joined to its own gpu")
+            raise ScheduleError(f"{tb.where} names its own gpu as a peer")
         block, self.num_blocks = self.num_blocks, self.num_blocks + 1
         steps: list[_Read] = []
         for place, element in enumerate(tb.parts("step", "steps", 0, MOST_STEPS)):
             reader = element._replace(where=f"{tb.where}, step {place}")
             if reader.whole("s", 0, MOST_STEPS - 1) != place:
-                raise ScheduleError(f"{tb.where}: steps are numbered 0, 1, ...; here follows {reader.text('s')}")
+                raise ScheduleError(
+                    f"{tb.where}: steps must be numbered 0, 1, ...; step {place} has s={reader.text('s')}"
+                )
             step = self._read_step(reader, rank, block, place, chunks)
             step.before += steps[-1:]
             steps.append(step)
-        for joined, peer, steps_by, does in (
-            (self.sends, send, [step for step in steps if step.sends], "sends to"),
-            (self.receives, recv, [step for step in steps if step.receives], "receives from"),
+        for connections, peer, messages, verb, preposition in (
+            (self.sends, send, [step for step in steps if step.sends], "sends", "to"),
+            (self.receives, recv, [step for step in steps if step.receives], "receives", "from"),
         ):
-            if steps_by and peer < 0:
-                raise ScheduleError(f"{steps_by[0].where} {does} nobody: its tb names no peer")
-            pair = (rank, peer, channel) if joined is self.sends else (peer, rank, channel)
-            if peer >= 0 and pair in joined:
-                raise ScheduleError(f"{tb.where}: another threadblock {does} gpu {peer} on channel {channel}")
-            joined |= {pair: steps_by} if peer >= 0 else {}
+            if messages and peer < 0:
+                raise ScheduleError(f"{messages[0].where} {verb}, but its tb names no peer")
+            pair = (rank, peer, channel) if connections is self.sends else (peer, rank, channel)
+            if peer >= 0 and pair in connections:
+                already = f"another threadblock already {verb} {preposition} gpu {peer} on channel {channel}"
+                raise ScheduleError(f"{tb.where}: {already}")
+            connections |= {pair: messages} if peer >= 0 else {}
         self.steps += steps
         return steps
 
     def _read_step(self, step: _Reader, rank: int, block: int, place: int, chunks: dict[str, int]) -> _Read:
         kind = step.text("type")
         if kind in ("cpy", "re", "ra"):
-            raise ScheduleError(f"{step.where}: {kind!r} moves data within a gpu; a transfer goes from one to another")
-        made = _Read(step.text("type", ("s", "r", "rrc", "rcs", "rrs", "rrcs", "nop")), rank, block, place, step.where)
+            raise ScheduleError(f"{step.where}: {kind!r} moves data within a gpu; a transfer connects two ranks")
+        kind = step.text("type", ("s", "r", "rrc", "rcs", "rrs", "rrcs", "nop"))
+        parsed = _Read(kind, rank, block, place, step.where)
         if (depends := step.whole("depid", -1, MOST_STEPS)) >= 0:
-            made.waits.append((depends, step.whole("deps", 0, MOST_STEPS - 1)))
-        made.awaited = step.whole("hasdep", 0, 1) == 1
+            parsed.waits.append((depends, step.whole("deps", 0, MOST_STEPS - 1)))
+        parsed.awaited = step.whole("hasdep", 0, 1) == 1
         if kind == "nop":
-            return made
-        made.count = step.whole("cnt", 1, MOST_COUNT)
-        src, dst = (self._slot(step, side, rank, chunks, made.count) for side in self._sides(kind))
+            return parsed
+        parsed.count = step.whole("cnt", 1, MOST_COUNT)
+        src, dst = (self._slot(step, side, rank, chunks, parsed.count) for side in self._sides(kind))
         if src != dst:
-            raise ScheduleError(f"{step.where} adds to one chunk and stores in another, which a transfer cannot")
-        made.first = src
-        return made
+            raise ScheduleError(f"{step.where} adds to one chunk and stores in another; a transfer can't do that")
+        parsed.first = src
+        return parsed
 
     @staticmethod
     def _sides(kind: str) -> tuple[str, str]:
-        """Which of `src` and `dst` are chunks of the gpu itself: two, or one twice."""
+        """Return which of "src" and "dst" name chunks of the gpu itself: both, or one of them twice."""
         return {"s": ("src", "src"), "r": ("dst", "dst"), "rcs": ("dst", "dst")}.get(kind, ("src", "dst"))
 
     def _slot(self, step: _Reader, side: str, rank: int, chunks: dict[str, int], count: int) -> int:
-        """The chunk in the one buffer of ours that is meant by an offset in a buffer of theirs."""
+        """Return the chunk of the rank's one buffer for an offset in a buffer of the file."""
         buffer = step.text(f"{side}buf", ("i", "o", "s"))
         if buffer == "s":
-            raise ScheduleError(f"{step.where} uses scratch memory; a rank here has one buffer and nothing beside it")
+            raise ScheduleError(f"{step.where} uses scratch memory; a rank here has only one buffer")
         offset = step.whole(f"{side}off", 0, MOST_SLOTS)
         base = 0
-        if self.share and buffer == self.share[0]:  # in place, the smaller buffer is this rank's part of the larger
+        if self.share and buffer == self.share[0]:  # in place, the smaller buffer is this rank's shard of the larger
             base = rank * (self.num_chunks // self.world_size)
         if offset + count > chunks[buffer] or base + offset + count > self.num_chunks:
+            last, size = offset + count - 1, chunks[buffer]
             raise ScheduleError(
-                f"{step.where}: chunks {offset} to {offset + count - 1} of {buffer!r}, which has {chunks[buffer]}"
+                f"{step.where}: chunks {offset} to {last} are out of range; buffer {buffer!r} has {size} chunks"
             )
         return base + offset
 
     def _join(self) -> None:
-        """Find for every receive the send that it takes."""
+        """Match every receive with its send."""
         for src, dst, channel in [*self.sends, *self.receives]:
             sends, receives = (each.get((src, dst, channel), []) for each in (self.sends, self.receives))
-            for lonely in sends[len(receives) :][:1]:
-                raise ScheduleError(f"{lonely.where} sends to gpu {dst}, which has no receive for it")
-            for lonely in receives[len(sends) :][:1]:
-                raise ScheduleError(f"{lonely.where} receives from gpu {src}, which has no send for it")
+            for unmatched in sends[len(receives) :][:1]:
+                raise ScheduleError(f"{unmatched.where} sends to gpu {dst}, which has no matching receive")
+            for unmatched in receives[len(sends) :][:1]:
+                raise ScheduleError(f"{unmatched.where} receives from gpu {src}, which has no matching send")
             for send, receive in zip(sends, receives, strict=True):
                 if send.count != receive.count:
                     raise ScheduleError(
-                        f"{receive.where} takes {receive.count} chunks; {send.where} sends {send.count}"
+                        f"{receive.where} receives {receive.count} chunks, but {send.where} sends {send.count}"
                     )
                 receive.source = send
 
 
 def _parsed(text: str) -> ElementTree.Element:
     if len(text) > MOST_CHARACTERS:
-        raise ScheduleError(f"the file has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:  # by these a small file can say something huge, or name other files
-        raise ScheduleError("the file declares a DOCTYPE or an ENTITY, which an algorithm of MSCCL has no use for")
+        raise ScheduleError(f"the file has {len(text):,} characters; the limit is {MOST_CHARACTERS:,}")
+    # With entities, a small file can expand to a huge one or include other files.
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise ScheduleError("the file declares a DOCTYPE or an ENTITY; remove it, an algorithm of MSCCL needs neither")
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
@@ -499,12 +520,12 @@ def _parsed(text: str) -> ElementTree.Element:
 
 
 def _predecessors(step: _Read) -> list[_Read]:
-    """The steps that are done, or for a send begun, before `step` can be."""
+    """Return the steps that must finish before `step`, and the send that it receives from."""
     return step.before + ([step.source] if step.source else [])
 
 
 def _in_order(steps: list[_Read]) -> list[_Read]:
-    """All steps in an order in which they can be carried out; ScheduleError if there is none."""
+    """Return the steps in an order in which they can run; raise `ScheduleError` if there is none."""
     waiting = {step: len(_predecessors(step)) for step in steps}
     followers = defaultdict(list)
     for step in steps:
@@ -521,19 +542,21 @@ def _in_order(steps: list[_Read]) -> list[_Read]:
     if len(order) < len(steps):
         step = next(step for step in steps if waiting[step])
         path: dict[_Read, int] = {}
-        while step not in path:  # every step that waits, waits for one that waits
+        while step not in path:  # every waiting step waits for another waiting step, so this finds a cycle
             path[step] = len(path)
             step = next(earlier for earlier in _predecessors(step) if waiting[earlier])
-        circle = " → ".join(each.where for each in [*list(path)[path[step] :], step][:5])
-        raise ScheduleError(f"deadlock: each waits for the next: {circle}")
+        cycle = " → ".join(each.where for each in [*list(path)[path[step] :], step][:5])
+        raise ScheduleError(f"deadlock: each waits for the next: {cycle}")
     return order
 
 
 def _check_races(file: _File, order: list[_Read]) -> None:
-    """ScheduleError if two steps touch one chunk, at least one to write it, and neither must wait for the other."""
+    """Raise `ScheduleError` if two steps use one chunk, at least one writes it, and neither must wait for the other."""
     if len(order) * file.num_blocks > MOST_CLOCKS:
-        raise ScheduleError(f"algo: {len(order):,} steps in {file.num_blocks:,} threadblocks are more than are read")
-    clocks: dict[_Read, np.ndarray] = {}  # how far each threadblock must have come before a step: int [num_blocks]
+        size = f"{len(order):,} steps and {file.num_blocks:,} threadblocks"
+        raise ScheduleError(f"algo has {size}; the limit is {MOST_CLOCKS:,} for their product")
+    # Vector clocks, int [num_blocks]: the last place of each threadblock that must be done before a step.
+    clocks: dict[_Read, np.ndarray] = {}
     last_write: dict[tuple[int, int], _Read] = {}
     reads: dict[tuple[int, int], list[_Read]] = defaultdict(list)
     for step in order:
@@ -555,12 +578,14 @@ def _check_races(file: _File, order: list[_Read]) -> None:
 
 
 def _levels(order: list[_Read]) -> dict[_Read, int]:
-    """The step of the schedule in which each message goes: by the one who receives it.
+    """Return, for each receiving step, the step of the schedule in which its message runs.
 
-    It goes after those whose result it carries or overwrites, and not before those that carry what it overwrites.
+    A message runs after those whose result it carries or overwrites, and not before those that carry what it
+    overwrites.
     """
     received_as = {step.source: step for step in order if step.receives}
-    later: dict[_Read, dict[_Read, int]] = {step: {} for step in received_as.values()}  # by how many steps, at least
+    # message → later messages, and the least number of schedule steps between the two
+    later: dict[_Read, dict[_Read, int]] = {step: {} for step in received_as.values()}
     last_write: dict[tuple[int, int], _Read] = {}
     reads: dict[tuple[int, int], list[_Read]] = defaultdict(list)
 
@@ -595,23 +620,24 @@ def _levels(order: list[_Read]) -> dict[_Read, int]:
 
 
 def _check_not_stored(order: list[_Read], schedule: Schedule) -> None:
-    """`rrs` does not store the sum that it sends on, a transfer does: ScheduleError where somebody would notice."""
+    """Raise `ScheduleError` if the algorithm depends on `rrs` not storing its sum: a transfer always stores it."""
     unstored: dict[tuple[int, int], _Read] = {}
     for step in order:
         for slot in _slots(step.rank, step.first, step.count):
             if slot in unstored and step.type not in ("r", "rcs"):
-                raise ScheduleError(f"{step.where} uses chunk {slot[1]}, of which {unstored[slot].where} stores no sum")
+                fault = f"but {unstored[slot].where} (rrs) doesn't store its sum"
+                raise ScheduleError(f"{step.where} uses chunk {slot[1]}, {fault}")
             unstored.pop(slot, None)
             if step.type == "rrs":
                 unstored[slot] = step
     share = schedule.num_chunks // schedule.world_size
     for (rank, chunk), step in unstored.items():
         if schedule.collective != "reduce_scatter" or chunk // share == rank:
-            raise ScheduleError(f"{step.where}: rrs stores no sum, but chunk {chunk} is part of the result")
+            raise ScheduleError(f"{step.where}: rrs doesn't store its sum, but chunk {chunk} is part of the result")
 
 
 def _line(name: str) -> str:
-    """A name that fits on a line."""
+    """Return `name` as one printable line, cut to `MOST_LETTERS` characters."""
     return "".join(letter if letter.isprintable() else " " for letter in name)[:MOST_LETTERS]
 
 

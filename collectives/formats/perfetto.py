@@ -1,10 +1,10 @@
-"""A run of a schedule as a trace for Perfetto or Chrome: every message a slice on its rank's tracks.
+"""Traces of a schedule's run for Perfetto or Chrome: every message is a slice on its rank's tracks.
 
     Path("ring.json").write_text(priced(ring.all_reduce(4), 10**9, machine))
 
-Open the file in the viewer at ui.perfetto.dev, or in Chrome's own at chrome://tracing. A rank is a process with a track
-of what it sends and one of what it receives, and more where it does several at once; an arrow leads from each send to
-its receive. The format is Chrome's "Trace Event Format": JSON, with times in microseconds.
+Open the file at ui.perfetto.dev, or in Chrome at chrome://tracing. A rank is a process with a track for its sends and
+one for its receives, or more if several messages overlap. An arrow leads from each send to its receive. The format is
+Chrome's "Trace Event Format": JSON, with times in microseconds.
 """
 
 from __future__ import annotations
@@ -17,31 +17,34 @@ from ..price import spans
 from ..schedule import Schedule
 from ..topology import Topology
 
-MOST_MESSAGES = 200_000  # a viewer takes no more with pleasure
+MOST_MESSAGES = 200_000  # viewers get slow beyond this
 
 
 def priced(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int = 1) -> str:
-    """The trace, as JSON text, of `schedule` at its price: the arguments are those of `price`."""
+    """Return the predicted trace of `schedule` as JSON text; the arguments are those of `price`."""
     return trace(_priced(schedule, num_bytes, topology, itemsize), schedule.world_size)
 
 
 def executed(recorded: Iterable[Iterable[Event]]) -> str:
-    """The trace, as JSON text, of what the `Recorder` of every rank has recorded: a list of events by rank."""
+    """Return the measured trace as JSON text. `recorded`: for each rank, the events of its `Recorder`."""
     recorded = [list(events) for events in recorded]
     return trace([Event(*event) for events in recorded for event in events], len(recorded))
 
 
 def trace(events: list[Event], world_size: int) -> str:
-    """The trace of `events`, which may come in any order; the earliest begins at 0."""
+    """Return the trace of `events` as JSON text; they may be in any order, and the earliest starts at time 0.
+
+    Raises `ValueError` if there are more than `MOST_MESSAGES` messages.
+    """
     if len(events) > 2 * MOST_MESSAGES:
-        raise ValueError(f"{len(events) // 2:,} messages are too many for a viewer: at most {MOST_MESSAGES:,}")
+        raise ValueError(f"{len(events) // 2:,} messages are too many for a viewer; the limit is {MOST_MESSAGES:,}")
     begin = min((event.start for event in events), default=0.0)
-    made = []
+    entries = []
     for rank in range(world_size):
-        made.append(_about("process_name", rank, 0, name=f"rank {rank}"))
-        made.append(_about("process_sort_index", rank, 0, sort_index=rank))
+        entries.append(_about("process_name", rank, 0, name=f"rank {rank}"))
+        entries.append(_about("process_sort_index", rank, 0, sort_index=rank))
     tracks: dict[tuple[int, bool, int], int] = {}
-    busy: dict[tuple[int, bool], list[int]] = {}  # until when, by track
+    busy: dict[tuple[int, bool], list[int]] = {}  # (rank, sends) → the end of the last slice on each track, in ns
     sent: dict[tuple[int, int, int], dict] = {}
     arrows = []
     for event in sorted(events, key=lambda event: (event.start, not event.sends, event.run, event.step, event.place)):
@@ -51,23 +54,25 @@ def trace(events: list[Event], world_size: int) -> str:
         if track not in tracks:
             tracks[track] = len(tracks) + 1
             name = ("send" if event.sends else "receive") + (f" {lane + 1}" if lane else "")
-            made.append(_about("thread_name", event.rank, tracks[track], name=name))
-            made.append(_about("thread_sort_index", event.rank, tracks[track], sort_index=2 * lane + (not event.sends)))
+            order = 2 * lane + (not event.sends)
+            entries.append(_about("thread_name", event.rank, tracks[track], name=name))
+            entries.append(_about("thread_sort_index", event.rank, tracks[track], sort_index=order))
         slice = _place(event.rank, tracks[track], start) | {"ph": "X", "name": event.name, "dur": (end - start) / 1000}
         slice["cat"] = event.phase or "message"
         slice["args"] = {"step": event.step, "bytes": event.num_bytes, "run": event.run}
-        made.append(slice)
+        entries.append(slice)
         if event.sends:
             sent[event.run, event.step, event.place] = slice
         else:
             arrows.append(((event.run, event.step, event.place), slice))
     for number, (message, slice) in enumerate(arrows):
         if message in sent:
-            made += _arrow(number, sent[message], slice)
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": made}, ensure_ascii=False)
+            entries += _arrow(number, sent[message], slice)
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": entries}, ensure_ascii=False)
 
 
 def _priced(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int) -> list[Event]:
+    """Return the predicted events: a send and a receive for each message."""
     events = []
     for number, span in enumerate(spans(schedule, num_bytes, topology, itemsize)):
         columns = (column.tolist() for column in (span.start, span.seconds, span.num_bytes))
@@ -75,28 +80,29 @@ def _priced(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: in
             message = str(t), 0, number, place, span.step.phase, start, seconds, moved
             events += [Event(t.src, True, *message), Event(t.dst, False, *message)]
         if len(events) > 2 * MOST_MESSAGES:
-            break  # `trace` refuses it
+            break  # `trace` raises the error
     return events
 
 
 def _free(busy: list[int], start: int, end: int) -> int:
-    """The first track that is free from `start` on; it is busy until `end` now. Slices of a track must not overlap."""
+    """Return the first track that is free from `start`, and mark it as busy until `end`: slices must not overlap."""
     lane = next((lane for lane, until in enumerate(busy) if until <= start), len(busy))
     busy[lane : lane + 1] = [end]
     return lane
 
 
 def _place(rank: int, track: int, nanoseconds: float) -> dict:
-    """Where an event of the trace belongs. A pid of 0 would be the idle process of Linux, so ranks count from 1."""
+    """Return the process, track and time of an event. Ranks count from 1, because pid 0 is Linux's idle process."""
     return {"pid": rank + 1, "tid": track, "ts": nanoseconds / 1000}
 
 
 def _about(what: str, rank: int, track: int, **values) -> dict:
+    """Return a metadata event, such as the name of a process."""
     return _place(rank, track, 0) | {"ph": "M", "name": what, "args": values}
 
 
 def _arrow(number: int, send: dict, receive: dict) -> list[dict]:
-    """From the start of a send to the part of its receive that is not earlier."""
+    """Return the two ends of an arrow from the start of a send to a later moment of its receive."""
     late = (max(send["ts"], receive["ts"]) + receive["ts"] + receive["dur"]) / 2
     both = {"name": "message", "cat": "message", "id": number}
     ends = (send, "s", send["ts"], {}), (receive, "f", max(late, send["ts"]), {"bp": "e"})

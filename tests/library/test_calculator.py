@@ -155,7 +155,7 @@ def test_pieces_that_do_not_fit_together_are_named():
         "needs a slider for its axis; 'way' is not one": {"chart": Chart("way", ["y"])},
         "the chart shows 'w'": {"chart": Chart("x", ["y"], mark="w")},
         "called x": {"inputs": [Slider("x", "x", [1, 2], 1), Slider("x", "x", [1, 2], 1)]},
-        "no 'z' that an Output asks for": {"outputs": [Output("z", "z")]},
+        "no 'z', which an Output needs": {"outputs": [Output("z", "z")]},
         "inf in the starting state": {"formula": lambda x, way: {"y": 1 / (x - 3)}},
         "combinations": {"inputs": [Slider(name, name, range(99), 3, tabulated=True) for name in ("x", "way")]},
     }

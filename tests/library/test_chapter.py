@@ -16,7 +16,7 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 
 
 def test_a_claim_that_is_not_borne_out_fails_its_cell():
-    with pytest.raises(AssertionError, match="C99: the verdict 'true' is not borne out: 2 is not 3"):
+    with pytest.raises(AssertionError, match="C99: the computation doesn't support the verdict 'true': 2 is not 3"):
         claim("C99", "Two is three.", "S0", "true", "2 is not 3", shown=False)
 
 

@@ -150,7 +150,7 @@ def test_a_schedule_is_held_to_its_own_root():
 
 
 def test_shards_need_chunks_that_can_be_dealt_out():
-    with pytest.raises(ValueError, match="3 chunks cannot be dealt out evenly to 2 ranks"):
+    with pytest.raises(ValueError, match="3 chunks don't divide evenly among 2 ranks"):
         contracts.reduce_scatter.check(Schedule.of(2, 3, []))
 
 

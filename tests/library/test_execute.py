@@ -123,8 +123,8 @@ def wrong_arguments(rank, world_size, what):
     ("what", "complaint"),
     [
         ("size", "ring all_reduce is for 3 ranks, but the group has 2"),
-        ("matrix", r"takes a flat, contiguous tensor; this one has shape \(2, 2\)"),
-        ("strided", "takes a flat, contiguous tensor"),
+        ("matrix", r"needs a flat, contiguous tensor; this one has shape \(2, 2\)"),
+        ("strided", "needs a flat, contiguous tensor"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_sent(what, complaint):

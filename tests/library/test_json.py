@@ -69,18 +69,18 @@ def bad_json():
     yield '{\n "format": oops}', "this is not JSON: line 2, column 12"
     yield "", "this is not JSON: line 1, column 1"
     yield "[" * 100_000, "nested too deep"
-    yield '{"format": ' + "1" * 5000 + "}", "this is no schedule: Exceeds the limit"
-    yield "[1, 2]", 'a file of one begins {"format": "collectives-schedule"'
-    yield changed(format="chart"), "this is no schedule"
+    yield '{"format": ' + "1" * 5000 + "}", "this is not a schedule: Exceeds the limit"
+    yield "[1, 2]", 'it must begin with {"format": "collectives-schedule"'
+    yield changed(format="chart"), "this is not a schedule"
     yield changed(version=2), "the file has version 2; this library reads version 1"
     yield changed(version=True), "the file has version true"
     yield changed(num_chunks=...), "the file lacks the field 'num_chunks'"
-    yield changed(colour="red"), 'the file has an unknown field "colour"; there are collective, format'
-    yield '{"format": 1, "format": 2}', 'a field is given twice: "format"'
+    yield changed(colour="red"), 'the file has an unknown field "colour"; use one of collective, format'
+    yield '{"format": 1, "format": 2}', 'the field "format" occurs twice'
     yield changed(world_size=0), "world_size is 0; it must be a whole number from 1"
     yield changed(world_size=3.0), "world_size is 3.0; it must be a whole number"
     yield changed(world_size=10**12), "world_size is 1000000000000; it must be"
-    yield changed(world_size=MOST_SLOTS), "ranks x 3 chunks; a file holds at most"
+    yield changed(world_size=MOST_SLOTS), "ranks x 3 chunks; a file may have at most"
     yield changed(name="two\nlines"), r'name is "two\nlines"; it must be a line'
     yield changed(name="\ud800"), r'name is "\ud800"; it must be a line'
     yield changed(name="x" * 300), "xx...; it must be a line"
@@ -115,9 +115,9 @@ def test_a_bad_file_is_named_in_one_line(text, fault):
 
 
 def test_what_would_not_be_read_is_not_written():
-    with pytest.raises(ScheduleError, match="more than 524,288 chunks travel"):
+    with pytest.raises(ScheduleError, match="more than 524,288 chunks, the limit"):
         to_json(ring.all_reduce(513))
-    with pytest.raises(ScheduleError, match="a file holds at most"):
+    with pytest.raises(ScheduleError, match="a file may have at most"):
         to_json(ring.all_reduce(16_384))
     with pytest.raises(ScheduleError, match="must be a line"):
         to_json(replace(ring.all_reduce(2), name="two\nlines"))
@@ -247,7 +247,7 @@ def test_schedules_drawn_at_random_come_through_too():
         try:
             text = to_msccl_xml(schedule)
         except ScheduleError as error:
-            assert "make two steps of this one" in str(error)
+            assert "split the step in two" in str(error)
             continue
         written += 1
         runs_like(schedule, text)
@@ -344,25 +344,34 @@ def bad_xml():
     yield good.replace("ngpus", "gpus"), "algo has no attribute 'ngpus'"
     yield good.replace('ngpus="3"', 'ngpus="4"'), "algo: gpu 3 is missing, of 4"
     yield good.replace('ngpus="3"', 'ngpus="many"'), "algo: ngpus is 'many'; it must be a whole number from 1"
-    yield good.replace('ngpus="3"', 'ngpus="1048576"'), "are more than are read"
+    yield good.replace('ngpus="3"', 'ngpus="1048576"'), "chunks; the limit is 1,048,576 slots"
     yield good.replace('inplace="1"', 'inplace="0"'), "inplace is 0; a rank here has one buffer"
     yield good.replace("allreduce", "allsum"), "coll is 'allsum'; it must be one of allreduce"
     yield good.replace('gpu id="1"', 'gpu id="0"'), "there are two gpus 0"
-    yield good.replace("gpu ", "cpu ").replace("/gpu", "/cpu"), "an element 'cpu'; there must only be 'gpu'"
+    yield good.replace("gpu ", "cpu ").replace("/gpu", "/cpu"), "has an element 'cpu'; it may only have 'gpu'"
     yield good.replace('type="rrc"', 'type="add"', 1), "gpu 0, tb 0, step 1: type is 'add'; it must be one of s, r"
     yield good.replace('type="rrc"', 'type="cpy"', 1), "gpu 0, tb 0, step 1: 'cpy' moves data within a gpu"
     yield good.replace('srcbuf="i"', 'srcbuf="s"', 1), "gpu 0, tb 0, step 0 uses scratch memory"
-    yield good.replace('srcoff="2"', 'srcoff="3"', 1), "gpu 0, tb 0, step 0: chunks 3 to 3 of 'i', which has 3"
-    yield good.replace('cnt="1"', 'cnt="2"', 1), "gpu 0, tb 0, step 0: chunks 2 to 3 of 'i', which has 3"
+    yield (
+        good.replace('srcoff="2"', 'srcoff="3"', 1),
+        "gpu 0, tb 0, step 0: chunks 3 to 3 are out of range; buffer 'i' has 3 chunks",
+    )
+    yield (
+        good.replace('cnt="1"', 'cnt="2"', 1),
+        "gpu 0, tb 0, step 0: chunks 2 to 3 are out of range; buffer 'i' has 3 chunks",
+    )
     yield good.replace('cnt="1"', 'cnt="0"', 1), "gpu 0, tb 0, step 0: cnt is '0'; it must be"
-    yield good.replace(' s="1"', ' s="7"', 1), "gpu 0, tb 0: steps are numbered 0, 1, ...; here follows 7"
+    yield good.replace(' s="1"', ' s="7"', 1), "gpu 0, tb 0: steps must be numbered 0, 1, ...; step 1 has s=7"
     yield good.replace('dstoff="1"', 'dstoff="0"', 1), "gpu 0, tb 0, step 1 adds to one chunk and stores in another"
-    yield good.replace('send="1"', 'send="0"', 1), "gpu 0, tb 0 is joined to its own gpu"
-    yield good.replace('send="1"', 'send="-1"', 1), "gpu 0, tb 0, step 0 sends to nobody: its tb names no peer"
-    yield good.replace('depid="-1"', 'depid="4"', 1).replace('deps="-1"', 'deps="0"', 1), "step 0 of tb 4, which is not"
-    yield pair([there], []), "gpu 0, tb 0, step 0 sends to gpu 1, which has no receive for it"
-    yield pair([], [back]), "gpu 1, tb 0, step 0 receives from gpu 0, which has no send for it"
-    yield pair([step_xml(0, "s", 0, cnt=2)], [back]), "step 0 takes 1 chunks; gpu 0, tb 0, step 0 sends 2"
+    yield good.replace('send="1"', 'send="0"', 1), "gpu 0, tb 0 names its own gpu as a peer"
+    yield good.replace('send="1"', 'send="-1"', 1), "gpu 0, tb 0, step 0 sends, but its tb names no peer"
+    yield (
+        good.replace('depid="-1"', 'depid="4"', 1).replace('deps="-1"', 'deps="0"', 1),
+        "step 0 of tb 4, which doesn't exist",
+    )
+    yield pair([there], []), "gpu 0, tb 0, step 0 sends to gpu 1, which has no matching receive"
+    yield pair([], [back]), "gpu 1, tb 0, step 0 receives from gpu 0, which has no matching send"
+    yield pair([step_xml(0, "s", 0, cnt=2)], [back]), "step 0 receives 1 chunks, but gpu 0, tb 0, step 0 sends 2"
     waits = [back, step_xml(1, "s", 1)]
     yield pair(waits, waits), "deadlock: each waits for the next: gpu 0, tb 0, step 0 → gpu 1, tb 0, step 1"
     unmarked = [(1, -1, [there]), (-1, 1, [step_xml(0, "r", 1, depid=0, deps=0)])]
@@ -371,11 +380,14 @@ def bad_xml():
     race = [(1, -1, [there]), (-1, 1, [step_xml(0, "r", 0)])]
     yield algo_xml([race, other]), "both use chunk 0, in no fixed order"
     twice = [(1, -1, [there]), (1, -1, [])]
-    yield algo_xml([twice, other]), "gpu 0, tb 1: another threadblock sends to gpu 1 on channel 0"
-    yield fused_ring(3, last="rrs"), "rrs stores no sum, but chunk 1 is part of the result"
+    yield algo_xml([twice, other]), "gpu 0, tb 1: another threadblock already sends to gpu 1 on channel 0"
+    yield fused_ring(3, last="rrs"), "rrs doesn't store its sum, but chunk 1 is part of the result"
     unsummed = [there, step_xml(1, "rrs", 1), step_xml(2, "r", 0), step_xml(3, "s", 1)]
     answer = [back, step_xml(1, "s", 1), step_xml(2, "r", 1), step_xml(3, "s", 0), step_xml(4, "r", 1)]
-    yield pair(unsummed, answer), "gpu 0, tb 0, step 3 uses chunk 1, of which gpu 0, tb 0, step 1 stores no sum"
+    yield (
+        pair(unsummed, answer),
+        "gpu 0, tb 0, step 3 uses chunk 1, but gpu 0, tb 0, step 1 (rrs) doesn't store its sum",
+    )
 
 
 @pytest.mark.parametrize(("text", "fault"), list(bad_xml()), ids=lambda value: value[-60:])
@@ -390,16 +402,16 @@ def test_a_bad_algorithm_is_named_in_one_line(text, fault):
     ("schedule", "fault"),
     [
         (pairwise.all_to_all_uneven([[1, 2], [3, 4]]), "MSCCL cuts buffers evenly"),
-        (ring.all_reduce(128), "a threadblock has more than the 256 steps"),
-        (pairwise.all_gather(64), "needs 63 threadblocks; MSCCL has 32 on a channel"),
+        (ring.all_reduce(128), "a threadblock has more than 256 steps, MSCCL's limit"),
+        (pairwise.all_gather(64), "needs 63 threadblocks; MSCCL's limit is 32 on a channel"),
         (
             Schedule.of(2, 90, [[(0, 1, 0, "copy", None, 90)]], name="run"),
-            "90 chunks go as one message; MSCCL takes 71",
+            "a message has 90 chunks; MSCCL's limit is 71",
         ),
-        (ring.all_reduce(2048), "more than 262,144 transfers, too many for a file"),
+        (ring.all_reduce(2048), "more than 262,144 transfers, the limit for a file"),
         (
             Schedule.of(2, 3, [[(0, 1, 0, "copy", 2), (0, 1, 1), (1, 0, 0, "copy", 1)]], name="crossed"),
-            "crossed, step 0: 1:0→1 is overwritten on rank 0 by a message before it",
+            "crossed, step 0: an earlier message overwrites 1:0→1 on rank 0",
         ),
     ],
     ids=lambda value: getattr(value, "name", None),

@@ -107,7 +107,7 @@ def test_what_lanes_cannot_show_is_named():
         worked(lambda x, way: run([one, one._replace(name="two", group="rank 1")]))
     with pytest.raises(FormulaError, match="step is float"):
         worked(lambda x, way: {"step": 1.0}, name="step")
-    with pytest.raises(FormulaError, match="gives no 'step'"):
+    with pytest.raises(FormulaError, match="returns no 'step'"):
         worked(lambda x, way: {}, name="step")
     with pytest.raises(ValueError, match="draws no timeline"):
         Calculator(lambda x: {"y": x}, [Slider("x", "x", [1, 2], 1)], [Output("y", "y")]).timeline_at()

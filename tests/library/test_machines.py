@@ -30,9 +30,9 @@ def test_a_link_has_the_rate_as_beta_and_nccls_latency_as_alpha():
 
 
 def test_an_unknown_link_or_protocol_is_told_what_there_is():
-    with pytest.raises(ValueError, match="no rating of 'NVLink 9' is known; there are NVLink 3"):
+    with pytest.raises(ValueError, match="there is no rating for 'NVLink 9'; use one of NVLink 3"):
         machines.link("NVLink 9")
-    with pytest.raises(ValueError, match="no protocol 'LL64', only LL, LL128, Simple"):
+    with pytest.raises(ValueError, match="no protocol 'LL64'; use one of LL, LL128, Simple"):
         machines.link("PCIe 4.0 x16", "LL64")
 
 

@@ -130,9 +130,9 @@ def test_bus_bandwidth_of_an_optimal_algorithm_is_that_of_its_link():
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"world_size": 0}, "world_size is at least 1"),
-        ({"gamma": -1}, "gamma is seconds a byte"),
-        ({"exceptions": {(0, 9): Link(0, 0)}}, "the exception 0→9 is no link: the ranks are 0 to 3"),
+        ({"world_size": 0}, "world_size must be at least 1"),
+        ({"gamma": -1}, "gamma, in seconds per byte, must be at least 0"),
+        ({"exceptions": {(0, 9): Link(0, 0)}}, "the exception 0→9 is out of range: the ranks are 0 to 3"),
         ({"ranks_per_node": 2}, "both ranks_per_node and across"),
         ({"ranks_per_node": 3, "across": Link(0, 0)}, "4 ranks do not fill nodes of 3"),
     ],

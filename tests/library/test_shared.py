@@ -233,7 +233,7 @@ def wrong_use(rank, world_size, what):
         ("device", "an arena is memory of the host, but this tensor is on meta"),
         ("world", "ring all_reduce is for 3 ranks, but the group has 2"),
         ("sizes", r"all ranks ask for the same number of bytes, but here it is \[4096, 8192\]"),
-        ("group", "the transport was made for another group"),
+        ("group", "the transport belongs to another group"),
     ],
 )
 def test_wrong_use_is_refused_before_anything_moves(what, complaint):
