@@ -83,6 +83,7 @@ test: $(TEST)  ## run every test, then every notebook against its stored outputs
 check: $(TEST)  ## check style, imports, notebooks, exercises and the built book's links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python -m autograder.release --check
