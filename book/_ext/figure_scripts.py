@@ -1,7 +1,7 @@
-"""Keeps one copy of the figures' style and scripts on each page.
+"""Keeps one copy of the figures' styles and scripts on each page.
 
-In a notebook every figure carries all that it needs, since any cell may be shown alone. A page shows them together:
-what it holds once more, word for word, is left out.
+In a notebook every figure carries its own copy, because any cell may be shown alone. A page shows all figures together,
+so later identical copies are dropped.
 """
 
 import re
@@ -10,7 +10,7 @@ CARRIED = re.compile(r"<(style|script)>.*?</\1>", re.DOTALL)
 
 
 def once(html: str) -> str:
-    """The page without the second and later copies of a style or a script."""
+    """Return a page without the second and later copies of a style or script."""
     seen = set()
 
     def keep_first(found: re.Match) -> str:
@@ -23,7 +23,7 @@ def once(html: str) -> str:
 
 
 def share_scripts(app, pagename, templatename, context, doctree):
-    """Before the page is written."""
+    """Drop the copies from a page with figures, before it is written."""
     if "<collective-" in context.get("body", ""):
         context["body"] = once(context["body"])
 
