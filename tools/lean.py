@@ -48,10 +48,10 @@ def slim(site: Path) -> None:
     options = (static / "documentation_options.js").read_text()
     for path, text in pages.items():
         text = LINK.sub(f'    <link rel="stylesheet" href="_static/{STYLE}" />\n', text, count=1)
-        text = UNUSED.sub("", LINK.sub(lambda found: found[0] if found[1] == STYLE else "", text))
+        text = UNUSED.sub("", LINK.sub(lambda match: match[0] if match[1] == STYLE else "", text))
         text = text.replace(MISNAMED, "")
         text = OPTIONS.sub(lambda _: f"<script>{options}</script>", text)
-        text = IMAGE.sub(lambda found: found[0] + when_near(site / found[1]), text)
+        text = IMAGE.sub(lambda match: match[0] + when_near(site / match[1]), text)
         path.write_text(SCRIPT.sub("<script defer ", text))
 
 
@@ -92,11 +92,11 @@ def inlined(static: Path, sheet: str) -> str:
     """Return a stylesheet with its imports inlined and its URLs relative to the folder `static`."""
     folder = posixpath.dirname(sheet)
 
-    def seen_from_static(found: re.Match) -> str:
-        return f"url({posixpath.normpath(posixpath.join(folder, found[2]))})"
+    def seen_from_static(match: re.Match) -> str:
+        return f"url({posixpath.normpath(posixpath.join(folder, match[2]))})"
 
-    def imported(found: re.Match) -> str:
-        return inlined(static, posixpath.normpath(posixpath.join(folder, found[1])))
+    def imported(match: re.Match) -> str:
+        return inlined(static, posixpath.normpath(posixpath.join(folder, match[1])))
 
     text = (static / sheet).read_text().removeprefix('@charset "UTF-8";')
     return IMPORT.sub(imported, URL.sub(seen_from_static, text))

@@ -13,11 +13,11 @@ def once(html: str) -> str:
     """Return a page without the second and later copies of a style or script."""
     seen = set()
 
-    def keep_first(found: re.Match) -> str:
-        if found[0] in seen:
+    def keep_first(match: re.Match) -> str:
+        if match[0] in seen:
             return ""
-        seen.add(found[0])
-        return found[0]
+        seen.add(match[0])
+        return match[0]
 
     return CARRIED.sub(keep_first, html)
 

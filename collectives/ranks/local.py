@@ -34,7 +34,7 @@ from .process import (
 if TYPE_CHECKING:
     import torch
 
-_RETURNED = ", which has returned, and will never answer (if it used isend: did it wait() for it?)"
+_RETURNED = ": it has returned and will never answer (if it used isend: did it wait() for it?)"
 
 
 class PerRank(list):
@@ -193,7 +193,7 @@ def explain(headline: str, reports: list[Report], culprit: int | None) -> RanksE
     for rank in sorted(set(waits.values()) - {None, culprit}):
         if rank in range(len(reports)) and waits.get(rank) is None:  # a peer may also be a rank that doesn't exist
             over = _RETURNED if reports[rank].kind == "returned" else ""
-            lines.append(f"  waited for, and waiting for nobody: rank {rank}{over}")
+            lines.append(f"  ranks wait for rank {rank}, which waits for no rank{over}")
     details = "" if culprit is None else reports[culprit].words
     return RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 

@@ -143,8 +143,8 @@ def test_a_rank_that_is_not_there_is_named_as_such(function):
             break
         forkserver._forkserver._stop()  # the next one has something else there
     assert "rank 0 waits to receive from rank 3, but the ranks are 0 to 2, (line" in words
-    assert "waiting for nobody: rank 3" not in words
-    assert "waiting for nobody: rank 2, which has returned, and will never answer (if it used isend: did it" in words
+    assert "ranks wait for rank 3" not in words
+    assert "rank 2, which waits for no rank: it has returned and will never answer (if it used isend: did it" in words
     assert failure.value.waits == {0: 3, 1: 2}
 
 
