@@ -68,7 +68,7 @@ def test_a_rank_is_handed_its_own_element_of_a_per_rank_argument_and_nowhere_fin
 
 
 def test_a_per_rank_argument_has_an_element_for_each_rank():
-    with pytest.raises(ValueError, match="an element for each rank: 3, not 2"):
+    with pytest.raises(ValueError, match="one element per rank: 3, not 2"):
         ranks.run(all_that_i_hold, 3, ranks.PerRank([1, 2]), 7)
 
 
@@ -164,7 +164,7 @@ def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_
     assert local.find_culprit({0: failed, 1: well, 2: died}) == 2
     assert local.find_culprit({0: failed, 2: died, 3: lost}) == 3
     assert local.find_culprit({1: failed, 0: failed}) == 1, "the first of a kind"
-    assert local.find_culprit({0: well, 1: ranks.Report("waits")}) is None
+    assert local.find_culprit({0: well, 1: process.Report("waits")}) is None
 
 
 def disagree(rank, world_size):
