@@ -199,7 +199,7 @@ def test_a_machine_that_forbids_namespaces_is_told_how_to_allow_them():
         text=True,
     )
     assert answer.stdout.startswith("can't emulate a network (unshare: "), answer.stderr
-    assert "run as root, or let everybody make namespaces: `sysctl -w " in answer.stdout
+    assert "run as root, or let all users create namespaces: `sysctl -w " in answer.stdout
 
 
 def test_a_network_that_makes_no_sense_is_refused():
