@@ -13,7 +13,7 @@ from ..schedule import Schedule, chunk_bounds
 from .checks import (
     Answered,
     NotYet,
-    _against_the_schedule,
+    against_the_schedule,
     answer,
     call_in_words,
     check_kept,
@@ -84,7 +84,7 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts one rank, not all of them": want / schedule.world_size,
         }
         rows.append(Answered(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
-    check_rows(rows, _against_the_schedule)
+    check_rows(rows, against_the_schedule)
 
 
 def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:

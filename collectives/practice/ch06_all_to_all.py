@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from itertools import combinations, islice, product
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..contracts import ContractError
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
-from .checks import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, show, steps_of
+from .checks import MAX_STEPS, NotYet, answer, call_in_words, check_kept, show, steps_of
 from .on_ranks import on_ranks, witnessed, witnessed_terms
 
 Table = list[list[int | None]]

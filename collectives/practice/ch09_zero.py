@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..ranks import PerRank
 from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
-from .checks import NotYet, answer, brief, call_in_words, counted
+from .checks import NotYet, answer, call_in_words, counted
 from .on_ranks import run_on_ranks, witnessed
 
 STEPS = 2
