@@ -228,7 +228,7 @@ def steps_of(function: Callable, *args: Any) -> list[list[Transfer]]:
         if isinstance(step, Step):
             raise NotYet(f"{call} returns the library's ready-made steps; write them yourself, as a list of lists")
         if isinstance(step, Transfer):
-            raise NotYet(f"{call}: step {index} is a Transfer, where a list of Transfers is wanted")
+            raise NotYet(f"{call}: step {index} is a Transfer; a step is a list of Transfers")
     if not all(isinstance(step, Iterable) for step in steps):
         raise NotYet(f"{call} returns {brief(result)}, which is not a list of steps")
     if len(steps) == MAX_STEPS:

@@ -426,7 +426,7 @@ IN_BYTES = [
         "    return 2 * (world_size - 1) * num_elements * itemsize\n",
         "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
         {"b1-root", "b2-total"},
-        "here everything passes the root",
+        "here everything passes through the root",
         origin="C19",
     ),
     broken(
@@ -465,7 +465,7 @@ IN_BYTES = [
         FORMULA,
         "num_elements * itemsize / world_size",
         ONE_RANK,
-        "this is a single step; how many are there?",
+        "this is a single step; how many steps are there?",
     ),
     written(
         "the root's link one way",
