@@ -179,6 +179,7 @@ def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int]
     held = np.array([sum(sizes[number] for number in bucket) for bucket in buckets])
     ready = np.array([sum(backward[min(bucket) :]) for bucket in buckets])
     each = alpha + held * beta
+    total = each.sum()
 
     def end(seconds: Sequence[float]) -> float:
         done = 0.0
@@ -187,14 +188,13 @@ def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int]
         return done
 
     return {
-        "this starts communication after the backward pass; a bucket goes as soon as it is full": ready[-1]
-        + each.sum(),
+        "this starts communication after the backward pass; a bucket goes as soon as it is full": ready[-1] + total,
         "this runs all-reduces side by side; each waits for the one before it": (ready + each).max(),
-        "this keeps the network busy from the first bucket on; it may have to wait for the next": ready[0] + each.sum(),
+        "this keeps the network busy from the first bucket on; it may have to wait for the next": ready[0] + total,
         "this counts alpha once; every launch pays it": end([alpha, *[0] * (len(held) - 1)] + held * beta),
         "this leaves out alpha": end(held * beta),
         "this counts the last bucket alone; it may have to wait for those before it": ready[-1] + each[-1],
-        "this leaves out the backward pass": each.sum(),
+        "this leaves out the backward pass": total,
         "beta is seconds a byte, not a bandwidth: multiply by it": end(alpha + held / beta),
         "this is when the last all-reduce begins; count its own seconds, too": end(each) - each[-1],
         "this is the time after the backward pass; count from its beginning": end(each) - ready[-1],
@@ -412,7 +412,7 @@ def check_overlapped(
     `orders[r]`: the order in which rank r's backward pass makes its gradients. Each has four elements, or with a `seed`
     many random ones. In the end every gradient must be the mean over the ranks, and the code must have waited for every
     bucket, so that the mean isn't a matter of luck. With `timing`, it must also launch a bucket as soon as that one and
-    those before it are full, and wait only after the backward pass. Each rank reports its own times, beside the
+    those before it are full, and wait only after the backward pass. Each rank reports its own events, beside the
     learner's code.
     """
     world_size, gradients = len(orders), _gradients(orders, seed)

@@ -198,7 +198,7 @@ def _check_steps(got: State, want: State, call: str) -> None:
 
 
 def _near(got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Whether two tensors agree up to the rounding of a few fp32 operations, far finer than one bf16 rounding."""
+    """Return whether two tensors agree up to the rounding of a few fp32 operations, far finer than bf16's."""
     return torch.allclose(got, want, rtol=1e-4, atol=1e-7)
 
 
@@ -257,8 +257,8 @@ def check_small_updates(function: Callable, world_size: int, updates: int = 30, 
         if torch.equal(got.float(), torch.full((size,), start)):
             hint = (
                 f". Nothing has moved: bf16 numbers are {spacing:g} apart there, and rounding drops anything below "
-                "half of that. You update the bf16 parameters instead of the fp32 masters: keep state.master in fp32 from "
-                "one update to the next, and round only what you return"
+                "half of that. You update the bf16 parameters instead of the fp32 masters: keep state.master in fp32 "
+                "from one update to the next, and round only what you return"
             )
         raise NotYet(
             f"{call}: {updates} updates of {LR:g} each bring a parameter from {start:g} to {got[0].item():g}; "

@@ -1,7 +1,7 @@
 """Checks that run the learner's function on real ranks, and watch what the ranks send.
 
-The functions that run on a rank run beside the learner's code, which could forge what they report. So each rank gets
-only its own input (`ranks.PerRank`), no right value is known there, and the check compares outside, afterwards. When a
+What a check runs on a rank shares a process with the learner's code, which could forge the report. So each rank gets
+only its own input (`ranks.PerRank`) and knows no right value, and the check compares outside, afterwards. When a
 submission is graded, the sandbox also counts and captures what crosses the loopback. `witnessed`, `witnessed_sums` and
 `witnessed_terms` compare the ranks' reports with that.
 """
@@ -61,15 +61,15 @@ def reported(everyone: Any, world_size: int, kind: Any) -> list[Any]:
     The reporting code runs beside the learner's, which may have changed it.
     """
     if not isinstance(everyone, list) or len(everyone) != world_size:
-        raise NotYet(f"{world_size} ranks ran, but there is not a report from each")
+        raise NotYet(f"{world_size} ranks ran, but not every one of them reports")
     for rank, report in enumerate(everyone):
         if not _is_a(report, kind):
-            raise NotYet(f"with {world_size} ranks, rank {rank} does not report what the check has asked for")
+            raise NotYet(f"with {world_size} ranks, rank {rank} reports something other than the check expects")
     return everyone
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Whether a value, with everything in it, matches a type as written in an annotation."""
+    """Return whether a value, with everything in it, matches a type as written in an annotation."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return any(_is_a(value, each) for each in inner)
@@ -243,6 +243,6 @@ def least_to_add(buffers: np.ndarray) -> int:
 
 
 def same(got: np.ndarray, want: np.ndarray) -> bool:
-    """Whether two arrays hold the same numbers: integers exactly, floats up to rounding."""
+    """Return whether two arrays hold the same numbers: integers exactly, floats up to rounding."""
     exact = np.issubdtype(want.dtype, np.integer)
     return np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -449,7 +449,7 @@ IN_BYTES = [
         "return reduce_scatter_bytes(num_elements, itemsize, world_size) + all_gather_bytes(",
         "return all_gather_bytes(",
         {"a3-all-reduce"},
-        "this is one half of it",
+        "this is half of it",
         origin="C03",
     ),
     broken(

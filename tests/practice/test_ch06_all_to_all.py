@@ -259,7 +259,7 @@ MUTANTS = [
         "all-to-all-steps",
         "def all_to_all_steps(n): return [[(r, r ^ 1, r ^ 1) for r in range(n - n % 2)]]",
         ALL_OF_B,
-        "say `into` which one it goes",
+        "set `into` to its place",
     ),
     written(
         "chunks added",

@@ -233,7 +233,7 @@ MUTANTS = [
         ["a2-sums-all", "b3-best"],  # like all rings
     ),
     summed("no return", "return steps", "steps", "returns None; is its `return` missing?"),
-    miscounted("one phase of the ring", C1, "one half of it", "C03", ring="(P - 1) / P * S"),
+    miscounted("one phase of the ring", C1, "half of it", "C03", ring="(P - 1) / P * S"),
     miscounted("all nodes together", C1, "counts all nodes together", ring="2 * (P - 1) * S / L"),
     miscounted("every chunk in the ring", C1, "a rank does not send to itself", ring="2 * S"),
     miscounted("nodes for ranks", C1, "this counts N nodes where the ring has P ranks", ring="2 * (N - 1) / N * S"),

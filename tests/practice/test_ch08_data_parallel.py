@@ -232,7 +232,7 @@ MUTANTS = [
         "if held + sizes[number] > bound",
         "if held >= bound",
         FILLED,
-        "outgrown the bound already",
+        "after it has outgrown the bound",
         origin="C14",
     ),
     broken(

@@ -450,7 +450,9 @@ MUTANTS = [
         "updated twice", "zero-2", UPDATE, f"{UPDATE}; {UPDATE}", ALL_OF_C, "calls update twice for unit 0 in one step"
     ),
     Mutant("a state of its own", "zero-2", "unit.state", "State(0, 0, 0)", ALL_OF_C, "a state that is not unit.state"),
-    Mutant("no tensor", "zero-2", "unit.state, unit.reduced", "unit.state, None", ALL_OF_C, "where a tensor with sums"),
+    Mutant(
+        "no tensor", "zero-2", "unit.state, unit.reduced", "unit.state, None", ALL_OF_C, "hand it a tensor with sums"
+    ),
     Mutant(
         "torch's own",
         "zero-2",
