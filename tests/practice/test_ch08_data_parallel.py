@@ -255,7 +255,7 @@ MUTANTS = [
     broken("the first gradient", READY, READY.replace("min", "max"), TIMES, "full with its last one"),
     broken("all at the end", READY, "return [sum(backward)] * len(buckets)", TIMES, "need not wait for it"),
     broken("its own alone", READY, READY.replace("[min(bucket) :]", "[min(bucket) : max(bucket) + 1]"), TIMES, "alone"),
-    broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "is begun"),
+    broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "last gradient starts"),
     broken("one number for all", READY, "return sum(backward)", TIMES, "numbers, one for each bucket"),
     broken("no overlap", DONE, DONE.replace("ready)", "sum(backward))"), {"b2-end"}, "as soon as it is full"),
     broken(

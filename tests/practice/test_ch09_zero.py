@@ -346,7 +346,7 @@ MUTANTS = [
         ".clone()",
         "",
         {"c2-memory"},
-        "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: is the full buffer",
+        "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: does it free",
         origin="D05",
     ),
     Mutant(
