@@ -196,7 +196,7 @@ BY_CAPS = """
         caps = [sum(sizes) * share // 40 + 1 for share in range(41)]
         return min(
             (assign_buckets(sizes, cap) for cap in caps),
-            key=lambda filled: buckets.step(filled, backward, sizes, alpha, beta).seconds,
+            key=lambda filled: ch08_data_parallel.step(filled, backward, sizes, alpha, beta).seconds,
         )
 """
 
@@ -298,7 +298,7 @@ MUTANTS = [
     broken(
         "four alike",
         CHOICE,
-        "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "buckets.np"),
+        "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "ch08_data_parallel.np"),
         CHOSEN,
         "which nothing hides, holds",
         origin="D15",
