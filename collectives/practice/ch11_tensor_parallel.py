@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
-from .checks import NotYet, answer, brief, call_in_words, counted
+from .checks import NotYet, answer, call_in_words, counted
 from .on_ranks import run_on_ranks, same, witnessed
 
 # Part a: which collectives

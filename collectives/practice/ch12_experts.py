@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..execute import execute
 from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
-from .checks import NotYet, answer, brief, call_in_words
+from .checks import NotYet, answer, call_in_words, refusing
 from .on_ranks import reported, witnessed, witnessed_terms
 
 
@@ -373,19 +374,9 @@ def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> 
     return Outcome(result, desk.asked, sent.total + sent.payloads.total() - sum(_comparing))
 
 
-@contextlib.contextmanager
-def _without_the_layer() -> Iterator[None]:
-    """In here the library's own layer refuses to work: a reminder to learners, not a lock."""
-    forward = library.ExpertParallel.forward
-
-    def refuse(*_):
-        raise Misuse("the library's own ExpertParallel is for comparing, afterwards; write this part yourself")
-
-    library.ExpertParallel.forward = refuse
-    try:
-        yield
-    finally:
-        library.ExpertParallel.forward = forward
+def _without_the_layer() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's own layer refuses to work."""
+    return refusing(library.ExpertParallel, "forward", what="ExpertParallel", error=Misuse)
 
 
 class _Desk:

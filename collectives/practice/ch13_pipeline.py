@@ -10,7 +10,7 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, takewhile
@@ -23,7 +23,7 @@ from ..figures.player import Figure
 from ..training import pipeline
 from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
 from ..training.timeline import Span, Timeline
-from .checks import LibraryUsed, NotYet, call_in_words, check_formula, own_answer, show
+from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, show
 
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
@@ -142,21 +142,13 @@ def random_ranks(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
 # A learner's schedule
 
 
-@contextlib.contextmanager
-def without_the_library() -> Iterator[None]:
-    """In here none of the library's schedules can be made: a reminder to learners, not a lock."""
-    made = PipelineSchedule.__post_init__
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library refuses to make its own pipeline schedules."""
 
-    def refuse(schedule: PipelineSchedule) -> None:
-        if schedule.name in pipeline.BY_NAME:
-            raise LibraryUsed(f"the library's own {schedule.name} is for comparing, afterwards; write this yourself")
-        made(schedule)
+    def by_name(schedule: PipelineSchedule) -> str | None:
+        return schedule.name if schedule.name in pipeline.BY_NAME else None
 
-    PipelineSchedule.__post_init__ = refuse
-    try:
-        yield
-    finally:
-        PipelineSchedule.__post_init__ = made
+    return refusing(PipelineSchedule, "__post_init__", what=by_name)
 
 
 def schedule_of(

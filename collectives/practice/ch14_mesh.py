@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from random import Random
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +29,14 @@ from ..training import mesh as library
 from ..training.mesh import Mesh
 from .checks import (
     Answered,
-    LibraryUsed,
     NotYet,
     answer,
-    brief,
     check_formula,
     check_rows,
     counted,
     number_of,
     own_answer,
+    refusing,
 )
 from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
@@ -45,21 +45,9 @@ Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
 At = Mapping[str, int]  # where a rank stands: its index on each axis
 
 
-@contextlib.contextmanager
-def without_the_library() -> Iterator[None]:
-    """In here the library's mesh says nothing: a reminder to learners, not a lock."""
-    methods = {name: getattr(Mesh, name) for name in ("coordinates", "groups")}
-
-    def refuse(*_: Any) -> None:
-        raise LibraryUsed("the library's own Mesh is for comparing, afterwards; write this part yourself")
-
-    for name in methods:
-        setattr(Mesh, name, refuse)
-    try:
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(Mesh, name, method)
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's own mesh refuses to name coordinates and groups."""
+    return refusing(Mesh, "coordinates", "groups", what="Mesh")
 
 
 def _asked(function: Callable, *args: Any) -> tuple[str, Any]:

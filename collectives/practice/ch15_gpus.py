@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch.distributed as dist
 from ..measure import bandwidth, nccl_log
 from ..price import algbw, busbw
 from ..ranks import PerRank
-from .checks import NotYet, answer, brief, call_in_words, check_formula, number_of
+from .checks import NotYet, answer, call_in_words, check_formula, number_of
 from .on_ranks import run_on_ranks, witnessed
 
 _FOLDER = Path(__file__).with_name("ch15_gpus_logs")

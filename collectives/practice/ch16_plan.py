@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from ..topology import Link
 from ..training import costs, memory, planner
 from ..training.models import RECOMPUTE, Machine, Model
-from .checks import LINE, Answered, LibraryUsed, NotYet, answer, check_rows, number_of
+from .checks import LINE, Answered, NotYet, answer, check_rows, number_of, refusing
 
 Said = Mapping[str, Any]  # a model, a machine or a layout as a learner sees it
 
@@ -680,19 +680,9 @@ def _whole(value: Any, name: str, call: str) -> int:
     raise NotYet(f"{call} returns a layout that cannot be: its {name} is {brief(value)}; it is a whole number")
 
 
-@contextlib.contextmanager
-def _without_the_planner() -> Iterator[None]:
-    """In here none of the planner's layouts can be made: a reminder to learners, not a lock."""
-    made = costs.Layout.__post_init__
-
-    def refuse(layout: costs.Layout) -> None:
-        raise LibraryUsed("the library's planner is for comparing, afterwards; search with your own functions")
-
-    costs.Layout.__post_init__ = refuse
-    try:
-        yield
-    finally:
-        costs.Layout.__post_init__ = made
+def _without_the_planner() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's planner can make no layout."""
+    return refusing(costs.Layout, "__post_init__", what="planner", advice="search with your own functions")
 
 
 @contextlib.contextmanager

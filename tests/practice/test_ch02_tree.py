@@ -405,7 +405,7 @@ def test_slow_and_wrong_schedules_are_drawn(monkeypatch):
     captions = [drawing.caption for drawing in shown]
     assert "broadcast_steps(4)" in captions
     assert "broadcast_steps(4): right, but 2 steps are enough" in captions
-    assert "tree_reduce: who sends to whom, as early as can be" in captions
+    assert "tree_reduce: every message as early as possible" in captions
 
 
 def test_a_step_without_a_message_is_not_counted_and_a_rank_takes_what_is_ready_first():

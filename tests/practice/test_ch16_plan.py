@@ -643,7 +643,7 @@ def test_what_is_wrong_with_a_choice_is_said(changed, words):
         ("{**layout, 'tp': 1.5}", "its tp is 1.5; it is a whole number"),
         ("{**layout, 'dp': 'all'}", "its dp is 'all'; it is a whole number"),
         ("layouts[0]", "ends in NameError: name 'layouts' is not defined"),
-        ("plan.best(plan.Case(model, machine, batch))", "the library's planner is for comparing, afterwards"),
+        ("plan.best(plan.Case(model, machine, batch))", "the library's own planner is for comparing, afterwards"),
         ("searched(plan._model(model), plan._machine(machine), batch)", "search with your own functions"),
     ],
 )
