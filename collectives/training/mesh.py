@@ -276,7 +276,7 @@ def _is_hybrid(mesh: Mesh) -> bool:
 
 
 def _refuse(mesh: Mesh, stage: int, layers: int, layer_parameters: int, unsplit: int, **counts: int) -> None:
-    """Raise `ValueError` for arguments that `sends` can't handle. `counts`: by name, numbers that must be at least 1."""
+    """Raise `ValueError` for arguments that `sends` can't handle. `counts`: name -> number, at least 1."""
     if unknown := [axis for axis in mesh.axes if axis not in AXES]:
         raise ValueError(f"unknown axis {', '.join(unknown)}: the axes of a training step are {', '.join(AXES)}")
     if _is_hybrid(mesh) and "dp" in mesh.axes:
