@@ -61,7 +61,7 @@ def test_what_is_no_mesh_rank_or_axis_is_refused():
     mesh = Mesh(dp=2, tp=2)
     for wrong, words in [
         (lambda: Mesh(), "at least one axis"),
-        (lambda: Mesh(dp=0), "'dp' is at least 1"),
+        (lambda: Mesh(dp=0), "'dp' must be at least 1"),
         (lambda: Mesh(dp=2.0), "not 2.0"),
         (lambda: mesh.coordinates(4), "rank 4 is not one of the 4"),
         (lambda: mesh.rank(dp=0), "an index along dp, tp"),
