@@ -345,10 +345,10 @@ MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _
 """Known models by name, with the sequence length of their training. Sources are next to the figures."""
 
 A100_FRACTION = 0.61
-"""The fraction of the A100's peak, fitted to Table 1 of Narayanan et al., 2021, by tests/test_planner.py."""
+"""The fraction of the A100's peak, fit to Table 1 of Narayanan et al., 2021, by tests/library/test_planner.py."""
 
 H100_FRACTION = 0.57
-"""The fraction of the H100's peak, fitted to the first row of Table 4 of the Llama 3 report, by tests/test_planner.py."""
+"""The fraction of the H100's peak, fit to row 1 of the Llama 3 report's Table 4, by tests/library/test_planner.py."""
 
 
 def _dgx(

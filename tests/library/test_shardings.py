@@ -59,7 +59,7 @@ def test_the_backward_pass_of_megatrons_first_matrix_costs_an_all_reduce():
 
 
 def test_what_cannot_be_is_refused_in_words():
-    with pytest.raises(ValueError, match="W can lie by inner or by columns, or on all ranks, but not 'rows'"):
+    with pytest.raises(ValueError, match="W can be sharded by inner or by columns, or be on all ranks, not 'rows'"):
         derive("rows", "rows", "rows")
     with pytest.raises(ValueError, match="but not 'partial'"):
         derive("rows", REPLICATED, PARTIAL)
