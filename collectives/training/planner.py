@@ -139,10 +139,10 @@ def _refuse_memory(machine: Machine, held: Memory) -> tuple[str, str] | None:
 def layouts(model: Model, machine: Machine, batch: int) -> Iterator[Layout]:
     """Yield every layout of the grid, including those that `refuse` rejects.
 
-    The grid has all factorizations of the world size into dp x tp x pp x cp, all `ep` that divide dp (for a model with
-    experts), all stages of ZeRO, sequence parallelism on and off, `MICRO_BATCHES`, `INTERLEAVES` and `RECOMPUTE`. It
-    leaves out choices without effect: sequence parallelism without tp, stages for one rank, interleaving without a
-    pipeline.
+    The grid combines all factorizations of the world size into dp x tp x pp x cp and, for a model with experts, all
+    `ep` that divide dp. It varies the stage of ZeRO, sequence parallelism, `MICRO_BATCHES`, `INTERLEAVES` and
+    `RECOMPUTE`. It leaves out choices without effect: sequence parallelism without tp, stages for one rank,
+    interleaving without a pipeline.
     """
     for mesh in _axes(model, machine):
         yield from _ways(mesh, batch)
