@@ -125,7 +125,7 @@ def test_experts_count_where_they_are_met():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: replace(LLAMA, layers=0), "layers is at least 1"),
+        (lambda: replace(LLAMA, layers=0), "layers must be at least 1"),
         (lambda: replace(LLAMA, experts=8), "set top_k"),
         (lambda: replace(LLAMA, dense_layers=81), "cannot be dense"),
         (lambda: replace(LLAMA, heads=60), "does not divide by 60 heads"),
