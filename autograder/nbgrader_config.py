@@ -9,8 +9,8 @@ GRADE = ROOT / "_build" / "grade"
 GRADE.mkdir(parents=True, exist_ok=True)
 sys.path.insert(0, str(ROOT))
 
-from . import configure  # noqa: E402
-from .book import SETTINGS  # noqa: E402
+from autograder import configure  # noqa: E402
+from autograder.book import SETTINGS  # noqa: E402
 
 # nbgrader runs `alembic` by its bare name: let it find the one beside this Python, whoever activated what.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])
