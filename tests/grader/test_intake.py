@@ -265,7 +265,7 @@ HANDED_IN = {
     "empty_file": (text(b""), "0/5 (unreadable: the notebook is empty; was it saved?", "was it saved"),
     "too_deep": (text(b"[" * 100_000), "0/5 (unreadable: the notebook's JSON is nested too deeply", UNREADABLE),
     "too_many_parts": (text(b"[" * 300_000), "0/5 (unreadable: the notebook's JSON has more than", UNREADABLE),
-    "huge": (huge, "0/5 (unreadable: squares.ipynb has 20 MB, and 20 MB is the most", "clear its outputs"),
+    "huge": (huge, "0/5 (unreadable: squares.ipynb has 20 MB, and the limit is 20 MB", "clear its outputs"),
     "no_file": (
         lambda notebook, path: None,
         "0/5 (unreadable: there is no squares.ipynb in what was handed in",
@@ -305,7 +305,7 @@ HANDED_IN = {
         "0/5, 2 to grade (`square`: not in the notebook",
         "YOUR CODE HERE",
     ),
-    "retyped": (written(retype), "3/5, 2 to grade (`square`, `why` of another kind", "graded as what it was"),
+    "retyped": (written(retype), "3/5, 2 to grade (`square`, `why` of another kind", "graded as the original kind"),
     "duplicated": (written(duplicate), "3/5, 2 to grade (`square` in the notebook more than once", "the last one that"),
     "reordered": (written(reorder), "3/5, 2 to grade (", ""),
     "old_format": (as_json(version_3), "3/5, 2 to grade (", ""),
