@@ -220,7 +220,7 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
         reasons += [f"{verdict} in {', '.join(names)}" for verdict, names in by_verdict.items()]
         reasons += [str(note) for note in about.get("notes", [])]
         if own > MOST_OWN_CELLS:
-            reasons.append(f"{own} code cells of its own")
+            reasons.append(f"{own} code cells that the student added")
     return cells, reasons if paths else ["in the gradebook, but its graded notebook is missing"]
 
 

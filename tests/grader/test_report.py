@@ -223,7 +223,7 @@ def test_the_numbers_are_those_of_the_gradebook(course):
     assert looks["s05"] == ["out of time in a1", "out of memory in b1"]
     assert looks["s06"] == ["in the gradebook, but its graded notebook is missing"]
     assert looks["odd"] == [f"could not be graded: no JSON {EVIL}"]
-    assert looks["lost"] == ["handed in, but not graded: see what `make grade` printed"]
+    assert looks["lost"] == ["handed in, but not graded: see the output of `make grade`"]
     assert [(pair.alike.students, pair.points) for pair in found.pairs] == [(("s01", "s04"), [4, 4])]
 
 
