@@ -205,7 +205,7 @@ class InertPage(HTMLExporter):
         return head.replace("<head>", f"<head>{policy}", 1) + end + body, resources
 
     def default_filters(self) -> Iterator[tuple[str, Callable]]:
-        """Yield nbconvert's filters, with strip_files_prefix disabled: it is quadratic, and feedback doesn't need it."""
+        """Yield nbconvert's filters, with strip_files_prefix disabled: it is quadratic, and nothing here needs it."""
         yield from super().default_filters()
         yield "strip_files_prefix", lambda text: text
 
