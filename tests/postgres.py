@@ -22,7 +22,7 @@ def obstacle() -> str | None:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        return 'no driver. Run `make env`, or: pip install -e ".[postgres]"'
+        return 'no driver. Run `make test`, or: pip install -e ".[grade]"'
     return None
 
 
