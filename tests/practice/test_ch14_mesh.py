@@ -264,8 +264,8 @@ MUTANTS = [
         "in reversed(sizes.items())",
         "in sizes.items()",
         A1 | A2,
-        "coordinates(1, {'dp': 2, 'tp': 4}) returns index 1 along 'dp'; rank 1 has index 0 there. In all your answers the "
-        "first axis moves fastest; it should be the last one",
+        "coordinates(1, {'dp': 2, 'tp': 4}) returns index 1 along 'dp'; rank 1 has index 0 there. In all your answers "
+        "the first axis moves fastest; it should be the last one",
     ),
     Mutant(
         "no rest",
@@ -356,7 +356,7 @@ MUTANTS = [
         'dist.all_reduce(mean, group=groups["dp"])',
         "dist.all_reduce(mean)",
         B2,
-        "rank 0: the gradient is the sum divided by 2, over [0, 1, 2, 3]; it should be the mean over [0, 2], along 'dp'",
+        "rank 0: the gradient is the sum divided by 2, over [0, 1, 2, 3]; it should be the mean over [0, 2], along",
         origin="page 14",
     ),
     Mutant(
@@ -392,8 +392,8 @@ MUTANTS = [
         '        rows = cut(rows, "tp")\n',
         '        return cut(cut(rows, "shard"), "tp"), columns\n',
         C1,
-        "has the rows 2 to 3; at {'replicate': 0, 'shard': 0, 'tp': 1} a rank holds 4 to 5: FSDP has cut first here, "
-        "and TP what was left",
+        "has the rows 2 to 3; at {'replicate': 0, 'shard': 0, 'tp': 1} a rank holds 4 to 5: here FSDP cuts first, "
+        "and TP cuts what is left",
         origin="M13",
     ),
     Mutant(
