@@ -340,7 +340,14 @@ MUTANTS = [
         B1,
         "on rank 0 of a mesh {'dp': 2, 'tp': 3}, build(groups, 0): its 'dp' is a group of the ranks [2, 5], without",
     ),
-    Mutant("everyone", "real", "new_group(ranks)", "new_group()", B1, "its 'dp' is a group of all ranks; it is [0, 3]"),
+    Mutant(
+        "everyone",
+        "real",
+        "new_group(ranks)",
+        "new_group()",
+        B1,
+        "its 'dp' is a group of all ranks; it should be [0, 3]",
+    ),
     Mutant(
         "axes exchanged in the sum",
         "real",
