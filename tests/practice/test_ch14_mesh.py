@@ -330,7 +330,7 @@ MUTANTS = [
         "rank 0 calls dist.new_group for [0, 3] where rank 1 calls it for [1, 4]. All ranks must make the same",
     ),
     Mutant(
-        "lists for groups", "real", "mine[axis] = group", "mine[axis] = ranks", B1, "its 'dp' is a list of ranks; what"
+        "lists for groups", "real", "mine[axis] = group", "mine[axis] = ranks", B1, "its 'dp' is a list of ranks; it"
     ),
     Mutant(
         "the last group for all",
