@@ -397,8 +397,8 @@ MUTANTS = [
     Mutant(
         "once round",
         EXPOSED,
-        "2 * plan.once_around(machine, 1",
-        "plan.once_around(machine, 1",
+        "2 * ch16_plan.once_around(machine, 1",
+        "ch16_plan.once_around(machine, 1",
         {C2, C3},
         "this is half:",
         origin="M02",
