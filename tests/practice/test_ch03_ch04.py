@@ -178,7 +178,7 @@ RECEIVES_FIRST = """
 BY_SCHEDULES = {
     "bytes-of-a-rank": """
     def sent(schedule, num_elements, itemsize):
-        return practice.counted(schedule, num_elements, itemsize).bytes_sent.max()
+        return checks.counted(schedule, num_elements, itemsize).bytes_sent.max()
 
     def reduce_scatter_bytes(num_elements, itemsize, world_size):
         return sent(ring.reduce_scatter(world_size), num_elements, itemsize)

@@ -626,7 +626,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1, 2]], "the ranks are 0 to 1"),
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1], [0, 1]], "rank 0 is in 2 groups"),
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1], [2]], "there is one rank too many"),
-        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 3})]), [[0], [1], [2]], "along 'dp' there are 3"),
+        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 3})]), [[0], [1], [2]], "a group along 'dp' has 3 ranks"),
         (lambda f: ch14_mesh.check_calls(f, {"dp": 2}), {}, "returns {}; return a dictionary with the axes 'dp'"),
         (
             lambda f: ch14_mesh.check_held(f, "row", [((2, 2), {"tp": 2, "shard": 1})]),

@@ -130,7 +130,7 @@ BY_HAND = {
             case 3: return m * (shows(1, there) + shows(2, back))
 
     def step_seconds(*case):
-        communication = tensor_seconds(*case) + data_seconds(*case) + plan.message_seconds(*case)
+        communication = tensor_seconds(*case) + data_seconds(*case) + ch16_plan.message_seconds(*case)
         return communication + compute_seconds(*case) + bubble_seconds(*case)
 """,
 }
@@ -186,7 +186,7 @@ FASTEST_FIRST = {
                     m, rest = divmod(batch, dp * micro_batch)
                     for stage in range(0 if rest else 4):
                         for how in tried:
-                            made = dict(zip(plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
+                            made = dict(zip(ch16_plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
                             if memory_bytes(model, made) <= machine["memory"]:
                                 yield step_seconds(model, machine, made), number, made
                                 break  # less recomputation is never slower
@@ -643,8 +643,11 @@ def test_what_is_wrong_with_a_choice_is_said(changed, words):
         ("{**layout, 'tp': 1.5}", "its tp is 1.5, not a whole number"),
         ("{**layout, 'dp': 'all'}", "its dp is 'all', not a whole number"),
         ("layouts[0]", "ends in NameError: name 'layouts' is not defined"),
-        ("plan.best(plan.Case(model, machine, batch))", "the library's own planner is for comparing, afterwards"),
-        ("searched(plan._model(model), plan._machine(machine), batch)", "search with your own functions"),
+        (
+            "ch16_plan.best(ch16_plan.Case(model, machine, batch))",
+            "the library's own planner is for comparing, afterwards",
+        ),
+        ("searched(ch16_plan._model(model), ch16_plan._machine(machine), batch)", "search with your own functions"),
     ],
 )
 def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
