@@ -36,7 +36,8 @@ class ExecutionError(RuntimeError):
 class Transport(Protocol):
     """A way to carry the messages of a schedule between the ranks of `group`."""
 
-    group: dist.ProcessGroup | None
+    @property
+    def group(self) -> dist.ProcessGroup | None: ...
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
         """Run this rank's part of `schedule` in place on `buffer`.
@@ -154,7 +155,8 @@ class _Messages:
     def __init__(self, group: dist.ProcessGroup | None):
         import torch.distributed as dist
 
-        self.group = group or dist.group.WORLD
+        # It is None only before `init_process_group`, and then `execute` fails when it asks for the world size.
+        self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
         import torch.distributed as dist
