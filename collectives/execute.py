@@ -37,7 +37,8 @@ class Transport(Protocol):
     """A way to carry the messages of a schedule between the ranks of `group`."""
 
     @property
-    def group(self) -> dist.ProcessGroup | None: ...
+    def group(self) -> dist.ProcessGroup | None:
+        """The group of its ranks; None for all ranks."""
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
         """Run this rank's part of `schedule` in place on `buffer`.
