@@ -228,7 +228,9 @@ class _Pattern:
                 np.maximum.at(receiver, dst, done)
         clock.ranks = np.maximum(sender, receiver)
 
-    def _through_nics(self, turn: np.ndarray | slice, free: np.ndarray, ready: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    def _through_nics(
+        self, turn: np.ndarray | slice, free: np.ndarray, ready: np.ndarray, moved: np.ndarray
+    ) -> np.ndarray:
         """Return when the messages of a turn start on their NICs, and mark the NICs as busy while the bytes pass.
 
         `free`: the clock's `nics`. `ready`: when the ranks of each message are ready.

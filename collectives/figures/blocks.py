@@ -572,7 +572,7 @@ def _held(move: Move, shape: Sequence[float], world_size: int, after: bool = Tru
 
 def _slice(rank: int, axis: int, shape: Sequence[float], world_size: int) -> Tile:
     """Return a rank's slice of a matrix along `axis`, 0 or 1."""
-    return _part(Tile(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
+    return _part(Tile(0.0, 0.0, shape[0], shape[1], rank, "s", str(rank)), axis, rank, world_size)
 
 
 def _told(move: Move, name: str = "") -> str:

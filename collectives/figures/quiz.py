@@ -125,7 +125,7 @@ class Quiz:
 def _plain(question: Question) -> str:
     number = f"a number, in {question.unit}" if question.unit else "a number"
     hint = f" ({escape(number)})" if question.is_typed else ""
-    options = "".join(f"<li>{escape(question.named(option))}</li>" for option in question.options if not question.is_typed)
+    options = "".join(f"<li>{escape(str(option))}</li>" for option in question.options if not question.is_typed)
     return (
         f"<li><p>{escape(question.text)}{hint}</p>{f'<ul>{options}</ul>' if options else ''}"
         f"<details><summary>Answer</summary><p><strong>{escape(question.named(question.right))}.</strong> "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..formula import maximum, minimum, where
 from ..topology import Link
@@ -104,12 +104,13 @@ def memory(model: Model, layout: Layout, recipe: zero.Recipe = zero.MIXED_ADAM) 
     of_layers = layers_of(model, layout) * kept(model, layout, layout.recompute)  # activations of one micro-batch
     logits = 4 * _tokens(model, layout) * model.vocabulary / layout.tp  # in fp32
     buffers = _buffers(model, layout, recipe, dense + experts)
-    replicas = layout.dp * layout.cp
+    replicas: Any = layout.dp * layout.cp  # a symbol, if the calculator has a slider for it
     theirs = zero.at_rest(experts, replicas / layout.ep, layout.stage, recipe) if model.experts else (0, 0, 0)
 
     def held(parameters: int, activations) -> Memory:
         rest = zero.at_rest(dense + parameters / layout.tp, replicas, layout.stage, recipe)
-        return Memory(*(a + b for a, b in zip(rest, theirs, strict=True)), activations, buffers)
+        weights, gradients, optimizer = (a + b for a, b in zip(rest, theirs, strict=True))
+        return Memory(weights, gradients, optimizer, activations, buffers)
 
     first = held_micro_batches(layout) * of_layers
     if layout.pp == 1:

@@ -34,7 +34,8 @@ def assign_buckets(sizes: Sequence[int], cap: int, first_cap: int | None = None)
     first_cap = cap if first_cap is None else first_cap
     if min(cap, first_cap) < 1:
         raise ValueError(f"a bucket's cap must be at least 1 byte, not {min(cap, first_cap)}")
-    buckets, room = [], 0  # room: bytes until the current bucket reaches its cap
+    buckets: list[list[int]] = []
+    room = 0  # bytes until the current bucket reaches its cap
     for number in reversed(range(len(sizes))):
         if room <= 0:
             room = cap if buckets else first_cap
@@ -86,7 +87,7 @@ class DataParallel:
         transport: Transport | None = None,
     ):
         self.module, self.group, self.transport = module, group or dist.group.WORLD, transport
-        self.schedule = algorithm(self.group.size()) if algorithm else None
+        self.schedule = algorithm(dist.get_world_size(self.group)) if algorithm else None
         self.names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
         parameters = list(self.names)
         if len({(parameter.dtype, parameter.device) for parameter in parameters}) != 1:
@@ -116,7 +117,8 @@ class DataParallel:
         if parameter not in bucket.missing:
             raise RuntimeError(f"{self.names[parameter]} got a second gradient: call finish() after each backward()")
         view = bucket.views[parameter]
-        torch.mul(parameter.grad, 1 / self.group.size(), out=view)
+        assert parameter.grad is not None  # autograd calls this hook after setting it
+        torch.mul(parameter.grad, 1 / dist.get_world_size(self.group), out=view)
         parameter.grad = view  # frees the memory of the original gradient
         bucket.missing.remove(parameter)
         # The backend matches collectives across ranks by call order, not by content. Gradients may arrive in another

@@ -20,7 +20,7 @@ import re
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,8 @@ from .timeline import Span
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+_Result = TypeVar("_Result")
 
 IMPORTS = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.checkpoint")
 """The modules that this module and torch's FSDP import on first use."""
@@ -66,7 +68,7 @@ def shard(
         model.to(device())
     if "mesh" not in options:
         options["mesh"] = mesh(dist.get_world_size())
-    sharded = [*(model if units is None else units), model]
+    sharded: list = [*(model if units is None else units), model]
     for module in sharded:  # inside out: a module takes the parameters that no inner unit has taken
         fully_shard(module, **options)
         if gather:
@@ -111,7 +113,7 @@ def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
     Our own collectives don't support this, since they return when they are done. On a GPU the forward pass launches the
     next gather early even when this is off, because the CPU, which launches, runs ahead of the GPU.
     """
-    units = list(model)
+    units: list = list(model)
     for number, unit in enumerate(units):
         unit._set_unshard_async_op(True)
         unit.set_modules_to_forward_prefetch(units[number + 1 : number + 2] if on else [])
@@ -150,7 +152,7 @@ class _Collective:
         node = dist.get_rank() // ranks_per_node
         return sum(num_bytes for peer, num_bytes in self.to.items() if peer // ranks_per_node != node)
 
-    def _counted(self, send: Callable[[], torch.Tensor | None], group: dist.ProcessGroup) -> torch.Tensor | None:
+    def _counted(self, send: Callable[[], _Result], group: dist.ProcessGroup) -> _Result:
         with BytesSent() as sent:
             result = send()
         for peer, num_bytes in sent.to.items():
@@ -170,8 +172,8 @@ class AllGather(_Collective):
     ) -> None:
         """Fill `output_tensor` with all ranks' parts. `input_tensor` is a view of this rank's part of it."""
         nodes = {rank // self.ranks_per_node for rank in dist.get_process_group_ranks(group)}
-        if self.bits and len(nodes) > 1:
-            gathered = self._counted(lambda: quantized.all_gather(input_tensor, self.bits, group=group), group)
+        if (bits := self.bits) and len(nodes) > 1:
+            gathered = self._counted(lambda: quantized.all_gather(input_tensor, bits, group=group), group)
             output_tensor.copy_(gathered)
         else:
             self._counted(lambda: execute(ring.all_gather(group.size()), output_tensor, group), group)
@@ -220,7 +222,7 @@ def kinds(
     shards = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     primary = set(shards)
 
-    def now() -> dict[str, list[torch.Tensor]]:
+    def now() -> Mapping[str, Iterable[torch.Tensor]]:
         gathered = [parameter for parameter in model.parameters() if _local(parameter) is parameter]
         others = [parameter for parameter in model.parameters() if _local(parameter) is not parameter]
         with_gradient = [tensor for tensor in (*shards, *gathered) if tensor.grad is not None]
@@ -310,7 +312,7 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Non
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    parts: dict = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     checkpoint.load(parts, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
 

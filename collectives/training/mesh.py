@@ -129,11 +129,12 @@ def side_by_side(schedule: Schedule, groups: np.ndarray) -> Schedule:
         return None if column is None else np.tile(column, num_groups)
 
     def steps() -> Iterator[Step]:
-        src = dst = (None, None)
+        src: tuple = (None, None)
+        dst = src
         for step in schedule:
             src, dst = spread(step.src, src), spread(step.dst, dst)
             combine = step.combine if isinstance(step.combine, str) else step.combine * num_groups
-            columns = tiled(step.chunk), combine, step.phase, tiled(step.into), tiled(step.count)
+            columns = np.tile(step.chunk, num_groups), combine, step.phase, tiled(step.into), tiled(step.count)
             yield Step(src[1], dst[1], *columns)
 
     name = f"{schedule.name}, side by side"

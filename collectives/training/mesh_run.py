@@ -12,8 +12,8 @@ and "shard" for HSDP. Torch's FSDP takes seconds to import: see `fsdp.IMPORTS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -78,13 +78,15 @@ def split_tensors(model: nn.Sequential, group: DeviceMesh) -> nn.Sequential:
         parallelize_module,
     )
 
-    attention, _ = model[0].halves
+    block: Any = model[0]
+    attention, _ = block.halves
     if (heads := attention.second.in_features // attention.head_size) % group.size():
         raise ValueError(f"{heads} heads do not divide among {group.size()} tensor-parallel ranks")
     # Declaring a half's input replicated makes torch sum its gradient once, not once each for Q, K and V.
     enter = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
     plan = {"*.halves.*": enter, "*.halves.*.first.*": ColwiseParallel(), "*.halves.*.second": RowwiseParallel()}
-    return parallelize_module(model, group, plan)
+    parallelize_module(model, group, plan)
+    return model
 
 
 class Held(NamedTuple):
@@ -117,7 +119,7 @@ def held(model: nn.Module) -> list[Held]:
     return [_held(name, parameter) for name, parameter in model.named_parameters()]
 
 
-def _held(name: str, parameter: torch.Tensor) -> Held:
+def _held(name: str, parameter: Any) -> Held:
     local = parameter.to_local().detach()
     width = parameter.shape[1] if parameter.dim() > 1 else 1
     rows, columns = local.long() // width, local.long() % width
@@ -174,12 +176,12 @@ class PerAxis(BytesSent):
                 self.events.append(computing)
         return result
 
-    def _axis(self, args: Iterable) -> str:
+    def _axis(self, args: Sequence) -> str:
         group = tuple(dist.get_process_group_ranks(_group(args)))
         return self._axes.get(group, ", ".join(map(str, group)))
 
 
-def _group(args: Iterable) -> dist.ProcessGroup:
+def _group(args: Sequence) -> dist.ProcessGroup:
     """Return the process group among a collective's arguments: an object, or a name in last place."""
     for arg in args:
         if isinstance(arg, torch.ScriptObject):
@@ -219,8 +221,8 @@ def off(model: nn.Module, dense: nn.Module, places: nn.Module) -> float:
 
     `places`: the same model, `numbered` and then cut like `model`, which shows the elements that this rank has.
     """
-    dense_gradients = [parameter.grad.flatten() for parameter in dense.parameters()]
-    rows = zip(model.parameters(), places.parameters(), dense_gradients, strict=True)
+    dense_gradients = [parameter.grad.flatten() for parameter in dense.parameters()]  # type: ignore[union-attr]
+    rows: Iterable[tuple] = zip(model.parameters(), places.parameters(), dense_gradients, strict=True)
     return max(
         (parameter.grad.to_local() - expected[place.to_local().long()]).abs().max().item()
         for parameter, place, expected in rows

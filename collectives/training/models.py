@@ -324,8 +324,8 @@ _MEGATRON = (
 _MIXTRAL = Model("mixtral-8x7b", 32, 4096, 32, 32000, 32768, kv_heads=8, ffn=14336, gated=True, experts=8, top_k=2)
 
 # “DeepSeek-V3 Technical Report”, 2024, sections 2.1 and 4.2; vocabulary of its published configuration.
-_DEEPSEEK_EXPERTS = dict(experts=256, top_k=8, expert_ffn=2048, shared_experts=1, dense_layers=3)
-_DEEPSEEK_ATTENTION = dict(head_size=128, query_rank=1536, kv_rank=512, rope=64)
+_DEEPSEEK_EXPERTS: dict = dict(experts=256, top_k=8, expert_ffn=2048, shared_experts=1, dense_layers=3)
+_DEEPSEEK_ATTENTION: dict = dict(head_size=128, query_rank=1536, kv_rank=512, rope=64)
 _DEEPSEEK = Model(
     "deepseek-v3", 61, 7168, 128, 129280, 4096, ffn=18432, gated=True, **_DEEPSEEK_EXPERTS, **_DEEPSEEK_ATTENTION
 )

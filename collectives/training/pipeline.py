@@ -183,7 +183,9 @@ def from_text(
 
     Raises `PipelineError` with the line and the operation. `check` validates what the schedule does.
     """
-    orders, paired, lines = [], set(), {}
+    orders: list[tuple[Operation, ...]] = []
+    paired: set[Operation] = set()
+    lines: dict[int, int] = {}  # rank → the number of its line
     for number, line in enumerate(text.splitlines(), 1):
         words = _words(line, number, len(orders))
         if words is None:
@@ -228,7 +230,7 @@ def _operation(word: str, rank: int, where: str) -> Operation:
 
 def _route(orders: list[tuple[Operation, ...]], lines: dict[int, int]) -> tuple[int, ...]:
     """Return the rank of each stage, read from the lines that hold its operations."""
-    place = {}
+    place: dict[int, int] = {}
     for rank, order in enumerate(orders):
         for number, operation in enumerate(order, 1):
             if place.setdefault(operation.stage, rank) != rank:
@@ -273,7 +275,7 @@ def check(schedule: PipelineSchedule) -> None:
 
 def _check_complete(schedule: PipelineSchedule) -> None:
     for rank, order in enumerate(schedule.orders):
-        seen = {}
+        seen: dict[Operation, int] = {}
         for place, operation in enumerate(order, 1):
             name, home = schedule.short(operation), schedule.rank_of(operation)
             if home != rank:
@@ -326,7 +328,8 @@ def _awaited(
 
 
 def _deadlock(schedule: PipelineSchedule, stuck: dict[int, tuple[Operation, Operation]]) -> str:
-    lines, waits = [f"{schedule.name}: deadlock"], {}
+    lines = [f"{schedule.name}: deadlock"]
+    waits: dict[int, int | None] = {}
     for rank, (current, awaited) in stuck.items():
         waits[rank] = schedule.rank_of(awaited)
         where = f"rank {waits[rank]}'s operation {schedule.position[awaited] + 1}"
@@ -586,7 +589,8 @@ def dual_pipe(world_size: int, num_micro_batches: int) -> PipelineSchedule:
     p, half = world_size, num_micro_batches // 2
     if p % 2 or num_micro_batches % 2:
         raise ValueError(f"DualPipe has two halves: {p} ranks, {num_micro_batches} micro-batches are not both even")
-    orders, paired = [], set()
+    orders: list[list[Operation]] = []
+    paired: set[Operation] = set()
     for rank in range(p):
         near, far = min(rank, p - 1 - rank), max(rank, p - 1 - rank)  # near: the stage closer to this rank's end
         order, pairs = _dual_pipe(near, p // 2, half, near, far)
@@ -676,6 +680,7 @@ def _counted(pattern: Iterable[tuple[str, int | None]]) -> Iterator[Operation]:
             pending.remove(operation)
             yield operation._replace(kind=W)
             continue
+        assert stage is not None  # only a W may omit it
         operation = Operation(kind, stage, done[kind == F, stage])
         done[kind == F, stage] += 1
         pending += [operation] if kind == I else []

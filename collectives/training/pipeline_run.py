@@ -26,6 +26,7 @@ from .timeline import Span
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> their mean loss, a scalar
 Like = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape
+Channels = dict[tuple[int, int], dist.ProcessGroup | None]  # by (src, dst)
 Outputs = list[tuple[nn.Module, torch.Tensor]]  # of the modules that own weights directly
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # of activations; a label holds the index
@@ -94,7 +95,8 @@ class Pipeline:
             raise ValueError(f"rank {self.rank} has the stages {own_stages} in {schedule.name}, not {sorted(stages)}")
         self.names = dist.get_process_group_ranks(self.group)
         self.channels = _channels(schedule, self.group)
-        self.most_held, self.spans = 0, []
+        self.most_held = 0
+        self.spans: list[Span] = []
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
         """Run forward and backward for a batch, the same on every rank, and add the gradients to `.grad`.
@@ -197,6 +199,7 @@ class Pipeline:
         taker = self.schedule.feeds(operation)
         if taker is None:
             return
+        assert result is not None  # no operation takes the input gradient of the first stage
         dst = self.schedule.rank_of(taker)
         if dst == self.rank:
             self.here[operation] = result
@@ -217,6 +220,7 @@ class Pipeline:
 
     def _send(self, tensor: torch.Tensor, dst: int, taker: Operation) -> None:
         work = dist.isend(tensor, self.names[dst], self.channels[self.rank, dst])
+        assert work is not None  # it is None only on a rank outside of the group
         self.sent.append(Sent(work, tensor, taker))
 
     def _take(self, operation: Operation) -> torch.Tensor:
@@ -274,18 +278,19 @@ class Pipeline:
     def _add_copies(self) -> None:
         """Sum the gradients of a stage over the ranks that hold a copy; each has those of its own micro-batches."""
         for stage, module in sorted(self.stages.items()):
-            weights = [weight for weight in module.parameters() if weight.grad is not None]
-            if not weights:
+            gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
+            if not gradients:
                 continue
-            mine = torch.cat([weight.grad.flatten() for weight in weights])
+            mine = torch.cat([gradient.flatten() for gradient in gradients])
             for other in sorted({route[stage] for route in self.schedule.routes} - {self.rank}):
                 theirs = torch.empty_like(mine)
                 work = dist.isend(mine, self.names[other], self.channels[self.rank, other])
                 dist.recv(theirs, self.names[other], self.channels[other, self.rank])
+                assert work is not None  # it is None only on a rank outside of the group
                 work.wait()
-                pieces = theirs.split([weight.numel() for weight in weights])
-                for weight, piece in zip(weights, pieces, strict=True):
-                    weight.grad += piece.view_as(weight)
+                pieces = theirs.split([gradient.numel() for gradient in gradients])
+                for gradient, piece in zip(gradients, pieces, strict=True):
+                    gradient += piece.view_as(gradient)
 
 
 @contextlib.contextmanager
@@ -323,15 +328,17 @@ def _weight_gradient(weight: nn.Parameter, uses: list[Use]) -> torch.Tensor | No
     If no module that owns the weight returned a tensor, the whole stage's output is used. Limitation: a weight used
     both by its own module and from outside gets only the gradient of its use inside the module.
     """
-    mine = [use for use in uses[1:] if any(weight is own for own in _own(use.module))] or uses[:1]
-    mine = [use for use in mine if use.gradient is not None or use.module is None]  # the loss ignores the others
+    mine = [use for use in uses if use.module is not None and any(weight is own for own in _own(use.module))]
+    mine = [
+        use for use in mine or uses[:1] if use.gradient is not None or use.module is None
+    ]  # the loss ignores others
     if not mine:
         return None
     # If one use feeds another, its known gradient already includes that path: the hooks stop it from counting twice.
     several = mine if len(mine) > 1 else []
     hooks = [use.output.register_hook(lambda _, known=use.gradient: known) for use in several]
     scalar = sum(_scalar(use.output, use.gradient) for use in mine)
-    (gradient,) = torch.autograd.grad(scalar, weight, retain_graph=True, allow_unused=True)
+    (gradient,) = torch.autograd.grad(scalar, weight, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
     for hook in hooks:
         hook.remove()
     return gradient
@@ -353,7 +360,7 @@ def _labelled(label: torch.Tensor) -> Like:
     return DTYPES[dtype], tuple(shape[:dims])
 
 
-def _channels(schedule: PipelineSchedule, group: dist.ProcessGroup) -> dict[tuple[int, int], dist.ProcessGroup]:
+def _channels(schedule: PipelineSchedule, group: dist.ProcessGroup | None) -> Channels:
     """Return {(src, dst): the process group that carries these messages}. All ranks must call this.
 
     NCCL runs a group's messages in order, so one that waits for its receiver would block all those behind it. There,
@@ -363,8 +370,8 @@ def _channels(schedule: PipelineSchedule, group: dist.ProcessGroup) -> dict[tupl
     pairs = {(schedule.rank_of(source), schedule.rank_of(taker)) for source, taker in feeds if taker}
     for owners in zip(*schedule.routes, strict=True):
         pairs |= {(src, dst) for src in owners for dst in owners}
-    pairs = sorted((src, dst) for src, dst in pairs if src != dst)
+    links = sorted((src, dst) for src, dst in pairs if src != dst)
     if dist.get_backend(group) != "nccl":
-        return dict.fromkeys(pairs, group)
+        return dict.fromkeys(links, group)
     names = dist.get_process_group_ranks(group)
-    return {pair: dist.new_group(sorted(names[rank] for rank in pair)) for pair in pairs}
+    return {link: dist.new_group(sorted(names[rank] for rank in link)) for link in links}

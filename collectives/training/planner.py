@@ -224,7 +224,10 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
     """
     if batch < 1:
         raise ValueError(f"a batch must be at least 1 sequence, not {batch}")
-    ranked, refused, examples, least = [], Counter(), {}, None
+    ranked: list[Plan] = []
+    refused: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    least = None
     for mesh in _axes(model, machine):
         if refusal := _refuse_axes(model, machine, mesh):
             refused[refusal[0]] += prod(map(len, _options(mesh)))
@@ -322,7 +325,7 @@ def _model(text: str) -> Model:
             raise argparse.ArgumentTypeError(f"unknown model {text!r}: choose from {', '.join(MODELS)}; or {_OWN}")
         return MODELS[text]
     pairs = (pair.partition("=") for pair in text.split(","))
-    sizes = {name: _positive(number, name) for name, _, number in pairs}
+    sizes: dict = {name: _positive(number, name) for name, _, number in pairs}
     if unknown := sizes.keys() - _SIZES.keys():
         raise argparse.ArgumentTypeError(f"a model has no {', '.join(sorted(unknown))}; it has {', '.join(_SIZES)}")
     if missing := [name for name in _NEEDED if name not in sizes]:

@@ -112,8 +112,10 @@ def megatron_2021(a100: Machine = MACHINES["a100"]) -> Iterator[Check]:
         run = Run(MODELS[f"megatron-{name}"], a100.of(gpus // 8), Layout(gpus // tp // pp, tp, pp))
         predicted = max(map(_hardware_teraflops, _ways(run, batch)))
         yield Check("Narayanan, Table 1", f"{name} on {gpus} GPUs", "TFLOP/s a GPU", published, predicted, 0.07)
-    rows = (("gpt3-175b", 12, 1536, ((384, 153), (768, 149), (1536, 141))),)
-    rows += (("megatron-530b", 35, 2240, ((560, 171), (1120, 167), (2240, 159))),)
+    rows = (
+        ("gpt3-175b", 12, 1536, ((384, 153), (768, 149), (1536, 141))),
+        ("megatron-530b", 35, 2240, ((560, 171), (1120, 167), (2240, 159))),
+    )
     for name, pp, batch, measured in rows:
         for gpus, published in measured:
             run = Run(MODELS[name], a100.of(gpus // 8), Layout(gpus // 8 // pp, 8, pp))
@@ -127,8 +129,11 @@ def zero_3() -> Iterator[Check]:
     Here the planner is wrong, and more so with fewer sequences per GPU. It hides the gathers behind compute whenever
     compute is long enough, at the links' rated speed. The measured run didn't.
     """
-    rows = (("gpt3-175b", 1536, ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),)
-    rows += (("megatron-530b", 2560, ((640, 4, 138),)), ("megatron-530b", 2240, ((1120, 2, 98), (2240, 1, 48))))
+    rows = (
+        ("gpt3-175b", 1536, ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),
+        ("megatron-530b", 2560, ((640, 4, 138),)),
+        ("megatron-530b", 2240, ((1120, 2, 98), (2240, 1, 48))),
+    )
     for name, batch, measured in rows:
         for gpus, micro_batch, published in measured:
             layout = Layout(gpus, stage=3, micro_batch=micro_batch, num_micro_batches=batch // gpus // micro_batch)

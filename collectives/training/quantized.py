@@ -137,7 +137,8 @@ def two_hops(world_size: int, ranks_per_node: int) -> tuple[Schedule, Schedule]:
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
     nodes = np.arange(world_size).reshape(-1, ranks_per_node)
-    return tuple(side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
+    in_node, across = (side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
+    return in_node, across
 
 
 def _rows(values: torch.Tensor, count: int) -> torch.Tensor:

@@ -14,6 +14,7 @@ Source of the stages: Rajbhandari et al., “ZeRO: Memory Optimizations Toward T
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,8 @@ class Unit:
     `parameters`: flat, padded so that all ranks' shards have equal length. `gradients`: in the same layout, allocated
     from the first gradient's arrival until the reduction. `reduced`: from stage 2 on, this rank's shard of the reduced
     gradients. `shard`: in stage 3, this rank's shard of the parameters. `mine`: this rank's slice of the flat buffers.
-    `complete`: whether every parameter has its gradient.
+    `complete`: whether every parameter has its gradient. `master`, `optimizer`: the fp32 copy of what this rank
+    updates, and its AdamW.
     """
 
     def __init__(self, module: nn.Module, rank: int, world_size: int):
@@ -47,9 +49,11 @@ class Unit:
         for tensor, view in zip(self.tensors, self.views(self.parameters), strict=True):
             view.copy_(tensor.data)
             tensor.data = view
-        self.gradients: torch.Tensor | None = None
-        self.reduced: torch.Tensor | None = None
-        self.shard: torch.Tensor | None = None
+        self.gradients: torch.Tensor | Any = None
+        self.reduced: torch.Tensor | Any = None
+        self.shard: torch.Tensor | Any = None
+        self.master: torch.Tensor
+        self.optimizer: torch.optim.Optimizer
         self.missing, self.complete = set(self.tensors), False
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
@@ -63,6 +67,7 @@ class Unit:
         if self.gradients is None:
             self.gradients = torch.zeros_like(self.parameters)
         views = dict(zip(self.tensors, self.views(self.gradients), strict=True))
+        assert tensor.grad is not None  # autograd calls the hook after setting it
         views[tensor].add_(tensor.grad)
         tensor.grad = None
         self.missing.discard(tensor)

@@ -63,7 +63,7 @@ class Move(NamedTuple):
             return "all_reduce" if self.after is REPLICATED else "reduce_scatter"
         return "all_gather" if self.after is REPLICATED else "all_to_all"
 
-    def sent(self, sizes: Mapping[str, int], world_size: int) -> float:
+    def sent(self, sizes: Mapping[str, float], world_size: int) -> float:
         """Return the elements that a rank sends. `sizes`: the lengths of the axes "rows", "inner" and "columns"."""
         share = math.prod(sizes[axis] for axis in AXES[self.matrix]) * (world_size - 1) / world_size
         return {None: 0, "all_reduce": 2 * share, "all_to_all": share / world_size}.get(self.collective, share)
@@ -116,7 +116,7 @@ def derive(
 def every(sizes: Mapping[str, int] | None = None, world_size: int = 4) -> dict[tuple[Layout, Layout, Layout], Plan]:
     """Return the plan for each of the 27 combinations of layouts of X, W and Y."""
     combinations = product(*[(REPLICATED, *axes) for axes in AXES.values()])
-    return {layouts: derive(*layouts, sizes, world_size) for layouts in combinations}
+    return {(x, w, y): derive(x, w, y, sizes, world_size) for x, w, y in combinations}
 
 
 class Pair(NamedTuple):
@@ -204,7 +204,7 @@ def moved(move: Move, pieces: list[np.ndarray]) -> list[np.ndarray]:
     return [np.concatenate(list(row), axis=AXES[move.matrix].index(move.before)) for row in after]
 
 
-def _cut(array: np.ndarray, matrix: str, axis: str, world_size: int) -> list[np.ndarray]:
+def _cut(array: np.ndarray, matrix: str, axis: Layout, world_size: int) -> list[np.ndarray]:
     number = AXES[matrix].index(axis)
     if array.shape[number] % world_size:
         raise ValueError(f"{matrix} has {array.shape[number]} {axis}, which do not divide among {world_size} ranks")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -87,7 +88,7 @@ def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
     rows. Raises `ValueError` if the heads or the MLP's columns don't divide among the ranks.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    part = deepcopy(block)
+    part: Any = deepcopy(block)
     heads = part.halves[0].second.in_features // part.halves[0].head_size
     for count, what in ((heads, "heads"), (part.halves[1].second.in_features, "columns of the MLP")):
         if count % world_size:

@@ -276,7 +276,7 @@ def _check(tasks: list[Task]) -> None:
 
 def _deadlock(streams: dict[tuple[str, str], deque[Task]], done: dict[str, Span]) -> str:
     """Return the message of a deadlock: what the first remaining task of each stream waits for."""
-    ahead = {}  # remaining task -> first remaining task on its stream
+    ahead: dict[str, str] = {}  # remaining task -> first remaining task on its stream
     for waiting in streams.values():
         ahead.update((task.name, waiting[0].name) for task in waiting)
     waits = []

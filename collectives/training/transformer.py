@@ -49,8 +49,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         entered = self.enter(x)
-        heads = [project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first]
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)  # [heads, tokens, head_size]
+        q, k, v = (project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [heads, tokens, head_size]
         return self.leave(self.second(attended.transpose(0, 1).flatten(1)))
 
 
