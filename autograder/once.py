@@ -1,12 +1,14 @@
-"""What nbgrader makes anew for every notebook, made once for a class: half of the time that its pipeline takes.
+"""Work that nbgrader repeats for every notebook, done once for a class. It is half of the time that its pipeline takes.
 
-Nothing that nbgrader decides is changed: each function below gives what nbgrader's own gives, from the second time on
-without making it.
+The results stay nbgrader's own: each replacement below returns what nbgrader's function returns, and from the second
+call on takes it from a cache.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,20 +17,41 @@ from nbgrader import api
 from nbgrader.nbgraderformat import common
 
 
-def share() -> None:
-    """Let gradebooks of one address share an engine and its compiled queries, and check tables and schemas once."""
-    if isinstance(common.jsonschema, SimpleNamespace):  # done already, for another course
-        return
-    api.create_engine = functools.cache(api.create_engine)
-    api.Base.metadata.create_all = functools.cache(api.Base.metadata.create_all)
-    common.jsonschema = SimpleNamespace(validate=validate)
+@contextmanager
+def shared() -> Iterator[None]:
+    """Share the repeated work inside the `with` block, and restore nbgrader's own functions after it.
+
+    Gradebooks with the same URL share one engine and its compiled queries. Tables and schemas are checked once.
+    """
+    tables = api.Base.metadata
+    with (
+        _replaced(api, "create_engine", functools.cache(api.create_engine)),
+        _replaced(tables, "create_all", functools.cache(tables.create_all)),
+        _replaced(common, "jsonschema", SimpleNamespace(validate=validate)),
+    ):
+        yield
 
 
-_validators: dict[str, Any] = {}  # by the schema's text: each of nbgrader's validators has a copy of its own
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+_validators: dict[str, Any] = {}  # by the schema's text, because each of nbgrader's validators has its own copy
 
 
 def validate(instance: Any, schema: dict) -> None:
-    """`jsonschema.validate`, which checks the schema itself before each instance: here the first time only."""
+    """Validate like `jsonschema.validate`, but check each schema only the first time.
+
+    Raises:
+        jsonschema.ValidationError: `instance` doesn't fit the schema; the error is the one that jsonschema picks.
+        jsonschema.SchemaError: the schema itself is invalid.
+    """
     kind = jsonschema.validators.validator_for(schema)
     text = repr(schema)
     if text not in _validators:

@@ -1,7 +1,7 @@
-"""What a gradebook holds, read at once: one query for the points and one for the penalties, however large the class.
+"""The points in a gradebook, read with a fixed number of queries, whatever the size of the class.
 
-nbgrader's own properties (`submission.score` and the like) ask the database again for every submission: minutes for a
-class of a thousand. Here 15 exercises of a thousand students, 150,000 grades, take seconds.
+nbgrader's own properties, such as `submission.score`, query the database for every submission: minutes for a class of
+a thousand. Here 15 exercises of a thousand students (150,000 grades) take seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlalchemy import select
 
 @dataclass
 class Question:
-    """The points of one graded cell in one submission. `points` is None while a person has yet to give them."""
+    """The points of one graded cell in one submission, at most `most`. `points` is None until a person gives them."""
 
     name: str
     points: float | None
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass
 class Result:
-    """What one submission has got so far. `penalty`: points taken off because it was late."""
+    """The points of one submission so far. `penalty`: points deducted because it was late."""
 
     student: str
     exercise: str
@@ -49,19 +49,19 @@ class Result:
 
     @property
     def points(self) -> float:
-        """The points of all questions that have some, less the penalty; never below 0."""
+        """The points given so far, less the penalty; never below 0."""
         return max(0.0, sum(question.points or 0.0 for question in self.questions.values()) - self.penalty)
 
     @property
     def is_open(self) -> bool:
-        """Whether a person has yet to give or to confirm points."""
+        """Whether a person must still give or confirm points."""
         return any(question.needs_a_person for question in self.questions.values())
 
 
 def results(
     gradebook: Gradebook, exercises: Collection[str] = (), students: Collection[str] = ()
 ) -> dict[str, dict[str, Result]]:
-    """Return every submission, {exercise: {student: Result}}; of these `exercises` and `students`, or of all."""
+    """Return {exercise: {student: Result}}, for these `exercises` and `students`; empty means all."""
     submissions = select(
         SubmittedAssignment.id, SubmittedAssignment.timestamp, SubmittedAssignment.student_id, Assignment.name
     ).join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
@@ -94,31 +94,31 @@ def results(
     for row in gradebook.db.execute(grades):
         if (result := of_notebook.get(row.notebook_id)) and row.cell_id in most:
             name, at_most = most[row.cell_id]
-            given = row.manual_score if row.manual_score is not None else row.auto_score
-            points = None if given is None else given + (row.extra_credit or 0.0)
+            score = row.manual_score if row.manual_score is not None else row.auto_score
+            points = None if score is None else score + (row.extra_credit or 0.0)
             result.questions[name] = Question(name, points, at_most, bool(row.needs_manual_grade))
-    found: dict[str, dict[str, Result]] = defaultdict(dict)
+    by_exercise: dict[str, dict[str, Result]] = defaultdict(dict)
     for result in by_id.values():
-        found[result.exercise][result.student] = result
-    return {exercise: dict(sorted(found[exercise].items())) for exercise in sorted(found)}
+        by_exercise[result.exercise][result.student] = result
+    return {exercise: dict(sorted(by_exercise[exercise].items())) for exercise in sorted(by_exercise)}
 
 
 def maxima(gradebook: Gradebook) -> dict[str, tuple[str, float]]:
-    """Return {id of a graded cell: (its grade_id, the most points it can give)}."""
-    found = {}
+    """Return {id of a graded cell: (its grade_id, its maximum of points)}."""
+    cells = {}
     for kind in (GradeCell, TaskCell):
-        # `kind.__table__.c.id` is the column of the joined table itself; both tables have one of that name
+        # Both joined tables have a column `id`; `__table__.c.id` says which one.
         rows = gradebook.db.execute(
             select(BaseCell.__table__.c.id, BaseCell.__table__.c.name, kind.__table__.c.max_score).join(
                 kind.__table__, kind.__table__.c.id == BaseCell.__table__.c.id
             )
         )
-        found |= {row.id: (row.name, row.max_score) for row in rows}
-    return found
+        cells |= {row.id: (row.name, row.max_score) for row in rows}
+    return cells
 
 
 def most_points(gradebook: Gradebook) -> dict[str, float]:
-    """Return the most points that each exercise can give."""
+    """Return {exercise: its maximum of points}."""
     cells = maxima(gradebook)
     rows = gradebook.db.execute(
         select(BaseCell.__table__.c.id, Assignment.name)
@@ -133,5 +133,5 @@ def most_points(gradebook: Gradebook) -> dict[str, float]:
 
 
 def students(gradebook: Gradebook) -> dict[str, Student]:
-    """Return the class list, by the students' ids."""
+    """Return the class list, {student id: student}, sorted by id."""
     return {student.id: student for student in gradebook.db.scalars(select(Student).order_by(Student.id))}

@@ -1,9 +1,8 @@
-"""Generates exercises/ from solutions/: `make exercises`.
+"""The generator of exercises/ from solutions/: `make exercises`.
 
-solutions/03_ring/03_ring.md is what instructors write, answers and hidden tests included. nbgrader releases every
-file that lies beside a source notebook, so the notebook is made in _build/source/, where nothing else is, and
-nbgrader's own generate_assignment turns it into exercises/03_ring/03_ring.ipynb. The same text always gives the
-same file.
+Instructors write solutions/03_ring/03_ring.md, with answers and hidden tests. nbgrader releases every file beside a
+source notebook, so this module writes the notebook into _build/source/, alone in its folder. nbgrader's own
+generate_assignment then turns it into exercises/03_ring/03_ring.ipynb. The same text always gives the same file.
 """
 
 import argparse
@@ -30,10 +29,10 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 def main() -> int:
     """Generate or check every exercise; return the exit status."""
     arguments = argparse.ArgumentParser(description="Generate exercises/ from solutions/.")
-    arguments.add_argument("--check", action="store_true", help="change nothing; fail if one is out of step")
+    arguments.add_argument("--check", action="store_true", help="change nothing; fail if an exercise is out of date")
     if arguments.parse_args().check:
         faults = differences()
-        print("\n".join(faults) or "exercises: in step with solutions/")
+        print("\n".join(faults) or "exercises: up to date with solutions/")
         return 1 if faults else 0
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
@@ -43,9 +42,9 @@ def main() -> int:
 
 
 def replace(old: Path, new: Path) -> None:
-    """Put the folder `new` in place of `old`, or only remove `old`; but never overwrite somebody's answers."""
+    """Replace the folder `old` with `new`, or remove it if there is no `new`. Keep a folder that holds answers."""
     if any(has_answers(path) for path in old.rglob("*.ipynb")):
-        print(f"exercises: {old.name} holds answers, so it stays as it is; to renew it, move it elsewhere first")
+        print(f"exercises: {old.name} holds answers, so it stays as it is; to regenerate it, move it elsewhere first")
         return
     shutil.rmtree(old, ignore_errors=True)
     if new.exists():
@@ -54,7 +53,7 @@ def replace(old: Path, new: Path) -> None:
 
 
 def has_answers(path: Path) -> bool:
-    """Tell whether a solution cell of a released notebook is no longer as it was released."""
+    """Return whether any solution cell of a released notebook has changed since its release."""
     cells = nbformat.read(path, as_version=4).cells
     return any(is_solution(cell) and cell.metadata.nbgrader.checksum != compute_checksum(cell) for cell in cells)
 
@@ -65,7 +64,7 @@ def names() -> list[str]:
 
 
 def write_sources(folder: Path = SOURCES) -> None:
-    """Write each exercise with its answers as a notebook, alone in a folder of its own inside `folder`."""
+    """Write each exercise, with its answers, as the only file of `folder`/<name>/."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in names():
         (folder / name).mkdir(parents=True)
@@ -73,7 +72,7 @@ def write_sources(folder: Path = SOURCES) -> None:
 
 
 def source(name: str) -> NotebookNode:
-    """Return the source notebook of an exercise; a cell's id is its grade_id, or else its place."""
+    """Return the source notebook of an exercise. A cell's id is its grade_id, or else its position."""
     notebook = jupytext.read(SOLUTIONS / name / f"{name}.md")
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -83,7 +82,7 @@ def source(name: str) -> NotebookNode:
 
 
 def generate(release: Path) -> None:
-    """Let nbgrader make the learners' version of every exercise in the folder `release`; no gradebook is touched."""
+    """Generate the students' version of every exercise in the folder `release`, with nbgrader, without a gradebook."""
     write_sources()
     config = Config()
     config.CourseDirectory.root = str(ROOT)
@@ -100,19 +99,20 @@ def generate(release: Path) -> None:
 
 
 def differences() -> list[str]:
-    """Say, a line each, which exercises are not what their solutions give."""
+    """Return one line for each exercise that differs from what its solution generates."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        wanted, found = released(Path(folder)), released(EXERCISES)
-    faults = [f"exercises/{name} is missing" for name in sorted(set(wanted) - set(found))]
-    faults += [f"exercises/{name} has no solution it could come from" for name in sorted(set(found) - set(wanted))]
-    both = sorted(set(wanted) & set(found))
-    faults += [f"exercises/{name} differs from what its solution gives" for name in both if wanted[name] != found[name]]
+        generated, current = released(Path(folder)), released(EXERCISES)
+    faults = [f"exercises/{name} is missing" for name in sorted(set(generated) - set(current))]
+    faults += [f"exercises/{name} has no solution" for name in sorted(set(current) - set(generated))]
+    both = sorted(set(generated) & set(current))
+    changed = [name for name in both if generated[name] != current[name]]
+    faults += [f"exercises/{name} differs from what its solution generates" for name in changed]
     return [f"{fault}: run `make exercises`" for fault in faults]
 
 
 def released(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the text of every file in each exercise's folder: {exercise: {file: text}}."""
+    """Return the text of every file in each exercise's folder, {exercise: {file: text}}."""
     files = [path for path in folder.rglob("*") if path.is_file() and ".ipynb_checkpoints" not in path.parts]
     texts: dict[str, dict[str, str]] = {}
     for path in files:

@@ -18,11 +18,11 @@ SETTINGS = {
 def obstacle() -> str | None:
     """Say why no server can be started here, or None."""
     if not programs():
-        return "no PostgreSQL server. Run `make env`, or: apt-get install postgresql"
+        return "no PostgreSQL server. Run `make test`, or: apt-get install postgresql"
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        return 'no driver. Run `make env`, or: pip install -e ".[postgres]"'
+        return 'no driver. Run `make test`, or: pip install -e ".[grade]"'
     return None
 
 

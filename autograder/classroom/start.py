@@ -1,7 +1,7 @@
-"""Starts a class on this machine, for a demonstration: `make classroom`. README.md beside it: how a real one differs.
+"""A demonstration class on this machine: `make classroom`. README.md lists what a real class changes.
 
-A JupyterHub with three students and an instructor, nbgrader's exchange between them, the course set up and released.
-Everything lies in one folder, `_build/classroom` unless another is named; homes and grades stay there from run to run.
+It starts a JupyterHub with three students, an instructor, nbgrader's exchange between them, and this course with two
+exercises released. Everything is in one folder, `_build/classroom` by default. Homes and grades stay between runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ROOT = HERE.parents[1]
 
 STUDENTS = {"ana": "Ana Alvarez", "ben": "Ben Brandt", "chi": "Chi Chen"}
 PROXY = ROOT / "node_modules" / ".bin" / "configurable-http-proxy"
-STOPPING = 10  # seconds that processes have to end by themselves before they are killed
+STOPPING = 10  # seconds that processes get to end by themselves before they are killed
 
 
 class CannotStart(Exception):
-    """Why there is no class, in words for whoever asked for one."""
+    """Why the class can't start, in one line for the person who started it."""
 
 
 def main() -> int:
@@ -50,49 +50,55 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Start a class on this machine, for a demonstration.")
-    parser.add_argument("--port", type=int, default=8000, help="where browsers connect; 0 takes a free one")
-    parser.add_argument("--folder", type=Path, default=ROOT / "_build" / "classroom", help="homes, exchange, grades")
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description="Start a demonstration class on this machine.")
+    parser.add_argument("--port", type=int, default=8000, help="port for browsers; 0 takes a free one")
+    parser.add_argument("--folder", type=Path, default=ROOT / "_build" / "classroom", help="homes, exchange and grades")
     parser.add_argument(
-        "--release", nargs="*", metavar="EXERCISE", default=["03_ring", "04_all_reduce"], help="what students can fetch"
+        "--release",
+        nargs="*",
+        metavar="EXERCISE",
+        default=["03_ring", "04_all_reduce"],
+        help="exercises to release",
     )
     return parser.parse_args()
 
 
 def check_programs() -> None:
-    """Raise CannotStart if something is missing that cannot be done without."""
+    """Raise CannotStart if a program or package that the hub needs is missing."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError as error:
-        raise CannotStart(f"user {os.getuid()} has no name on this machine, and nbgrader asks for one") from error
+        raise CannotStart(
+            f"user {os.getuid()} has no name on this machine, and nbgrader needs one: run as a user with a name"
+        ) from error
     if not shutil.which("node"):
-        raise CannotStart("Node is missing, which runs the hub's proxy: apt-get install nodejs npm, then `make env`")
+        raise CannotStart("Node, which runs the hub's proxy, is missing: run `make classroom`, which installs it")
     if not PROXY.exists():
-        raise CannotStart("configurable-http-proxy is missing in node_modules: run `make env`, or `npm ci`")
+        raise CannotStart("configurable-http-proxy is missing in node_modules: run `make classroom`, or `npm ci`")
     try:
-        import jupyterhub  # noqa: F401 (is it there?)
+        import jupyterhub  # noqa: F401 (installed?)
     except ModuleNotFoundError as error:
-        raise CannotStart("jupyterhub is missing in .venv: run `make env`") from error
+        raise CannotStart("jupyterhub is missing in .venv: run `make classroom`, which installs it") from error
 
 
 def free_port(port: int = 0) -> int:
-    """Return the port if nothing listens there, or any free one for 0; raise CannotStart if it is taken."""
+    """Return `port` if it is free, or any free port for 0; raise CannotStart if it is taken."""
     with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed a minute ago is free
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port closed a minute ago counts as free
         try:
             trial.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             raise CannotStart(
-                f"port {port} of this machine cannot be had ({error}): name another by `make classroom PORT=8001`, "
-                "or PORT=0 for any"
+                f"port {port} of this machine is not free ({error}): name another with `make classroom PORT=8001`, "
+                "or take any with PORT=0"
             ) from error
         return trial.getsockname()[1]
 
 
 def prepare(folder: Path, release: list[str]) -> None:
-    """Make the homes, the exchange and the instructor's course, and release exercises; keep what is there already."""
-    from autograder.release import names, write_sources  # nbgrader takes a second to import
+    """Create the homes, the exchange and the instructor's course, and release exercises; keep what already exists."""
+    from autograder.release import names, write_sources  # here because importing nbgrader takes a second
 
     unknown = sorted(set(release) - set(names()))
     if unknown:
@@ -102,9 +108,9 @@ def prepare(folder: Path, release: list[str]) -> None:
         for name in ("instructor", *STUDENTS):
             (folder / "homes" / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "exchange").mkdir(exist_ok=True)
-        folder.chmod(0o700)  # nobody else on this machine; nbgrader opens the exchange in it for everybody
+        folder.chmod(0o700)  # no other user of this machine; nbgrader makes the exchange in it writable for all
     except OSError as error:
-        raise CannotStart(f"the classroom's folder cannot be made: {error}") from error
+        raise CannotStart(f"can't create the classroom's folder: {error}; name another with FOLDER=") from error
     for student in STUDENTS:
         shutil.copyfile(HERE / "student" / "start.md", folder / "homes" / student / "start.md")
     if not course.exists():
@@ -117,7 +123,7 @@ def prepare(folder: Path, release: list[str]) -> None:
 
 
 def release_exercises(folder: Path, names: list[str]) -> None:
-    """Do what the instructor's buttons "Generate" and "Release" do, for each exercise; enter the students."""
+    """Generate and release each exercise, as the instructor's buttons do; add the students to the gradebook."""
     from nbgrader.api import Gradebook
     from nbgrader.apps.api import NbGraderAPI
     from traitlets.config import Config, PyFileConfigLoader
@@ -134,7 +140,7 @@ def release_exercises(folder: Path, names: list[str]) -> None:
         for step in (nbgrader.generate_assignment, nbgrader.release_assignment):
             done = step(name)
             if not done["success"]:
-                raise CannotStart(f"{name} cannot be released: {done.get('error') or done.get('log')}")
+                raise CannotStart(f"can't release {name}: {done.get('error') or done.get('log')}")
     with Gradebook(nbgrader.coursedir.db_url, nbgrader.coursedir.course_id) as gradebook:
         for student, full_name in STUDENTS.items():
             first_name, last_name = full_name.split()
@@ -142,12 +148,12 @@ def release_exercises(folder: Path, names: list[str]) -> None:
 
 
 def run(folder: Path, port: int) -> int:
-    """Run the hub until it is told to stop; what it and its servers log goes into a file of the folder."""
+    """Run the hub until a signal stops it; return the exit status. The hub and its servers log to `folder`/hub.log."""
     from traitlets.config import Config
 
     passwords = {name: secrets.token_urlsafe(6) for name in (*STUDENTS, "instructor")}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the hub listens itself
-    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the hub handles it
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # closing the terminal stops the hub
     with contextlib.ExitStack() as stack:
         private = stack.enter_context(tempfile.TemporaryDirectory(prefix="classroom-"))
         os.environ["CLASSROOM"], os.environ["CLASSROOM_PRIVATE"] = str(folder), private
@@ -162,13 +168,13 @@ def run(folder: Path, port: int) -> int:
         status: object = 0
         try:
             hub_class.launch_instance(["--config", str(HERE / "jupyterhub_config.py")])
-        except KeyboardInterrupt:  # before the hub listened to signals
+        except KeyboardInterrupt:  # before the hub handled signals
             pass
         except SystemExit as stop:
             status = stop.code
         finally:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)  # the rest takes seconds, and has to be done
+                signal.signal(number, signal.SIG_IGN)  # the cleanup takes seconds and must finish
             end_processes(hub.started or descendants())
         if not hub.greeted and status:
             print(
@@ -180,23 +186,23 @@ def run(folder: Path, port: int) -> int:
 
 
 def class_of_hub(greet):
-    """Return a JupyterHub that calls `greet` when people can log in. (Importing it takes a second: not for --help.)"""
+    """Return a JupyterHub that calls `greet` when people can log in. (The import takes a second, so it is here.)"""
     from jupyterhub.app import JupyterHub
 
     class Hub(JupyterHub):
-        """The hub, which says when it is ready, and knows what it has to end."""
+        """A hub that reports when it is ready, and remembers which processes it must end."""
 
         greeted = False
         started: tuple = ()
 
         async def start(self):
-            """Start everything, then tell."""
+            """Start everything, then call `greet`."""
             await super().start()
             self.greeted = True
             greet()
 
         async def cleanup(self):
-            """Note which processes there are while all of them can still be found, then ask them to end."""
+            """Remember all processes while they can still be found, then ask them to end."""
             self.started = descendants()
             await super().cleanup()
 
@@ -204,12 +210,12 @@ def class_of_hub(greet):
 
 
 def descendants() -> tuple:
-    """Return the processes that this one has started, and those that they have: proxy, servers, kernels, judges."""
+    """Return all processes below this one: proxy, servers, kernels, judges."""
     return tuple(psutil.Process().children(recursive=True))
 
 
 def end_processes(processes: tuple) -> None:
-    """Ask processes to end, those that were not asked yet; give them a while for it; then kill them."""
+    """Ask processes to end; kill those that are still there after `STOPPING` seconds."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -226,21 +232,21 @@ def tail(path: Path) -> str:
 
 
 def greeting(port: int, folder: Path, passwords: dict[str, str]) -> str:
-    """Return what to do, for whoever started the class."""
+    """Return the address, the passwords, and what to do, for the person who started the class."""
     people = "\n".join(f"    {name:<12}{password}" for name, password in passwords.items())
     return f"""
-A class for a demonstration is open at http://localhost:{port} (Chrome, Edge or Firefox). Ctrl-C closes it.
+A demonstration class is open at http://localhost:{port} (Chrome, Edge or Firefox). Ctrl-C closes it.
 
-    name        password (of this run)
+    name        password (for this run)
 {people}
 
 As a student    Nbgrader > Assignment List: Fetch, then open the notebook. Answer, Validate (in its toolbar), and Submit
                 in the list. When it is graded: Fetch Feedback there.
 As instructor   Formgrader opens. Collect; click the number of submissions; Autograde; Manual Grading (on the left) for
-                what people must read; then Generate Feedback and Release Feedback.
+                written answers; then Generate Feedback and Release Feedback.
 
 Two people at once need two browsers, or a private window. Homes, exchange and grades: {folder}
-For a demonstration only: all servers run as {getpass.getuser()}; whoever logs in can do here what that user can.
+For demonstrations only: all servers run as {getpass.getuser()}, so each person can do here what that user can.
 """
 
 

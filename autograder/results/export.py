@@ -1,14 +1,14 @@
-"""Grades as the CSV files that Canvas and Moodle take in.
+"""Exports of grades, as the CSV files that Canvas and Moodle import.
 
-`make export FORMAT=canvas ROSTER=canvas.csv TO=grades.csv`, or through nbgrader's own door:
+Run `make export FORMAT=canvas ROSTER=canvas.csv TO=grades.csv`, or nbgrader's own command:
 `nbgrader export --exporter=autograder.results.export.CanvasExporter --CanvasExporter.roster=roster.csv --to=to.csv`.
 
-What is exported is what the gradebook holds: points by machine and by hand, less the late penalty, never below 0,
-rounded to two decimals. nbgrader keeps no note of what has been released to students, so that is not asked.
-A submission that a person has yet to grade (or to confirm, after a regrade) is left out, and said to be; `--unfinished`
-exports what it has so far. A student without a submission is left out, too, not given a 0; `--zeros` gives it.
+A grade is the sum of the points in the gradebook, automatic and by hand, less the late penalty, never below 0, rounded
+to two decimals. The export doesn't check whether the grade was released to the student, because nbgrader doesn't
+record that. It leaves out, and names, each submission that a person must still grade, or confirm after a regrade;
+`--unfinished` exports the points so far. It also leaves out students without a submission; `--zeros` gives them 0.
 
-A text that a spreadsheet would run as a formula (a name beginning with = + - @) gets an apostrophe in front.
+A text that a spreadsheet would run as a formula (such as a name that begins with = + - @) gets a leading apostrophe.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from traitlets import Bool, Dict, Unicode
 
 from .. import points
 
-FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # what spreadsheets take for the beginning of a formula
+FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a formula begins in a spreadsheet
 NUMBER = re.compile(r"-?\d+([.,]\d+)?%?")
 
 
 class CannotExport(ValueError):
-    """Why no file was written, in words for whoever asked for it."""
+    """Why no file was written, in one line for the instructor."""
 
 
 class Exporter(ExportPlugin):
-    """What the formats share: which grade goes where, and a file written whole or not at all."""
+    """The base of all formats: it looks up grades, and writes the file completely or not at all."""
 
     default_name = "grades.csv"
 
-    roster = Unicode("", help="the file that the learning platform exported, to be filled in").tag(config=True)
-    columns = Dict(help="{exercise: the name of its column there}, where the two differ").tag(config=True)
-    unfinished = Bool(False, help="export submissions, too, that a person has yet to grade").tag(config=True)
+    roster = Unicode("", help="the learning platform's own export, to fill in").tag(config=True)
+    columns = Dict(help="{exercise: the name of its column}, where the two differ").tag(config=True)
+    unfinished = Bool(False, help="also export submissions that a person must still grade").tag(config=True)
     zeros = Bool(False, help="give 0 points to students who handed in nothing").tag(config=True)
 
     def export(self, gradebook: Gradebook) -> None:
-        """Write the file `to`, and log what is not in it; raise `CannotExport` if there is nothing to write."""
+        """Write the file `to`, and log what it leaves out. Raise `CannotExport` for an unknown exercise or student."""
         self.notes: list[str] = []
         self.most = points.most_points(gradebook)
         self.class_list = points.students(gradebook)
@@ -59,9 +59,8 @@ class Exporter(ExportPlugin):
         if unknown := sorted(self.wanted - set(self.class_list)):
             raise CannotExport(f"the gradebook has no student {unknown[0]}")
         self.results = points.results(gradebook, self.exercises)
-        self.waiting = [
-            result for found in self.results.values() for result in found.values() if result.is_open
-        ]  # for a person
+        every = [result for by_student in self.results.values() for result in by_student.values()]
+        self.waiting = [result for result in every if result.is_open]
         rows = self.rows()
         place = Path(self.to or self.default_name)
         text = io.StringIO()
@@ -72,22 +71,22 @@ class Exporter(ExportPlugin):
         self.log.info("Wrote %s", place)
 
     def rows(self) -> list[list[Any]]:
-        """Return what the file holds, its header first."""
+        """Return the rows of the file, header first."""
         raise NotImplementedError
 
     def note(self, words: str) -> None:
-        """Say what whoever exports should know."""
+        """Log a line for the instructor, and keep it in `notes`."""
         self.notes.append(words)
         self.log.warning("%s", words)
 
     def left_out(self) -> str:
-        """Say what was left out because a person has yet to grade it."""
+        """Return a line that names the submissions that wait for a person."""
         names = [f"{result.student}/{result.exercise}" for result in self.waiting]
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        return f"{len(names)} submissions are left out, as a person has yet to grade or to confirm them: {shown}"
+        return f"left out, because a person must still grade or confirm them ({len(names)}): {shown}"
 
     def grade(self, student: str, exercise: str) -> str:
-        """Return the points as text; "" where none are to be exported."""
+        """Return the points as text, or "" if the export leaves them out."""
         if student not in self.wanted:
             return ""
         result = self.results.get(exercise, {}).get(student)
@@ -96,13 +95,13 @@ class Exporter(ExportPlugin):
         return number(result.points) if self.unfinished or not result.is_open else ""
 
     def remarks(self, student: str, exercise: str) -> str:
-        """Return the points of each question in a line, "a1 2/2, b1 0/4", and the late penalty."""
+        """Return the points of each question and the late penalty in one line: "a1 2/2, b1 0/4, late: -2"."""
         result = self.results[exercise][student]
         parts = [f"{q.name} {number(q.points or 0)}/{number(q.most)}" for q in result.questions.values()]
         return ", ".join(parts) + (f", late: -{number(result.penalty)}" if result.penalty else "")
 
     def read_roster(self, needed: list[str]) -> list[list[str]]:
-        """Return the rows of the platform's own file; raise `CannotExport` if its header lacks a `needed` column."""
+        """Return the rows of the platform's file; raise `CannotExport` if it or a `needed` column is missing."""
         path = Path(self.roster)
         try:
             text = path.read_text(encoding="utf-8-sig")
@@ -111,17 +110,15 @@ class Exporter(ExportPlugin):
         head = text.partition("\n")[0]
         rows = list(csv.reader(io.StringIO(text), delimiter=";" if head.count(";") > head.count(",") else ","))
         if missing := [name for name in needed if not rows or name not in [cell.strip() for cell in rows[0]]]:
-            raise CannotExport(
-                f"{path} has no column {missing[0]!r}; export it anew, in English, and give it unchanged"
-            )
+            raise CannotExport(f"{path} has no column {missing[0]!r}; export it again, in English, and don't edit it")
         width = len(rows[0])
         return [row + [""] * (width - len(row)) for row in rows if any(cell.strip() for cell in row)]
 
     def look_up(self, *keys: str) -> str | None:
-        """Return the one student whom one of the `keys` (ids, logins, addresses, full names) names, or None."""
+        """Return the student that the first unique one of `keys` (ids, logins, addresses, full names) fits, or None."""
         for key in filter(None, (key.strip().casefold() for key in keys)):
-            if len(found := self._by_key.get(key, set())) == 1:
-                return next(iter(found))
+            if len(students := self._by_key.get(key, set())) == 1:
+                return next(iter(students))
         return None
 
     @property
@@ -136,43 +133,43 @@ class Exporter(ExportPlugin):
         return self._keys
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
-        """Say which students of the class list the platform's file does not have, and who is in it twice."""
+        """Note which graded students the platform's file lacks; raise `CannotExport` if it has one twice."""
         times = Counter(filter(None, matched))
         if twice := [student for student, count in times.items() if count > 1]:
-            raise CannotExport(f"{self.roster} has more than one row for {twice[0]}")
-        graded = {student for found in self.results.values() for student in found} & self.wanted
+            raise CannotExport(f"{self.roster} has more than one row for {twice[0]}; remove all but one")
+        graded = {student for by_student in self.results.values() for student in by_student} & self.wanted
         if lacking := sorted(graded - set(times)):
-            self.note(f"{len(lacking)} students are not in {self.roster}: {', '.join(lacking[:10])}")
+            self.note(f"students that are not in {self.roster} ({len(lacking)}): {', '.join(lacking[:10])}")
 
 
 class CanvasExporter(Exporter):
     """Canvas's gradebook file.
 
-    Its columns, as Canvas writes and reads them (instructure/canvas-lms, `lib/gradebook_exporter.rb` and
-    `lib/gradebook_importer.rb`): Student, ID, SIS User ID, SIS Login ID, Section; then one for each assignment, called
-    "name (id)"; below the header a row "    Points Possible", whose numbers Canvas takes over. A row's student is found
-    by the ID, else the SIS ids, else the name. An empty cell where Canvas has a grade would delete it: so with a
-    roster, which is Canvas's own export (Grades > Export), what is not ours to say stays as Canvas has it.
+    Canvas writes and reads these columns (instructure/canvas-lms, `lib/gradebook_exporter.rb` and
+    `lib/gradebook_importer.rb`): Student, ID, SIS User ID, SIS Login ID, Section, then one per assignment, called
+    "name (id)". Below the header comes a row "    Points Possible", whose numbers Canvas imports. Canvas finds a row's
+    student by the ID, else the SIS ids, else the name. An empty cell deletes the grade in Canvas. With a roster, which
+    is Canvas's own export (Grades > Export), the exporter therefore keeps every value that it has no grade for.
     """
 
     default_name = "canvas.csv"
 
     def rows(self) -> list[list[Any]]:
-        """Return Canvas's own file with the grades filled in, or a new one where no roster is given."""
+        """Return Canvas's own file with the grades filled in, or a new one without a roster."""
         if self.roster:
             return self.filled_in()
         header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
         rows: list[list[Any]] = [[*header, *(self.columns.get(name, name) for name in self.exercises)]]
         rows.append(["    Points Possible", *[""] * 4, *(number(self.most[name]) for name in self.exercises)])
         for student in sorted(self.wanted):
-            who = self.class_list[student]
+            person = self.class_list[student]
             grades = [self.grade(student, name) for name in self.exercises]
             if any(grades):
-                rows.append([full_name(who), who.lms_user_id or "", "", student, "", *grades])
+                rows.append([full_name(person), person.lms_user_id or "", "", student, "", *grades])
         return rows
 
     def filled_in(self) -> list[list[Any]]:
-        """Return the roster's columns about students and ours about exercises."""
+        """Return the roster's columns about students, and the columns of the exercises."""
         header, *below = self.read_roster(["ID", "Section"])
         about = header.index("Section") + 1
         places = {name: self.place(header, name) for name in self.exercises}
@@ -192,31 +189,35 @@ class CanvasExporter(Exporter):
         return rows
 
     def place(self, header: list[str], exercise: str) -> int:
-        """Return the column of an exercise: the one called so, with or without Canvas's "(id)" behind it."""
-        wanted = self.columns.get(exercise, exercise)
-        found = [i for i, name in enumerate(header) if wanted in (name, re.sub(r" \(\d+\)$", "", name))]
-        if len(found) != 1:
-            how = "no column" if not found else "more than one column"
+        """Return the index of an exercise's column, whose name may end with Canvas's "(id)"."""
+        column = self.columns.get(exercise, exercise)
+        places = [i for i, name in enumerate(header) if column in (name, re.sub(r" \(\d+\)$", "", name))]
+        if len(places) != 1:
+            how = "more than one column" if places else "no column"
             raise CannotExport(
-                f"{self.roster} has {how} {wanted!r}; name it with CanvasExporter.columns={{{exercise!r}: 'name (id)'}}"
+                f"{self.roster} has {how} {column!r}; name it with --column '{exercise}=name (id)', or with "
+                f"CanvasExporter.columns={{{exercise!r}: 'name (id)'}}"
             )
-        return found[0]
+        return places[0]
 
     def compare_points(self, row: list[str], places: dict[str, int]) -> None:
-        """Warn where Canvas counts other points: grades are not scaled."""
+        """Note where Canvas has another maximum. The export doesn't scale grades."""
         for name, place in places.items():
             if NUMBER.fullmatch(row[place].strip()) and float(row[place].replace(",", ".")) != self.most[name]:
-                self.note(f"{name}: Canvas gives {row[place].strip()} points, this {self.most[name]:g}")
+                self.note(
+                    f"{name}: the maximum is {row[place].strip()} points in Canvas, "
+                    f"but {self.most[name]:g} in the gradebook"
+                )
 
 
 class MoodleExporter(Exporter):
     """A file for Moodle's gradebook: Grades > Import > CSV file.
 
-    One column says who a student is: Moodle maps it to username, idnumber or email (docs.moodle.org, "Grade import";
-    moodle/moodle, `grade/import/csv/classes/load_data.php`); then one for each grade item, and, with `feedback`, one
-    of remarks for each, which Moodle wants imported together with its grade. Moodle takes an empty cell for "no grade"
-    and clears what it had: so a student without any grade has no row; export one exercise at a time
-    (`--assignment`) where some have theirs and others have not.
+    The first column identifies the student: Moodle maps it to username, idnumber or email (docs.moodle.org, "Grade
+    import"; moodle/moodle, `grade/import/csv/classes/load_data.php`). Then comes one column per grade item and, with
+    `feedback`, one of remarks beside each, which Moodle imports together with the grade. Moodle reads an empty cell as
+    "no grade" and clears the old one. A student without any grade therefore gets no row. Export one exercise at a time
+    (`--assignment`) if some students have only some of the grades.
     """
 
     default_name = "moodle.csv"
@@ -225,9 +226,9 @@ class MoodleExporter(Exporter):
     feedback = Bool(False, help="add the points of each question as a remark").tag(config=True)
 
     def rows(self) -> list[list[Any]]:
-        """Return the header and a row for every student who has a grade."""
+        """Return the header, and a row for every student with a grade."""
         if self.identifier not in ("username", "idnumber", "email"):
-            raise CannotExport(f"identifier is {self.identifier!r}; it is to be username, idnumber or email")
+            raise CannotExport(f"identifier is {self.identifier!r}; use username, idnumber or email")
         header = [self.identifier]
         for name in self.exercises:
             header += [self.columns.get(name, name)] + [f"{name} (feedback)"] * self.feedback
@@ -244,20 +245,20 @@ class MoodleExporter(Exporter):
         return rows
 
     def identity(self, student: Student) -> str:
-        """Return what Moodle knows a student by."""
-        found = {"username": student.id, "idnumber": student.lms_user_id or student.id, "email": student.email}
-        if not found[self.identifier]:
+        """Return the value that identifies a student in Moodle."""
+        values = {"username": student.id, "idnumber": student.lms_user_id or student.id, "email": student.email}
+        if not values[self.identifier]:
             raise CannotExport(f"the gradebook has no e-mail address of {student.id}; export by username or idnumber")
-        return found[self.identifier]
+        return values[self.identifier]
 
 
 class MoodleWorksheetExporter(Exporter):
     """The offline grading worksheet of one Moodle assignment, filled in.
 
-    The roster is the worksheet that Moodle gives out (Assignment > Download grading worksheet). Its columns are, as in
-    moodle/moodle, `mod/assign/gradingtable.php`: Identifier ("Participant 1234"), Full name, perhaps ID number and
-    Email address, Status, Grade, Maximum grade, Grade can be changed, Last modified (submission), Last modified
-    (grade), Feedback comments. Moodle reads Identifier, Grade, Last modified (grade) and the feedback back
+    The roster is the worksheet from Moodle (Assignment > Download grading worksheet). Its columns (moodle/moodle,
+    `mod/assign/gradingtable.php`) are Identifier ("Participant 1234"), Full name, perhaps ID number and Email address,
+    Status, Grade, Maximum grade, Grade can be changed, Last modified (submission), Last modified (grade), Feedback
+    comments. Moodle imports Identifier, Grade, Last modified (grade) and the feedback
     (`mod/assign/feedback/offline/importgradeslib.php`), and skips an empty grade.
     """
 
@@ -266,11 +267,11 @@ class MoodleWorksheetExporter(Exporter):
     feedback = Bool(False, help="write the points of each question into Feedback comments").tag(config=True)
 
     def rows(self) -> list[list[Any]]:
-        """Return the worksheet with grades."""
+        """Return the worksheet with the grades filled in."""
         if not self.roster:
-            raise CannotExport("give the worksheet that Moodle lets you download, as the roster")
+            raise CannotExport("a worksheet needs a roster: pass the worksheet that you downloaded from Moodle")
         if len(self.exercises) != 1:
-            raise CannotExport("a worksheet is of one assignment: say which with --assignment")
+            raise CannotExport("a worksheet holds one assignment: name it with --exercise (in nbgrader: --assignment)")
         (exercise,) = self.exercises
         header, *below = self.read_roster(["Identifier", "Full name", "Grade", "Last modified (grade)"])
         header = [name.strip() for name in header]
@@ -294,18 +295,18 @@ FORMATS = {"canvas": CanvasExporter, "moodle": MoodleExporter, "worksheet": Mood
 
 
 def harmless(cell: Any) -> str:
-    """Return a cell that no spreadsheet runs as a formula: an apostrophe in front of what looks like one."""
+    """Return a cell as text, with a leading apostrophe if a spreadsheet would run it as a formula."""
     text = str(cell)
     return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
 
 
 def number(points_of: float) -> str:
-    """Return points with at most two decimals, as many as Canvas and Moodle show."""
+    """Return points with at most two decimals, which is what Canvas and Moodle show."""
     return f"{points_of:.2f}".rstrip("0").rstrip(".")
 
 
 def full_name(student: Student) -> str:
-    """Return "Last, First", as Canvas sorts names, or else the id."""
+    """Return "Last, First", the order in which Canvas sorts, or else the id."""
     return ", ".join(filter(None, (student.last_name, student.first_name))) or student.id
 
 
@@ -316,36 +317,38 @@ def canvas_name(name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export what the command line asks for; return 0 if a file was written."""
+    """Export what the command line names; return 0 if the file was written, else 2."""
     parser = argparse.ArgumentParser(
-        prog="autograder.results.export", description="Grades as CSV for Canvas or Moodle."
+        prog="autograder.results.export", description="Export grades as CSV for Canvas or Moodle."
     )
     parser.add_argument("format", choices=sorted(FORMATS))
     parser.add_argument("--db", required=True, metavar="URL", help="the gradebook, such as sqlite:///gradebook.db")
-    parser.add_argument("--roster", default="", metavar="CSV", help="the platform's own file, to be filled in")
-    parser.add_argument("--exercise", action="append", default=[], metavar="NAME", help="only this one")
-    parser.add_argument("--student", action="append", default=[], metavar="ID", help="only this one")
-    parser.add_argument("--column", action="append", default=[], metavar="EXERCISE=NAME", help="its column's name")
-    parser.add_argument("--identifier", default="username", help="for moodle: username, idnumber or email")
+    parser.add_argument("--roster", default="", metavar="CSV", help="the platform's own file, to fill in")
+    parser.add_argument("--exercise", action="append", default=[], metavar="NAME", help="only this exercise")
+    parser.add_argument("--student", action="append", default=[], metavar="ID", help="only this student")
+    parser.add_argument("--column", action="append", default=[], metavar="EXERCISE=NAME", help="name of its column")
+    parser.add_argument("--identifier", default="username", help="for Moodle: username, idnumber or email")
     parser.add_argument("--feedback", action="store_true", help="for Moodle: the points of each question as a remark")
-    parser.add_argument("--unfinished", action="store_true", help="also what a person has yet to grade")
-    parser.add_argument("--zeros", action="store_true", help="0 points for who handed in nothing")
-    parser.add_argument("--to", default="", metavar="CSV")
-    given = parser.parse_args(arguments)
-    kind = FORMATS[given.format]
+    parser.add_argument("--unfinished", action="store_true", help="also submissions that a person must still grade")
+    parser.add_argument("--zeros", action="store_true", help="0 points for students without a submission")
+    parser.add_argument(
+        "--to", default="", metavar="CSV", help="file to write (default: canvas.csv, moodle.csv or worksheet.csv)"
+    )
+    command = parser.parse_args(arguments)
+    kind = FORMATS[command.format]
     names = ("roster", "to", "unfinished", "zeros", "identifier", "feedback")
-    settings = {name: getattr(given, name) for name in names if kind.class_traits().get(name)}
-    columns = dict(pair.split("=", 1) for pair in given.column if "=" in pair)
-    exporter = kind(**settings, columns=columns, assignment=given.exercise, student=given.student)
-    exporter.log.setLevel("ERROR")  # notes are printed below
+    settings = {name: getattr(command, name) for name in names if kind.class_traits().get(name)}
+    columns = dict(pair.split("=", 1) for pair in command.column if "=" in pair)
+    exporter = kind(**settings, columns=columns, assignment=command.exercise, student=command.student)
+    exporter.log.setLevel("ERROR")  # its notes are printed below
     try:
-        with Gradebook(existing(given.db)) as gradebook:
+        with Gradebook(existing(command.db)) as gradebook:
             exporter.export(gradebook)
     except (CannotExport, OSError) as reason:
         print(f"cannot export: {reason}", file=sys.stderr)
         return 2
     except SQLAlchemyError as error:
-        print(f"cannot open the gradebook: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"cannot export: the gradebook does not open: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     print(*exporter.notes, sep="\n", end="\n" * bool(exporter.notes))
     print(f"wrote {exporter.to or kind.default_name}")
@@ -353,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def existing(url: str) -> str:
-    """Return the gradebook's URL; raise `CannotExport` if it names a file that is not there (SQLite would make it)."""
+    """Return the gradebook's URL; raise `CannotExport` if its file is missing, because SQLite would create it."""
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         raise CannotExport(f"there is no gradebook {url.removeprefix('sqlite:///')}: run `make grade` first")
     return url

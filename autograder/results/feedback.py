@@ -1,8 +1,8 @@
-"""Pages on which nothing of a student's runs: the feedback, and what formgrader shows of a graded notebook.
+"""Pages that run no student's code: the feedback, and the graded notebook as formgrader shows it.
 
-A student's markdown and outputs are rendered, and then cleaned by nh3 (Mozilla's and Servo's HTML parser): text,
-tables, links and pictures that are part of the page stay; scripts, forms, frames, styles, and whatever would be loaded
-from elsewhere do not. A Content-Security-Policy says the same again to the browser.
+A student's markdown and outputs are rendered, then cleaned by nh3 (Python's binding of the Rust sanitizer ammonia, on
+Servo's HTML parser). Text, tables, links and embedded pictures stay. Scripts, forms, frames, styles, and everything
+that would load from elsewhere go. A Content-Security-Policy makes the browser enforce the same.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from traitlets import Bool
 from ..submissions.intake import is_base64
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
-MOST_MARKDOWN = 100_000  # characters of one cell: what is longer is shown as it was written
-MOST_SECONDS = 20  # for a page: markdown and colours that take longer than all that are left out
+MOST_MARKDOWN = 100_000  # characters in one cell; a longer text is shown as plain text
+MOST_SECONDS = 20  # for a page; after that it is rendered without markdown and syntax colours
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml)[;,]", re.IGNORECASE)
 _TAGS = set(nh3.ALLOWED_TAGS) - {"area", "map", "bdo"}
-_RICH = re.compile(r"[<&\[\]:]|!\[")  # in markdown, all that can become more than text begins so
+_RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
 
 
 class TooSlow(BaseException):
-    """A page takes too long. No ordinary exception: those that libraries catch on their way are others."""
+    """A page takes too long. A BaseException, because libraries on the way catch every Exception."""
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooSlow after so many seconds. Only the main thread can be interrupted: in others there is no limit."""
+    """Raise TooSlow in the block after `seconds`. There is no limit outside the main thread: signals can't reach it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,7 +51,7 @@ def limited(seconds: float) -> Iterator[None]:
         raise TooSlow
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # and each second again: what is raised in a callback is lost
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # then every second, because an exception in a callback is lost
     try:
         yield
     finally:
@@ -60,7 +60,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def clean(html: str) -> str:
-    """Return the part of a piece of HTML that does nothing, and that loads nothing, when a page shows it."""
+    """Return a piece of HTML without everything that would run or load something when a page shows it."""
     return nh3.clean(
         html,
         tags=_TAGS,
@@ -81,23 +81,23 @@ def _kept(tag: str, attribute: str, value: str) -> str | None:
 
 
 def clean_markdown(source: str, attachments: dict | None = None) -> str:
-    """Return a markdown text as HTML that does nothing; one that cannot be rendered, as it was written."""
+    """Return a markdown text as inert HTML, or as plain text if it is too long or can't be rendered."""
     if len(source) <= MOST_MARKDOWN:
         try:
             renderer = IPythonRenderer(escape=False, attachments=attachments or {}, exclude_anchor_links=True)
             return clean(MarkdownWithMath(renderer=renderer).render(source))
-        except Exception:  # mistune and nbconvert have no error of their own for what they do not understand
+        except Exception:  # mistune and nbconvert define no error of their own for bad input
             pass
     return as_written(source)
 
 
 def as_written(source: str, *_: Any, **__: Any) -> str:
-    """Return a text, or code, as HTML that shows its characters."""
+    """Return a text or code as HTML that shows its characters unchanged."""
     return f"<pre>{escape(source)}</pre>"
 
 
 def in_time(make: Callable[[Callable], Any]) -> Any:
-    """Return what `make` gives with markdown rendered; if that takes too long, with all texts as they were written."""
+    """Return `make(clean_markdown)`, or `make(as_written)` if the first takes longer than `MOST_SECONDS`."""
     try:
         with limited(MOST_SECONDS):
             return make(clean_markdown)
@@ -106,7 +106,7 @@ def in_time(make: Callable[[Callable], Any]) -> Any:
 
 
 def clean_outputs(cell: NotebookNode, show: Callable = clean_markdown) -> None:
-    """Keep of a code cell's outputs what can be shown without running anything. `show`: gives markdown as HTML."""
+    """Reduce a code cell's outputs to those that run nothing when shown. `show` turns markdown into HTML."""
     for output in cell.get("outputs", []):
         if "data" in output:
             output.data = NotebookNode(_clean_data(output.data, show))
@@ -127,7 +127,7 @@ def _clean_data(data: dict[str, Any], show: Callable) -> dict[str, str]:
     elif "text/latex" in texts:
         kept["text/latex"] = texts["text/latex"]
     if "image/svg+xml" in texts:
-        kept["image/svg+xml"] = texts["image/svg+xml"]  # nbconvert shows it as an image, in which no script runs
+        kept["image/svg+xml"] = texts["image/svg+xml"]  # nbconvert shows it as an image, where scripts don't run
     for kind in ("image/png", "image/jpeg"):
         if kind in texts and is_base64(texts[kind]):
             kept[kind] = texts[kind]
@@ -135,10 +135,10 @@ def _clean_data(data: dict[str, Any], show: Callable) -> dict[str, str]:
 
 
 class Inert(NbGraderPreprocessor):
-    """The last of the preprocessors: formgrader shows what it leaves, with templates that clean nothing themselves."""
+    """The last preprocessor. It cleans the notebook for formgrader, whose templates clean nothing."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Clean the outputs, and the texts of cells that are not the instructor's."""
+        """Clean the outputs, and the texts of all cells but the instructor's."""
         return in_time(lambda show: _cleaned(deepcopy(nb), show)), resources
 
 
@@ -146,27 +146,27 @@ def _cleaned(notebook: NotebookNode, show: Callable) -> NotebookNode:
     for cell in notebook.cells:
         locked = cell.metadata.get("nbgrader", {}).get("locked") and not is_solution(cell)
         if cell.cell_type == "markdown" and not locked and _RICH.search(cell.source):
-            # One line, so that markdown takes it for one piece of HTML and does not look inside.
+            # On one line, so that markdown takes it for one piece of HTML and doesn't parse the inside.
             text = show(cell.source, cell.pop("attachments", None))
-            # Without brackets, which nbconvert pairs in quadratic time (its filter strip_files_prefix).
+            # Without brackets, because nbconvert's filter strip_files_prefix pairs them in quadratic time.
             cell.source = "<div>" + text.replace("\n", "&#10;").replace("[", "&#91;") + "</div>"
         clean_outputs(cell, show)
     return notebook
 
 
 class Compiled(BytecodeCache):
-    """The compiled templates, for all pages of a class: to compile them takes longer than the rest of a page."""
+    """A cache of compiled templates for all pages of a class. Compiling takes longer than the rest of a page."""
 
     def __init__(self) -> None:
         self.code: dict[str, bytes] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Take a template's code, if it is there."""
+        """Load a template's code, if it is cached."""
         if bucket.key in self.code:
             bucket.bytecode_from_string(self.code[bucket.key])
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a template's code."""
+        """Cache a template's code."""
         self.code[bucket.key] = bucket.bytecode_to_string()
 
 
@@ -174,9 +174,9 @@ _COMPILED = Compiled()
 
 
 class InertPage(HTMLExporter):
-    """A feedback page without a script, and without what a student is not to know of the hidden tests."""
+    """The exporter of feedback pages, without scripts and, by default, without the code of hidden tests."""
 
-    hide_hidden_tests = Bool(True, help="Whether feedback keeps the hidden tests' code to itself").tag(config=True)
+    hide_hidden_tests = Bool(True, help="hide the code of hidden tests from feedback pages").tag(config=True)
 
     def _create_environment(self) -> Environment:
         environment = super()._create_environment()
@@ -199,26 +199,26 @@ class InertPage(HTMLExporter):
                 hide(cell, hider)
         page, resources = super().from_notebook_node(nb, resources, **kw)
         head, end, body = page.partition("</head>")
-        # The template's own: MathJax, and a font of icons beside the page that no feedback has.
+        # The template loads MathJax, and a font of icons from a file that feedback doesn't have. Remove both.
         head = re.sub(r"<script\b.*?</script>|@font-face *\{[^}]*\}", "", head, flags=re.DOTALL | re.IGNORECASE)
         policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/>'
         return head.replace("<head>", f"<head>{policy}", 1) + end + body, resources
 
     def default_filters(self) -> Iterator[tuple[str, Callable]]:
-        """nbconvert's, less one that looks for links into a notebook server's files, in quadratic time."""
+        """Yield nbconvert's filters, with strip_files_prefix disabled: it is quadratic, and nothing here needs it."""
         yield from super().default_filters()
         yield "strip_files_prefix", lambda text: text
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """The filter by which nbgrader's templates show markdown: cells, and a grader's comments."""
+        """Return markdown as HTML. nbgrader's templates use this filter for cells and for a grader's comments."""
         return self._show(source, context.get("cell", {}).get("attachments"))
 
 
 def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
-    """Take the hidden tests' code out of a test cell, and out of the traceback of the check that failed.
+    """Remove the code of hidden tests from a test cell, and from the traceback of a failed check.
 
-    What a check says of its own accord, the message of its error, stays.
+    The check's own error message stays.
     """
     lines = cell.source.split("\n")
     shown = deepcopy(cell)
@@ -242,7 +242,7 @@ def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
 
 
 def _hidden_lines(lines: list[str], hider: ClearHiddenTests) -> set[int]:
-    """The numbers, from 1 on, of a cell's lines that are hidden tests."""
+    """Return the numbers, from 1, of a cell's lines that are hidden tests."""
     hidden: set[int] = set()
     inside = False
     for number, line in enumerate(lines, start=1):

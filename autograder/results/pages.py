@@ -1,4 +1,4 @@
-"""Feedback pages, made by processes of their own: a page takes as long as all else that is written of a submission."""
+"""Processes that render feedback pages. A page takes as long as everything else that is written for a submission."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-PARENT_DEATH_SIGNAL = 1  # Linux's number, of prctl.h
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in Linux's prctl.h
 
 _make: Callable | None = None
 
 
 class Pages:
-    """Processes that call `make`, forked at once: to be made before this process has other threads. To be closed."""
+    """A pool of processes that call `make`. It forks at once, so create it before other threads. Use it in `with`."""
 
     def __init__(self, make: Callable, processes: int):
         gc.collect()
-        gc.freeze()  # the collector would go through everything again, and copy the memory that forks share
+        gc.freeze()  # keep the collector from touching, and so copying, the memory that forks share
         context = multiprocessing.get_context("fork")
         self.pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(make,))
         self.pool.submit(int).result()
@@ -33,14 +33,14 @@ class Pages:
         self.pool.shutdown(cancel_futures=True)
 
     def begin(self, *args: Any) -> Future:
-        """Have `make` called with these arguments; what it returns or raises is the future's."""
+        """Call `make` with these arguments in one of the processes; return the future with its result or exception."""
         return self.pool.submit(_made, *args)
 
 
 def _begin(make: Callable) -> None:
     global _make
     _make = make
-    with contextlib.suppress(AttributeError):  # of Linux alone; the lock on the course's folder is held here, too
+    with contextlib.suppress(AttributeError):  # Linux only; an orphan would keep the lock on the course's folder
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 

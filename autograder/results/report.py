@@ -1,8 +1,9 @@
-"""What a teacher reads after grading: one page, and the same in plain text.
+"""The instructor's report after grading: one page, and the same in plain text.
 
-How points are spread, which questions were hard and which tell good from weak, what needs a look, and which answers are
-nearly the same. The page is one file that asks for nothing else and runs nothing; all that comes from students is
-escaped. `make report` writes it from the gradebook and the graded notebooks; `make grade` does so at its end.
+It shows the distribution of points, which questions were hard, which ones separate strong from weak submissions, which
+submissions need a look, and which answers are nearly the same. The page is one file. It loads nothing, runs nothing,
+and escapes every text from students. `make report` writes it from the gradebook and the graded notebooks, and so does
+`make grade` at its end.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from . import similar
 from .export import CannotExport, existing
 
 ROOT = Path(__file__).resolve().parents[2]
-BINS = 10  # bars of a distribution, each a tenth of the points
-ENOUGH = 20  # submissions: with fewer a correlation says nothing
-MOST_OWN_CELLS = 30  # that a student added; more are worth a look
+BINS = 10  # bars in a distribution; each covers a tenth of the points
+ENOUGH = 20  # submissions; with fewer, a correlation says nothing
+MOST_OWN_CELLS = 30  # code cells that a student added; more are worth a look
 TOGETHER = "all answers together"
-MOST_BYTES = 100_000_000  # of a graded notebook
-VERDICTS = {  # what the judge notes in a notebook's metadata when it is not about right and wrong
+MOST_BYTES = 100_000_000  # in a graded notebook
+# The judge's verdicts in a notebook's metadata, other than right and wrong.
+VERDICTS = {
     "time": "out of time",
     "memory": "out of memory",
     "processes": "too many processes",
@@ -43,9 +45,9 @@ VERDICTS = {  # what the judge notes in a notebook's metadata when it is not abo
 
 
 class QuestionRow(NamedTuple):
-    """How a question went. `share`: mean of the points over the most, 0 to 1; `zero`: share of the class without any.
+    """The results of a question. `share`: mean points over `most`, 0 to 1; `zero`: share of the class with no points.
 
-    `apart`: the correlation of its points with all others of the exercise, -1 to 1, or None if there are too few.
+    `apart`: correlation of its points with the exercise's other points, -1 to 1, or None with too few submissions.
     """
 
     name: str
@@ -58,7 +60,7 @@ class QuestionRow(NamedTuple):
 
 @dataclass
 class Exercise:
-    """How an exercise went. `bars`: how many have 0 to 10 %, 10 to 20 %, ... of the points."""
+    """The results of an exercise. `bars`: how many submissions have 0 to 10 %, 10 to 20 %, ... of the points."""
 
     name: str
     most: float
@@ -79,7 +81,7 @@ class Exercise:
 
 @dataclass
 class Look:
-    """A submission that a person should look at, and why."""
+    """A submission that a person should look at, with the reasons."""
 
     student: str
     exercise: str
@@ -87,7 +89,7 @@ class Look:
 
 
 class Pair(NamedTuple):
-    """Students whose answers are nearly the same, and what each of them got for the exercise."""
+    """Students with nearly the same answers, and the points of each for the exercise."""
 
     exercise: str
     alike: similar.Alike
@@ -96,7 +98,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Report:
-    """All that the page says."""
+    """The content of the page."""
 
     title: str
     when: datetime
@@ -113,21 +115,23 @@ def write(database: str, autograded: Path, into: Path, submitted: Path | None = 
     """
     report = read(database, autograded, submitted)
     into.mkdir(parents=True, exist_ok=True)
-    (into / "report.txt").write_text(text(report), encoding="utf-8", errors="replace")  # names of folders may be odd
+    (into / "report.txt").write_text(
+        text(report), encoding="utf-8", errors="replace"
+    )  # folder names may be invalid UTF-8
     page = into / "report.html"
     page.write_text(html(report), encoding="utf-8", errors="replace")
     return page
 
 
 def read(database: str, autograded: Path, submitted: Path | None = None) -> Report:
-    """Gather what there is to say about a class."""
+    """Return the report on a class, read from its gradebook and notebooks."""
     with Gradebook(database) as gradebook:
-        found = points.results(gradebook)
+        results = points.results(gradebook)
         title = gradebook.course_id
         released = handed_out(gradebook)
     looks: dict[tuple[str, str], Look] = {}
     pairs: list[Pair] = []
-    for name, by_student in found.items():
+    for name, by_student in results.items():
         answers: dict[str, dict[str, str]] = defaultdict(dict)
         for student, result in by_student.items():
             cells, reasons = notebooks(autograded / student / name)
@@ -138,46 +142,47 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
                 if cell in released[name].answers and source.strip() != released[name].cells[cell].strip():
                     answers[cell][student] = source
         alike = similar.alike(answers, released[name].cells)
-        told = {one.students for one in alike}
-        # Short answers say nothing one by one; that all of them are alike says something.
-        alike += [one for one in similar.alike(*together(answers, released[name])) if one.students not in told]
-        pairs += [Pair(name, one, [by_student[student].points for student in one.students]) for one in alike]
+        reported = {group.students for group in alike}
+        # One similar short answer says nothing; if all short answers of two students are similar, that does.
+        joined = similar.alike(*together(answers, released[name]))
+        alike += [group for group in joined if group.students not in reported]
+        pairs += [Pair(name, group, [by_student[student].points for student in group.students]) for group in alike]
     for place in sorted(submitted.glob("*/*")) if submitted else []:
         student, name = place.parent.name, place.name
-        if place.is_dir() and name in released and student not in found.get(name, {}):
-            looks[student, name] = Look(student, name, ["handed in, but not graded: see what `make grade` printed"])
-    exercises = [summary(name, by_student) for name, by_student in found.items() if by_student]
-    students = {student for by_student in found.values() for student in by_student}
+        if place.is_dir() and name in released and student not in results.get(name, {}):
+            looks[student, name] = Look(student, name, ["handed in, but not graded: see the output of `make grade`"])
+    exercises = [summary(name, by_student) for name, by_student in results.items() if by_student]
+    students = {student for by_student in results.values() for student in by_student}
     now = datetime.now().astimezone()
     return Report(title, now, len(students), exercises, [looks[key] for key in sorted(looks)], pairs)
 
 
 class HandedOut(NamedTuple):
-    """An exercise as it was released: {grade_id: source}, and which of them are to be answered in code."""
+    """An exercise as released. `cells`: {grade_id: source}; `answers`: the grade_ids that students answer in code."""
 
     cells: dict[str, str]
     answers: set[str]
 
 
 def handed_out(gradebook: Gradebook) -> dict[str, HandedOut]:
-    """Return what nbgrader keeps of the released notebooks, by exercise."""
-    found: dict[str, HandedOut] = defaultdict(lambda: HandedOut({}, set()))
+    """Return {exercise: the released cells that the gradebook stores}."""
+    released: dict[str, HandedOut] = defaultdict(lambda: HandedOut({}, set()))
     rows = gradebook.db.execute(
         select(SourceCell.name, SourceCell.source, SourceCell.locked, SourceCell.cell_type, Assignment.name.label("of"))
         .join(Notebook, SourceCell.notebook_id == Notebook.id)
         .join(Assignment, Notebook.assignment_id == Assignment.id)
     )
     for row in rows:
-        found[row.of].cells[row.name] = row.source or ""
+        released[row.of].cells[row.name] = row.source or ""
         if row.cell_type == "code" and not row.locked:
-            found[row.of].answers.add(row.name)
-    return found
+            released[row.of].answers.add(row.name)
+    return released
 
 
 def together(
     answers: dict[str, dict[str, str]], released: HandedOut
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return all answers of each student as if they were one, and what was handed out, likewise."""
+    """Return each student's answers joined into one, and the released sources joined likewise."""
     whole: dict[str, list[str]] = defaultdict(list)
     for cell in sorted(answers):
         for student, source in answers[cell].items():
@@ -188,7 +193,7 @@ def together(
 
 
 def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the sources of a graded submission, {grade_id: source}, and what in it is worth a look."""
+    """Return a graded submission's code, {grade_id: source}, and the reasons to look at it."""
     cells: dict[str, str] = {}
     reasons: list[str] = []
     paths = sorted(folder.glob("*.ipynb"))
@@ -215,12 +220,12 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
         reasons += [f"{verdict} in {', '.join(names)}" for verdict, names in by_verdict.items()]
         reasons += [str(note) for note in about.get("notes", [])]
         if own > MOST_OWN_CELLS:
-            reasons.append(f"{own} code cells that are not the exercise's")
+            reasons.append(f"{own} code cells that the student added")
     return cells, reasons if paths else ["in the gradebook, but its graded notebook is missing"]
 
 
 def summary(name: str, by_student: dict[str, points.Result]) -> Exercise:
-    """Return how an exercise went."""
+    """Return the results of an exercise from {student: result}."""
     results = list(by_student.values())
     most = max(sum(question.most for question in result.questions.values()) for result in results)
     totals = [result.points for result in results]
@@ -234,10 +239,10 @@ def summary(name: str, by_student: dict[str, points.Result]) -> Exercise:
 
 
 def row(name: str, results: list[points.Result]) -> QuestionRow:
-    """Return how a question went. Points that a person has yet to give are left out."""
-    asked = [result for result in results if name in result.questions]
-    graded = [result for result in asked if result.questions[name].points is not None]
-    most = asked[0].questions[name].most
+    """Return the results of a question. Points that a person must still give don't count."""
+    having = [result for result in results if name in result.questions]
+    graded = [result for result in having if result.questions[name].points is not None]
+    most = having[0].questions[name].most
     got = np.array([result.questions[name].points for result in graded])
     others = [[q.points or 0.0 for q in result.questions.values() if q.name != name] for result in graded]
     rest = np.array([sum(of_others) for of_others in others])
@@ -246,36 +251,36 @@ def row(name: str, results: list[points.Result]) -> QuestionRow:
         apart = float(np.corrcoef(got, rest)[0, 1])
     share = float(got.mean() / most) if most and len(got) else 0.0
     zero = float((got <= 0).mean()) if len(got) else 0.0
-    return QuestionRow(name, most, share, zero, apart, len(asked) - len(graded))
+    return QuestionRow(name, most, share, zero, apart, len(having) - len(graded))
 
 
 def html(report: Report) -> str:
-    """Return the page."""
-    # autoescape: whatever comes from a student becomes text
+    """Return the report as an HTML page."""
+    # autoescape turns everything from a student into text
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(PAGE).render(report=report, near=similar.NEAR, enough=ENOUGH, short=similar.SHORT)
 
 
 def text(report: Report) -> str:
-    """Return the same in plain text, for a terminal or a mail."""
+    """Return the report as plain text, for a terminal or an e-mail."""
     lines = [f"{report.title}: {report.students} students, {report.when:%Y-%m-%d %H:%M}", ""]
-    for one in report.exercises:
-        lines.append(
-            f"{one.name}: {len(one.totals)} submissions, mean {one.mean:.1f}, median {one.median:g} of {one.most:g}"
-            + (f", {one.open} wait for a person" if one.open else "")
-            + (f", {one.late} late" if one.late else "")
-        )
+    for exercise in report.exercises:
+        line = f"{exercise.name}: {len(exercise.totals)} submissions, mean {exercise.mean:.1f}, "
+        line += f"median {exercise.median:g} of {exercise.most:g}"
+        line += f", {exercise.open} to grade by hand" if exercise.open else ""
+        line += f", {exercise.late} late" if exercise.late else ""
+        lines.append(line)
         lines += [
             f"    {question.name:<24} mean {question.share:4.0%}  zero {question.zero:4.0%}"
             + (f"  apart {question.apart:+.2f}" if question.apart is not None else "")
-            for question in one.rows
+            for question in exercise.rows
         ]
     lines += ["", f"To look at: {len(report.looks)}"]
-    lines += [f"    {one.student}/{one.exercise}: {'; '.join(one.reasons)}" for one in report.looks]
+    lines += [f"    {look.student}/{look.exercise}: {'; '.join(look.reasons)}" for look in report.looks]
     lines += ["", f"Nearly the same (no proof of anything): {len(report.pairs)}"]
-    for exercise, alike, _ in report.pairs:
+    for name, alike, _ in report.pairs:
         shown = ", ".join(alike.students[:10]) + (" ..." if len(alike.students) > 10 else "")
-        lines.append(f"    {exercise}, {alike.cell}: {shown} ({alike.share:.0%} of {alike.tokens} tokens)")
+        lines.append(f"    {name}, {alike.cell}: {shown} ({alike.share:.0%} of {alike.tokens} tokens)")
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in "\n".join(lines)) + "\n"
 
 
@@ -304,18 +309,18 @@ svg text { fill: currentColor; font-size: 11px; }
 </head>
 <body>
 <h1>{{ report.title }}</h1>
-<p>{{ report.students }} students, {{ report.exercises | length }} exercises. Written on
-{{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }} from the gradebook as it was then.</p>
+<p>{{ report.students }} students, {{ report.exercises | length }} exercises. Written from
+the gradebook on {{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }}.</p>
 
 {% for exercise in report.exercises %}
 <section>
 <h2>{{ exercise.name }}</h2>
 <p>{{ exercise.totals | length }} submissions: mean {{ "%.1f" | format(exercise.mean) }}, median
 {{ "%g" | format(exercise.median) }} of {{ "%g" | format(exercise.most) }} points.
-{% if exercise.open %}{{ exercise.open }} wait for a person; what they have so far is counted.{% endif %}
-{% if exercise.late %}{{ exercise.late }} lost points for being late.{% endif %}</p>
+{% if exercise.open %}To grade by hand: {{ exercise.open }}, which count with their points so far.{% endif %}
+{% if exercise.late %}Late, with a penalty: {{ exercise.late }}.{% endif %}</p>
 {% set most = exercise.bars | max %}
-<svg viewBox="0 0 440 120" width="440" role="img" aria-label="How many submissions have how much of the points:
+<svg viewBox="0 0 440 120" width="440" role="img" aria-label="Number of submissions by share of the points:
 {% for count in exercise.bars %}{{ loop.index0 * 10 }} to {{ loop.index * 10 }} percent: {{ count }}. {% endfor %}">
 {% for count in exercise.bars %}
 {% set height = 80 * count / most %}
@@ -341,10 +346,10 @@ text-anchor="middle">{{ count }}</text>{% endif %}
 </tbody></table></div>
 </section>
 {% endfor %}
-<p class="note"><b>Mean</b>: the share of a question's points that the class got. <b>Zero</b>: the share that got none.
-<b>Tells apart</b>: the correlation of a question's points with those of the exercise's other questions; near 0 or
-below, those who do well otherwise do no better here, so the question, or its check, is worth a look. It is left out
-below {{ enough }} submissions, and where all got the same. <b>Open</b>: how many a person has yet to grade.</p>
+<p class="note"><b>Mean</b>: the mean share of a question's points. <b>Zero</b>: the share of the class with no points.
+<b>Tells apart</b>: the correlation of a question's points with those of the exercise's other questions. Near 0 or
+below, strong students do no better on it than weak ones, so look at the question and its check. The column is empty
+below {{ enough }} submissions, and where all got the same. <b>Open</b>: how many a person must still grade.</p>
 
 <h2>To look at</h2>
 {% if report.looks %}
@@ -357,15 +362,16 @@ below {{ enough }} submissions, and where all got the same. <b>Open</b>: how man
 {% endfor %}
 </tbody></table></div>
 {% else %}
-<p>Nothing: all submissions could be read, and all ran within their limits.</p>
+<p>Nothing: all submissions were readable and ran within their limits.</p>
 {% endif %}
 
 <h2>Nearly the same</h2>
-<p>Answers that are alike once names, comments, docstrings and formatting are taken away, and what was handed out is
-left aside. <b>This proves nothing.</b> Students who learn together, or from one source, write alike; who wrote first
-cannot be told; and a task may have few good answers. Talk to them before you conclude anything. Answers of fewer than
-{{ short }} tokens are never told of, nor such of which less than {{ "%.0f" | format(100 * near) }}% is alike; right
-answers to this book's exercises that were written apart are at most 23% alike.</p>
+<p>These answers are similar after removing names, comments, docstrings, formatting and the released code. <b>This
+proves nothing.</b> Students who learn together, or from one source, write similar code; the comparison doesn't show who
+wrote it first; and a task may have few good answers. Talk to the students before you conclude anything. The report
+omits answers of fewer than {{ short }} tokens, and those that are less than
+{{ "%.0f" | format(100 * near) }}% alike. Independently written right answers to this book's exercises are at most 23%
+alike.</p>
 {% if report.pairs %}
 <div class="wide"><table>
 <thead><tr><th>Exercise</th><th>Answer</th><th>Students (points)</th><th class="number">Alike</th>
@@ -388,17 +394,17 @@ answers to this book's exercises that were written apart are at most 23% alike.<
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the report of the folder that `make grade` writes into, or of another course; return 0 if there is one."""
+    """Write the report on `make grade`'s folder, or on another course; return 0 if it was written, else 2."""
     grade = ROOT / "_build" / "grade"
-    parser = argparse.ArgumentParser(prog="autograder.results.report", description="A report that a teacher reads.")
-    parser.add_argument("--course", type=Path, default=grade, help="the folder that holds autograded/ and submitted/")
-    parser.add_argument("--db", metavar="URL", help="the gradebook; by default gradebook.db in that folder")
-    parser.add_argument("--into", type=Path, help="where report.html goes; by default that folder")
-    given = parser.parse_args(arguments)
-    course = given.course
+    parser = argparse.ArgumentParser(prog="autograder.results.report", description="Write the instructor's report.")
+    parser.add_argument("--course", type=Path, default=grade, help="folder with autograded/ and submitted/")
+    parser.add_argument("--db", metavar="URL", help="gradebook (default: gradebook.db in that folder)")
+    parser.add_argument("--into", type=Path, help="folder for report.html (default: that folder)")
+    command = parser.parse_args(arguments)
+    course = command.course
     try:
-        url = existing(given.db or f"sqlite:///{course / 'gradebook.db'}")
-        page = write(url, course / "autograded", given.into or course, course / "submitted")
+        url = existing(command.db or f"sqlite:///{course / 'gradebook.db'}")
+        page = write(url, course / "autograded", command.into or course, course / "submitted")
     except (CannotExport, OSError) as reason:
         print(f"no report: {reason}", file=sys.stderr)
         return 2

@@ -1,13 +1,13 @@
-"""Finds answers that are nearly the same, in a class of a thousand, without comparing all pairs.
+"""A search for answers that are nearly the same, in a class of a thousand, without comparing all pairs.
 
-An answer is read as a syntax tree, so that comments, blank space and formatting do not count; docstrings and type
-annotations are dropped, and every name that the answer itself binds is called alike. What is left is a row of tokens.
-Of all runs of `RUN` tokens winnowing keeps some as fingerprints (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003,
-which MOSS does): two answers that share `RUN + WINDOW - 1` tokens in a row share one. An index from fingerprints to
-answers then gives the pairs worth a look. What the released notebook holds does not count, nor does what more than
-`COMMON` answers have: much of a short answer can be written in few ways only.
+It parses an answer into a syntax tree, so comments, white space and formatting don't count. It drops docstrings and
+type annotations, and gives one name to everything that the answer itself binds. The result is a sequence of tokens.
+Winnowing keeps some of its runs of `RUN` tokens as fingerprints (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003;
+MOSS works this way). Two answers with `RUN + WINDOW - 1` consecutive tokens in common share at least one fingerprint.
+An index from fingerprints to answers then yields the pairs worth a look. Fingerprints of the released notebook don't
+count, nor do those of more than `COMMON` answers, because there are only a few ways to write much of a short answer.
 
-Student code is parsed, and never run. What cannot be parsed is compared as plain text.
+The search parses student code and never runs it. It compares what it can't parse as plain text.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from functools import cache
 from typing import NamedTuple
 
 RUN = 12  # tokens in a fingerprint
-WINDOW = 4  # runs of which one is kept
-COMMON = 10  # more answers than this with a fingerprint, and it does not count (MOSS's own default)
-# Share of fingerprints, of those that either answer has, that both have. Measured on answers of 40 tokens and more: at
-# most 0.23 between right ones that were written apart (38 pairs); of 60 and more: at least 0.45 between an answer and
-# the same one in disguise, with other names and two lines more (30 pairs).
+WINDOW = 4  # consecutive runs; winnowing keeps one of them
+COMMON = 10  # answers; a fingerprint that more of them have doesn't count (MOSS's default)
+# The share of two answers' fingerprints that both have. Measured: at most 0.23 between right answers that were written
+# independently (38 pairs of 40 tokens and more); at least 0.45 between an answer and the same one in disguise, with
+# other names and two more lines (30 pairs of 60 tokens and more).
 NEAR = 0.4
-SHORT = 60  # tokens beyond those handed out: a shorter answer is told of in no case
-LONG = 150  # tokens: as many alike are told of, however many students have them
+SHORT = 60  # tokens beyond the released ones; shorter answers are never reported
+LONG = 150  # tokens; identical answers of this length are reported, however many students have them
 BUILTINS = frozenset(dir(builtins))
 BINDING = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-UNTOLD = ("annotation", "returns", "ctx")  # parts of a node that say nothing of what it does
-MOST_CHARACTERS = 50_000  # a longer answer is compared as text
+UNTOLD = ("annotation", "returns", "ctx")  # fields of a node that don't change what it does
+MOST_CHARACTERS = 50_000  # a longer answer is compared as plain text
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is compared of an answer. `form`: a digest of its tokens with names numbered; `tokens`: how many."""
+    """An answer in the form for comparing. `form`: a digest of its tokens with names numbered; `tokens`: how many."""
 
     form: str
     tokens: int
@@ -51,7 +51,7 @@ class Answer:
 
 
 class Alike(NamedTuple):
-    """Students whose answers to one cell are alike. `share`: of the fingerprints, 1.0 if names alone differ."""
+    """Students with similar answers to one cell. `share`: of the fingerprints in common, 1.0 if only names differ."""
 
     cell: str
     students: tuple[str, ...]
@@ -60,23 +60,23 @@ class Alike(NamedTuple):
 
 
 def alike(answers: Mapping[str, Mapping[str, str]], released: Mapping[str, str]) -> list[Alike]:
-    """Return what is alike among `answers`, {cell: {student: source}}, most tokens first.
+    """Return the similar answers among `answers`, {cell: {student: source}}, most tokens first.
 
-    `released`: {cell: the source that was handed out}, of all cells, the instructor's own too.
+    `released`: {cell: source that students got}, for all cells, including the instructor's.
     """
-    given = frozenset(fingerprint for source in released.values() for fingerprint in read(source).prints)
-    found = []
+    handed_out = frozenset(fingerprint for source in released.values() for fingerprint in read(source).prints)
+    groups: list[Alike] = []
     for cell, sources in answers.items():
-        # The same text is read once: where few ways are right, a class writes few texts.
+        # Read each text once: with few right ways to answer, many students write the same text.
         stub = read(released.get(cell, "")).tokens
-        known = {source: Own(read(source), stub, given) for source in set(sources.values())}
+        known = {source: Own(read(source), stub, handed_out) for source in set(sources.values())}
         mine = {student: known[source] for student, source in sources.items() if known[source].tokens >= SHORT}
-        found += _identical(cell, mine) + _near(cell, mine)
-    return sorted(found, key=lambda one: (-one.tokens, one.cell, one.students))
+        groups += _identical(cell, mine) + _near(cell, mine)
+    return sorted(groups, key=lambda group: (-group.tokens, group.cell, group.students))
 
 
 class Own:
-    """What of an answer was not handed out. `prints`: fingerprints; `tokens`: how many beyond the stub and examples."""
+    """The student's own part of an answer. `prints`: fingerprints; `tokens`: how many beyond the stub and examples."""
 
     def __init__(self, answer: Answer, stub: int, given: frozenset[int]):
         self.form = answer.form
@@ -86,20 +86,20 @@ class Own:
 
 
 def _identical(cell: str, answers: Mapping[str, Own]) -> list[Alike]:
-    """Groups whose answers are the same but for names. A short one that many have is no surprise."""
-    groups = defaultdict(list)
+    """Return groups whose answers differ only in names. A short answer that many students have is no group."""
+    by_form = defaultdict(list)
     for student, answer in answers.items():
-        groups[answer.form].append(student)
-    found = []
-    for students in groups.values():
+        by_form[answer.form].append(student)
+    groups = []
+    for students in by_form.values():
         tokens = answers[students[0]].tokens
         if len(students) > 1 and (len(students) <= COMMON or tokens >= LONG):
-            found.append(Alike(cell, tuple(sorted(students)), 1.0, tokens))
-    return found
+            groups.append(Alike(cell, tuple(sorted(students)), 1.0, tokens))
+    return groups
 
 
 def _near(cell: str, answers: Mapping[str, Own]) -> list[Alike]:
-    """Pairs that share most of their fingerprints. Common ones do not make a pair."""
+    """Return pairs that share at least `NEAR` of their fingerprints, found without the common ones."""
     whose = defaultdict(list)
     for student, answer in answers.items():
         for fingerprint in answer.prints:
@@ -108,23 +108,23 @@ def _near(cell: str, answers: Mapping[str, Own]) -> list[Alike]:
     for students in whose.values():
         if len(students) <= COMMON:
             shared.update(itertools.combinations(sorted(students), 2))
-    found = []
+    pairs = []
     for (one, other), both in shared.items():
         either = len(answers[one].prints | answers[other].prints)
         if answers[one].form != answers[other].form and both / either >= NEAR:
             tokens = min(answers[one].tokens, answers[other].tokens)
-            found.append(Alike(cell, (one, other), both / either, tokens))
-    return found
+            pairs.append(Alike(cell, (one, other), both / either, tokens))
+    return pairs
 
 
 def read(source: str) -> Answer:
-    """Read a source for comparing; one that is not Python becomes its words."""
+    """Return a source in the form for comparing. A source that isn't Python is split into words."""
     source = re.sub(r"^[ \t]*[%!].*$", "", textwrap.dedent(source), flags=re.MULTILINE)  # IPython's commands
     try:
         if len(source) > MOST_CHARACTERS:
             raise ValueError("too long to be parsed")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in strings, say: they are the student's
+            warnings.simplefilter("ignore")  # for example of escapes in the student's strings
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         tokens = re.findall(r"\w+|[^\w\s]", source)
@@ -142,7 +142,7 @@ def read(source: str) -> Answer:
 def _walk(tree: ast.AST) -> tuple[list[str], set[str]]:
     """Return a tree's nodes and names from left to right, and the names that it binds itself.
 
-    Names of modules, and what is imported from them, are not its own. No recursion: trees can be deep.
+    Modules, and names imported from them, don't count as its own. A loop, not recursion, because trees can be deep.
     """
     tokens: list[str] = []
     own: set[str] = set()
@@ -165,7 +165,7 @@ def _walk(tree: ast.AST) -> tuple[list[str], set[str]]:
         for field in node._fields:
             value = getattr(node, field, None)
             if isinstance(value, list):
-                below += [one for one in value if isinstance(one, ast.AST) and not _is_docstring(one)]
+                below += [child for child in value if isinstance(child, ast.AST) and not _is_docstring(child)]
             elif isinstance(value, ast.AST):
                 if field not in UNTOLD:
                     below.append(value)
@@ -180,10 +180,8 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _prints(tokens: list[str]) -> Iterator[int]:
-    """Winnowing: of every `WINDOW` runs of `RUN` tokens that follow each other, the one with the smallest hash."""
-    codes = [
-        *map(_code, tokens)
-    ]  # Python's hash of text differs from one process to the next; that of numbers does not
+    """Yield the smallest hash of every `WINDOW` consecutive runs of `RUN` tokens: winnowing."""
+    codes = [*map(_code, tokens)]  # numbers, because Python's hash of text differs between processes
     hashes = [hash(tuple(codes[i : i + RUN])) for i in range(len(codes) - RUN + 1)]
     for i in range(len(hashes) - WINDOW + 1):
         yield min(hashes[i : i + WINDOW])

@@ -1,8 +1,8 @@
-"""Takes in what was handed in: whatever it is, a notebook to judge comes out, and a reason if it is no answer.
+"""The intake of submissions: it turns any hand-in into a notebook to judge, with a reason if it holds no answer.
 
-The notebook that is judged is rebuilt from the instructor's own: all cells of the instructor's, in the instructor's
-order, checks and hidden tests included; from the submission come the answers, by `grade_id`, and the cells that the
-student added, each after the cell that it followed. So it does not matter what became of the other cells.
+The intake rebuilds the notebook from the instructor's own: all of the instructor's cells, in the instructor's order,
+checks and hidden tests included. It takes two things from the submission: the answers, by `grade_id`, and the cells
+that the student added, each after the cell that it followed. What happened to the other cells doesn't matter.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from nbgrader.preprocessors import InstantiateTests, SaveCells
 from nbgrader.utils import is_grade, is_locked, is_solution, parse_utc
 from traitlets.utils.importstring import import_item
 
-MOST_BYTES = 20_000_000  # of a notebook's file, outputs and pictures included
-MOST_PARTS = 200_000  # lists and objects in its JSON: some 40 MB in memory
-MOST_CHARACTERS = 1_000_000  # in all of its cells; a long exercise with all answers has 40,000
+MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
+MOST_PARTS = 200_000  # lists and objects in its JSON; these take 40 MB of memory
+MOST_CHARACTERS = 1_000_000  # in all its cells together; a long exercise with all answers has 40,000
 MOST_CELLS = 1_000
-MOST_ATTACHED = 5_000_000  # base64 characters of the pictures in one cell
+MOST_ATTACHED = 5_000_000  # base64 characters of pictures in one cell
 PICTURES = ("image/png", "image/jpeg", "image/gif")
 EARLIEST = datetime(2000, 1, 1)
 
 
 class Unreadable(Exception):
-    """Why no answer can be found in what was handed in, in words for the student."""
+    """Why a hand-in holds no answer, in a sentence for the student."""
 
 
 @dataclass
 class Cell:
-    """A cell as it was handed in, of any version of the format."""
+    """A cell as the student handed it in, from any version of the notebook format."""
 
     kind: str  # "code", "markdown" or "raw"
     source: str
@@ -58,7 +58,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Template:
-    """The instructor's notebook. `cells`: with hidden tests, without answers; `released`: the sources handed out."""
+    """The instructor's notebook. `cells`: with hidden tests, without answers; `released`: the students' sources."""
 
     name: str
     metadata: NotebookNode
@@ -68,7 +68,7 @@ class Template:
 
 @dataclass
 class Taken:
-    """A notebook to be judged. `notes`: what the student is told about it; `reason`: why it is no answer, or None."""
+    """A notebook to judge. `notes`: remarks for the student; `reason`: why it holds no answer, or None."""
 
     notebook: NotebookNode
     notes: list[str] = field(default_factory=list)
@@ -79,10 +79,10 @@ class Taken:
 
 
 def template(converter: GenerateAssignment, assignment: str, notebook: str) -> Template:
-    """Read an instructor's source notebook, prepared as nbgrader prepares it when it is released.
+    """Read an instructor's source notebook, and prepare it as nbgrader does for a release.
 
-    What the gradebook knows of a locked cell counts more than the file: it is what nbgrader itself puts back. Raises
-    FileNotFoundError without a source notebook, and MissingEntry if the gradebook does not know the notebook.
+    For a locked cell, the gradebook's source replaces the file's, because nbgrader itself puts that one back. Raises
+    FileNotFoundError without a source notebook, and MissingEntry if the gradebook doesn't have the notebook.
     """
     course = converter.coursedir
     path = Path(course.format_path(course.source_directory, ".", assignment)) / f"{notebook}.ipynb"
@@ -112,16 +112,16 @@ def _through(converter: GenerateAssignment, steps: list, notebook: NotebookNode,
 
 
 def _is_answer(cell: NotebookNode) -> bool:
-    """Whether it comes from the submission: a solution, and a code cell that the instructor left unlocked, too."""
+    """Return whether a cell comes from the submission: a solution, or a code cell that the instructor left unlocked."""
     if "nbgrader" not in cell.metadata:
         return cell.cell_type == "code"
     return is_solution(cell) or not is_locked(cell)
 
 
 def answer_names(notebook: NotebookNode, kind: type[ast.stmt] = ast.stmt) -> list[str]:
-    """The names that an instructor's own answers bind: functions, classes and variables of the solution cells.
+    """Return the names that the instructor's solution cells bind: functions, classes and variables.
 
-    `kind`: of statement that binds them, such as `ast.ClassDef`.
+    `kind` restricts the statements that bind them, for example to `ast.ClassDef`.
     """
     names: set[str] = set()
     for cell in notebook.cells:
@@ -130,7 +130,7 @@ def answer_names(notebook: NotebookNode, kind: type[ast.stmt] = ast.stmt) -> lis
                 statements = ast.parse(TransformerManager().transform_cell(cell.source)).body
                 names |= _bound([statement for statement in statements if isinstance(statement, kind)])
             except SyntaxError:
-                continue  # in an instructor's own answer: a template to be filled in
+                continue  # an instructor's own answer can be a template with gaps
     return sorted(names)
 
 
@@ -146,13 +146,13 @@ def _bound(statements: list[ast.stmt]) -> set[str]:
     return names
 
 
-# What was handed in
+# The student's side
 
 
 def located(place: Path, names: Iterable[str]) -> dict[str, Path | Unreadable]:
-    """Find the notebooks called `names` in a folder that was handed in, or why one cannot be read.
+    """Return, for each of `names`, the notebook's path in a hand-in, or why it can't be read.
 
-    `place` may be the notebook itself. One notebook with a wrong name is taken, if only one is asked for.
+    `place` is a folder, or the notebook itself. A single notebook with a wrong name counts if `names` has one entry.
     """
     names = list(names)
     try:
@@ -163,40 +163,41 @@ def located(place: Path, names: Iterable[str]) -> dict[str, Path | Unreadable]:
             return {name: place for name in names}
         if not stat.S_ISDIR(kind):
             raise Unreadable("what was handed in is neither a file nor a folder")
-        found = sorted(entry.name for entry in os.scandir(place) if entry.name.lower().endswith(".ipynb"))
+        notebooks = sorted(entry.name for entry in os.scandir(place) if entry.name.lower().endswith(".ipynb"))
     except Unreadable as reason:
         return {name: reason for name in names}
     except OSError as error:
         return {name: Unreadable(f"the folder cannot be read: {error.strerror}") for name in names}
-    return {name: _one(place, f"{name}.ipynb", found, len(names) == 1) for name in names}
+    return {name: _one(place, f"{name}.ipynb", notebooks, len(names) == 1) for name in names}
 
 
-def _one(place: Path, wanted: str, found: list[str], only: bool) -> Path | Unreadable:
-    if wanted in found:
-        return place / wanted
-    if only and len(found) == 1:
-        return place / found[0]
-    if not found:
-        return Unreadable(f"there is no {wanted} in what was handed in")
-    listed = ", ".join(map(shown_name, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-    return Unreadable(f"there is no {wanted} in what was handed in, but {listed}; hand in one notebook of that name")
+def _one(place: Path, name: str, notebooks: list[str], only: bool) -> Path | Unreadable:
+    if name in notebooks:
+        return place / name
+    if only and len(notebooks) == 1:
+        return place / notebooks[0]
+    if not notebooks:
+        return Unreadable(f"there is no {name} in what was handed in")
+    listed = ", ".join(map(shown_name, notebooks[:5]))
+    listed += f" and {len(notebooks) - 5} more" if len(notebooks) > 5 else ""
+    return Unreadable(f"there is no {name} in what was handed in, but {listed}; hand in one notebook of that name")
 
 
 def take(place: Path | Unreadable, made_from: Template) -> Taken:
-    """Rebuild the notebook to be judged; one that cannot be read becomes one without answers that says why."""
+    """Rebuild the notebook to judge. An unreadable one becomes a notebook without answers that says why."""
     notes: list[str] = []
     try:
         if isinstance(place, Unreadable):
             raise place
         if place.name != f"{made_from.name}.ipynb":
-            notes.append(f"The file is called {shown_name(place.name)}; it was taken for {made_from.name}.ipynb.")
+            notes.append(f"The file is called {shown_name(place.name)}; it was graded as {made_from.name}.ipynb.")
         return rebuilt(made_from, parsed(contents(place), notes), notes)
     except Unreadable as reason:
         return refused(made_from, str(reason))
 
 
 def contents(path: Path) -> bytes:
-    """Read a file that a student handed in: a plain one of at most 20 MB, and never what a link points to."""
+    """Return the bytes of a student's file; raise Unreadable for a link, a special file, or more than 20 MB."""
     name = shown_name(path.name)
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -211,87 +212,89 @@ def contents(path: Path) -> bytes:
     with open(file, "rb") as opened:
         if about.st_size > MOST_BYTES:
             raise Unreadable(
-                f"{name} has {about.st_size / 1e6:,.0f} MB, and {MOST_BYTES / 1e6:.0f} MB is the most that is "
-                "graded; clear its outputs and hand it in again"
+                f"{name} has {about.st_size / 1e6:,.0f} MB, and the limit is {MOST_BYTES / 1e6:.0f} MB; "
+                "clear its outputs and hand it in again"
             )
         return opened.read(MOST_BYTES + 1)
 
 
 def parsed(raw: bytes, notes: list[str]) -> list[Cell]:
-    """Read the cells of a notebook's file, of any version of the format; `notes` gets what was odd about it."""
+    """Return the cells of a notebook's file, of any version of the format; append to `notes` what is odd about it."""
     if not raw.strip():
         raise Unreadable("the notebook is empty; was it saved?")
     text = _decoded(raw, notes)
     if text.count("[") + text.count("{") > MOST_PARTS:
         raise Unreadable(f"the notebook's JSON has more than {MOST_PARTS:,} parts; clear its outputs")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except RecursionError:
         raise Unreadable("the notebook's JSON is nested too deeply") from None
     except ValueError as error:
         raise Unreadable(f"the file is not a notebook: it is not valid JSON ({str(error)[:80]})") from None
-    cells = found.get("cells") if isinstance(found, dict) else None
-    if cells is None and isinstance(found, dict):  # nbformat 3 and older
-        sheets = found.get("worksheets")
+    cells = document.get("cells") if isinstance(document, dict) else None
+    if cells is None and isinstance(document, dict):  # nbformat 3 and older
+        sheets = document.get("worksheets")
         cells = [cell for sheet in _listed(sheets) for cell in _listed(_field(sheet, "cells"))] if sheets else None
     if not isinstance(cells, list):
         raise Unreadable("the file is JSON, but not a notebook: it has no list of cells")
     if len(cells) > MOST_CELLS:
-        raise Unreadable(f"the notebook has {len(cells):,} cells, and {MOST_CELLS:,} is the most that is graded")
+        raise Unreadable(
+            f"the notebook has {len(cells):,} cells, and the limit is {MOST_CELLS:,}; delete the cells you added"
+        )
     read = [_cell(cell) for cell in cells if isinstance(cell, dict)]
     if sum(len(cell.source) for cell in read) > MOST_CHARACTERS:
-        raise Unreadable(f"the notebook's cells hold more than {MOST_CHARACTERS:,} characters")
+        raise Unreadable(f"the notebook's cells hold more than {MOST_CHARACTERS:,} characters; shorten them")
     return read
 
 
 def _decoded(raw: bytes, notes: list[str]) -> str:
-    encoding = json.detect_encoding(raw)  # UTF-8, 16 or 32, with a mark at the beginning or without
+    encoding = json.detect_encoding(raw)  # UTF-8, 16 or 32, with or without a byte order mark
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError:
         encoding, text = "latin-1", raw.decode("latin-1")
     if encoding not in ("utf-8", "utf-8-sig"):
-        notes.append(f"The file was written as {encoding.upper()}; notebooks are UTF-8, and some letters may be wrong.")
+        notes.append(f"The file was written as {encoding.upper()}; notebooks are UTF-8, so some letters may be wrong.")
     return text
 
 
-def _cell(given: dict) -> Cell:
-    kind = given.get("cell_type")
-    source = _text(given.get("source", given.get("input", "")))
+def _cell(cell: dict) -> Cell:
+    kind = cell.get("cell_type")
+    source = _text(cell.get("source", cell.get("input", "")))
     if kind == "heading":
         kind, source = "markdown", f"# {source}"
-    metadata = _field(given, "metadata")
+    metadata = _field(cell, "metadata")
     grade_id = _field(_field(metadata, "nbgrader"), "grade_id")
-    own_id = given.get("id")
+    own_id = cell.get("id")
     return Cell(
         kind if kind in ("code", "markdown") else "raw",
         source,
         grade_id if isinstance(grade_id, str) else None,
         own_id if isinstance(own_id, str) else None,
-        _attachments(given.get("attachments")),
+        _attachments(cell.get("attachments")),
     )
 
 
-def _field(given: Any, name: str) -> Any:
-    return given.get(name) if isinstance(given, dict) else None
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
-def _listed(given: Any) -> list:
-    return given if isinstance(given, list) else []
+def _listed(value: Any) -> list:
+    return value if isinstance(value, list) else []
 
 
-def _text(given: Any) -> str:
-    lines = given if isinstance(given, list) else [given]
+def _text(value: Any) -> str:
+    lines = value if isinstance(value, list) else [value]
     text = "".join(line for line in lines if isinstance(line, str))
-    # Half of a surrogate pair cannot be written as UTF-8, and a NUL not into a PostgreSQL database.
+    # UTF-8 can't hold half of a surrogate pair, and PostgreSQL can't hold a NUL.
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def _attachments(given: Any) -> dict[str, dict[str, str]]:
-    """The pictures in a written answer, as far as they are pictures."""
+def _attachments(value: Any) -> dict[str, dict[str, str]]:
+    """Return the pictures attached to a written answer, without anything that is no picture or exceeds the limit."""
     kept: dict[str, dict[str, str]] = {}
     left = MOST_ATTACHED
-    for name, versions in given.items() if isinstance(given, dict) else []:
+    for name, versions in value.items() if isinstance(value, dict) else []:
         for kind, data in versions.items() if isinstance(versions, dict) else []:
             data = _text(data)
             if kind in PICTURES and len(data) <= left and is_base64(data):
@@ -301,7 +304,7 @@ def _attachments(given: Any) -> dict[str, dict[str, str]]:
 
 
 def is_base64(data: str) -> bool:
-    """Whether this is base64 and nothing else."""
+    """Return whether a text is valid base64."""
     try:
         base64.b64decode(data.replace("\n", ""), validate=True)
     except (binascii.Error, ValueError):
@@ -309,17 +312,17 @@ def is_base64(data: str) -> bool:
     return True
 
 
-# The two put together
+# Both sides together
 
 
 def rebuilt(made_from: Template, cells: list[Cell], notes: list[str]) -> Taken:
-    """Put a student's answers and own cells into the instructor's notebook; add to `notes` what they should know."""
+    """Put a student's answers and own cells into the instructor's notebook; append remarks to `notes`."""
     places = _places(made_from, cells)
     chosen = _chosen(made_from, cells, places)
     if not any(place is not None and "nbgrader" in made_from.cells[place].metadata for place in places):
         raise Unreadable(
-            "the notebook has none of the exercise's cells in it; is it another exercise's, or were its cells copied "
-            "into a new notebook? Write your answers into the notebook that was handed out"
+            "the notebook has none of the exercise's cells in it; is it another exercise's, or did you copy the cells "
+            "into a new notebook? Write your answers into the notebook that you got"
         )
     own: dict[int, list[Cell]] = {}  # the student's own cells, by the place of the instructor's cell before them
     seen: set[int] = set()
@@ -330,14 +333,14 @@ def rebuilt(made_from: Template, cells: list[Cell], notes: list[str]) -> Taken:
             continue
         released = made_from.released[place]
         answer = _is_answer(made_from.cells[place])
-        if answer and chosen[place] != index:  # a copy: what the student wrote into it still runs
+        if answer and chosen[place] != index:  # a copy of an answer; the student's text still runs
             if cell.source.strip() != released.strip():
                 own.setdefault(before, []).append(cell)
             continue
         before = place
         edited = cell.source.strip() not in (released.strip(), made_from.cells[place].source.strip())
         if not answer and edited and (place in seen or "nbgrader" not in made_from.cells[place].metadata):
-            own.setdefault(before, []).append(cell)  # it runs after the instructor's own, or is shown after it
+            own.setdefault(before, []).append(cell)  # runs, or is shown, after the instructor's own cell
         seen.add(place)
     notes += _remarks(made_from, cells, places, chosen)
     result = []
@@ -349,14 +352,14 @@ def rebuilt(made_from: Template, cells: list[Cell], notes: list[str]) -> Taken:
 
 
 def refused(made_from: Template, reason: str) -> Taken:
-    """The notebook of somebody who handed in no answer, which says why and which gets no points."""
+    """Return a notebook without answers, which gets no points and says why."""
     cells = [_instructors(made_from, place, None) for place in range(len(made_from.cells))]
-    said = f"Nothing in it could be graded: {reason}" + "." * (not reason.endswith("?"))
-    return Taken(_notebook(made_from, cells, [said], {"unreadable": reason}), [said], reason)
+    note = f"Nothing in it could be graded: {reason}" + "." * (not reason.endswith("?"))
+    return Taken(_notebook(made_from, cells, [note], {"unreadable": reason}), [note], reason)
 
 
 def _places(made_from: Template, cells: list[Cell]) -> list[int | None]:
-    """For each cell that was handed in, the place of the instructor's cell that it is, or None."""
+    """Return, for each handed-in cell, the index of the instructor's cell that it corresponds to, or None."""
     by_grade_id = {cell.metadata.get("nbgrader", {}).get("grade_id"): i for i, cell in enumerate(made_from.cells)}
     by_id = {cell.get("id"): i for i, cell in enumerate(made_from.cells)}
     by_grade_id.pop(None, None)
@@ -376,7 +379,7 @@ def _places(made_from: Template, cells: list[Cell]) -> list[int | None]:
 
 
 def _chosen(made_from: Template, cells: list[Cell], places: list[int | None]) -> dict[int, int]:
-    """Of the copies of each answer: {its place: which cell counts}. It is the last one that the student changed."""
+    """Return {index of an answer: index of the handed-in copy that counts}: the last one that the student changed."""
     chosen: dict[int, int] = {}
     for index, place in enumerate(places):
         if place is None or not _is_answer(made_from.cells[place]):
@@ -410,14 +413,14 @@ def _remarks(made_from: Template, cells: list[Cell], places: list[int | None], c
             if at == place
         ):
             edited.append(name)
-    said = [
+    remarks = [
         (missing, "{}: not in the notebook, so graded as it was handed out."),
         (copies, "{} in the notebook more than once: the last one that you changed counts, the others run before it."),
-        (retyped, "{} of another kind than it was handed out (code or text): graded as what it was."),
+        (retyped, "{} of another kind (code or text) than in the original: graded as the original kind."),
         (checks, "{} missing: put back and graded."),
         (edited, "{} changed: graded as it was handed out."),
     ]
-    return [words.format(", ".join(names)) for names, words in said if names]
+    return [words.format(", ".join(names)) for names, words in remarks if names]
 
 
 def _instructors(made_from: Template, place: int, answer: Cell | None) -> NotebookNode:
@@ -427,17 +430,17 @@ def _instructors(made_from: Template, place: int, answer: Cell | None) -> Notebo
         if answer and answer.attachments and cell.cell_type == "markdown":
             cell.attachments = NotebookNode(answer.attachments)
     if cell.cell_type == "code":
-        if not (is_solution(cell) or is_locked(cell)):  # the judge runs the instructor's own beside it
+        if not (is_solution(cell) or is_locked(cell)):  # the judge also runs the instructor's own
             cell.metadata["autograder"] = NotebookNode(source=made_from.released[place])
         cell.outputs, cell.execution_count = [], None
     return cell
 
 
 def _students(cell: Cell) -> NotebookNode:
-    made = getattr(nbformat.v4, f"new_{cell.kind}_cell")(cell.source)
+    node = getattr(nbformat.v4, f"new_{cell.kind}_cell")(cell.source)
     if cell.kind == "markdown" and cell.attachments:
-        made.attachments = NotebookNode(cell.attachments)
-    return made
+        node.attachments = NotebookNode(cell.attachments)
+    return node
 
 
 def _notebook(made_from: Template, cells: list[NotebookNode], notes: list[str], about: dict | None = None):
@@ -455,11 +458,11 @@ def _notebook(made_from: Template, cells: list[NotebookNode], notes: list[str], 
     return NotebookNode(nbformat=4, nbformat_minor=5, metadata=metadata, cells=cells)
 
 
-# What stands beside it
+# Beside the notebook: its timestamp and the student's name
 
 
 def timestamp(place: Path) -> tuple[str | None, str | None]:
-    """When it was handed in, as its timestamp.txt says, or None; and what is wrong with that file, or None."""
+    """Return (the time in timestamp.txt, or None; what is wrong with that file, or None)."""
     path = place / "timestamp.txt"
     if not place.is_dir() or place.is_symlink() or not os.path.lexists(path):
         return None, None
@@ -467,28 +470,28 @@ def timestamp(place: Path) -> tuple[str | None, str | None]:
         text = contents(path)[:200].decode().strip()
         when = parse_utc(text)
         if not EARLIEST < when < datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1):
-            raise ValueError(f"{when:%Y-%m-%d} is no day on which this can have been handed in")
+            raise ValueError(f"{when:%Y-%m-%d} is not a possible day")
     except Unreadable as reason:
         return None, str(reason)
-    except Exception as error:  # dateutil raises what it likes
+    except Exception as error:  # dateutil raises many kinds
         return None, f"timestamp.txt is not a time ({str(error)[:80]})"
     return text, None
 
 
 def name_fault(name: str) -> str | None:
-    """What is wrong with a folder's name as the name of a student, or None."""
+    """Return why a folder's name can't be a student's name, or None."""
     try:
         name.encode()
     except UnicodeEncodeError:
         return "the folder's name is not UTF-8; rename it"
     if name != name.strip() or not name.isprintable():
-        return "the folder's name has blanks at an end, or characters that cannot be printed, in it; rename it"
-    if len(name) > 128:  # what nbgrader's column of students has room for
-        return f"the folder's name has {len(name)} characters, and a gradebook has room for 128; rename it"
+        return "the folder's name has blanks at an end, or unprintable characters; rename it"
+    if len(name) > 128:  # the size of nbgrader's column of students
+        return f"the folder's name has {len(name)} characters, and a gradebook holds 128; rename it"
     return None
 
 
 def shown_name(name: str) -> str:
-    """A file's name as it can be printed, and put into a sentence of markdown."""
+    """Return a file's name, cut after 80 characters, that is safe to print and to put into markdown."""
     printable = "".join(c if c.isprintable() else "\ufffd" for c in name.encode("utf-8", "replace").decode())
     return re.sub(r"[`<>\[\]*|\\]", "\ufffd", printable[:80])

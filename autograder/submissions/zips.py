@@ -1,16 +1,17 @@
-"""Takes in zips: what students made with `make submit`, and what Canvas and Moodle let a teacher download.
+"""The intake of zips: those that students pack with `make submit`, and those that Canvas and Moodle let you download.
 
-`make collect ZIPS=folder EXERCISE=03_ring` hands all that lies in a folder to nbgrader's own `zip_collect`; or put it
-in `downloaded/03_ring/archive` and run `nbgrader zip_collect 03_ring`. nbgrader's extractor unpacks whatever it is
-given, zips in zips too, however large, and a single broken one stops the class. This one, `SafeExtractor`, writes
-nothing to the disk but one notebook of bounded size for each student, under a name that it chose itself:
-`extracted/<student>/<time>/<exercise>.ipynb`, which nbgrader's collector reads by `NAMED_REGEXP`. What it refuses is
-told with the reason, and listed in `refused.csv` beside the folder; the rest is taken in.
+`make collect ZIPS=folder EXERCISE=03_ring` passes every file of a folder to nbgrader's own `zip_collect`. Or put the
+files into `downloaded/03_ring/archive` and run `nbgrader zip_collect 03_ring`.
 
-Whose a file is: the learning platform's word goes before the file's own. Canvas puts its user's number into a file's
-name, which the class list knows as `lms_user_id`; Moodle puts the full name. Without a class list the name that
-`make submit` gave the zip counts, which is only what the student typed; two people who hand in under one name are both
-refused. When it was handed in is what the zip's name says, or else the time of the file.
+nbgrader's extractor unpacks everything, however large, zips in zips included, and one broken zip stops the class.
+`SafeExtractor` writes only one notebook of bounded size for each student, under a name that it chooses itself:
+`extracted/<student>/<time>/<exercise>.ipynb`. nbgrader's collector reads that path with `NAMED_REGEXP`. The extractor
+logs each file that it refuses, with a reason, lists it in `refused.csv` beside the folder, and takes in the rest.
+
+Whose file it is: the learning platform's name wins over the file's own. Canvas puts its user's number into the file's
+name, and the class list has that number as `lms_user_id`. Moodle puts the full name. Without a class list, the name of
+the `make submit` zip counts, which is only what the student typed. If two people hand in under one name, the extractor
+refuses both. The time of a hand-in comes from the zip's name, or else from the file's time.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ from traitlets.config import Config
 from .. import points
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_BYTES = 20_000_000  # of a notebook, pictures in its outputs included
-MOST_ZIP_BYTES = 50_000_000  # of a zip that a student made
-MOST_FILES = 1_000  # in a zip that a student made
-MOST_CLASS_FILES = 100_000  # in a zip that a learning platform made
+MOST_BYTES = 20_000_000  # in a notebook, with the pictures in its outputs
+MOST_ZIP_BYTES = 50_000_000  # in a zip that a student packed
+MOST_FILES = 1_000  # in a zip that a student packed
+MOST_CLASS_FILES = 100_000  # in a zip from a learning platform
 
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
 STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
 TIME = "%Y%m%dT%H%M%SZ"
 
-# adalovelace_LATE_123_456_file.ipynb: name, number of the user, of the upload, and the name that the file had
+# adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file
 CANVAS = re.compile(r"(?P<name>\w+?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<file>[^/]+)")
-# Ada Lovelace_1234_assignsubmission_file_/file.ipynb, or without folders ..._file_file.ipynb
+# Ada Lovelace_1234_assignsubmission_file_/file.ipynb; without folders ..._file_file.ipynb
 MOODLE = re.compile(r"(?P<name>[^/]+)_(?P<user>\d+)_assignsubmission_file_/?(?P<file>.+)")
 
 
 class BadZip(Exception):
-    """Why something handed in is not taken in, in words for its student."""
+    """Why a hand-in is refused, in a sentence for its student."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A notebook, or a zip that should hold one. `owner`: who the platform says it is of, or "" without a platform."""
+    """A notebook, or a zip that should hold one. `owner`: the platform's name for the student, "" without one."""
 
     shown: str
     owner: str
@@ -75,9 +76,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Taken:
-    """One student's notebook, and how to choose between several: the later time, then the platform's later upload.
+    """One student's notebook. Of several, the later `time` counts, then the platform's later `upload`.
 
-    `kept`: the file that holds it meanwhile, so that a class's notebooks are not in memory all at once.
+    `kept` is a temporary file with its content, so that a class's notebooks are never in memory all at once.
     """
 
     student: str
@@ -89,9 +90,9 @@ class Taken:
 
 
 class SafeExtractor(ExtractorPlugin):
-    """Takes notebooks out of what students handed in, as nbgrader's `ZipCollectApp.extractor_plugin`."""
+    """The extractor of notebooks from hand-ins, for nbgrader's `ZipCollectApp.extractor_plugin`."""
 
-    db_url = Unicode("", help="the gradebook, whose class list says who is who; default: the course's").tag(config=True)
+    db_url = Unicode("", help="gradebook with the class list (default: the course's)").tag(config=True)
 
     def extract(self, archive_path: str, extracted_path: str) -> None:
         """Write one notebook for each student into `extracted_path`, and `refused.csv` beside it."""
@@ -103,37 +104,37 @@ class SafeExtractor(ExtractorPlugin):
         with tempfile.TemporaryDirectory(dir=beside) as meanwhile:
             for number, candidate in enumerate(self.candidates(Path(archive_path))):
                 try:
-                    found = self.take(candidate, Path(meanwhile) / str(number))
+                    notebook = self.take(candidate, Path(meanwhile) / str(number))
                 except BadZip as reason:
                     self.refuse(candidate.shown, str(reason))
                 else:
-                    taken.setdefault(found.student, []).append(found)
-            for found in taken.values():
-                self.put(found, Path(extracted_path))
+                    taken.setdefault(notebook.student, []).append(notebook)
+            for notebooks in taken.values():
+                self.put(notebooks, Path(extracted_path))
         with (beside / "refused.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("file", "reason"), *self.refused])
 
     def put(self, found: list[Taken], extracted: Path) -> None:
-        """Put a student's last notebook where the collector looks; refuse all if they are of several people."""
-        if len({one.owner for one in found}) > 1:
-            for one in found:
-                self.refuse(one.shown, f"several people hand in as {one.student}; ask them who is who")
+        """Put a student's last notebook where the collector looks; refuse all if they come from several people."""
+        if len({notebook.owner for notebook in found}) > 1:
+            for notebook in found:
+                self.refuse(notebook.shown, f"several people hand in as {notebook.student}; ask them who is who")
             return
-        last = max(found, key=lambda one: (one.time, one.upload))
+        last = max(found, key=lambda notebook: (notebook.time, notebook.upload))
         place = extracted / last.student / last.time.strftime(TIME)
         place.mkdir(parents=True)
         last.kept.replace(place / f"{self.exercise}.ipynb")
-        for one in found:
-            if one is not last:
-                self.log.info("%s: superseded by %s", one.shown, last.shown)
+        for notebook in found:
+            if notebook is not last:
+                self.log.info("%s: superseded by %s", notebook.shown, last.shown)
 
     def refuse(self, shown: str, reason: str) -> None:
-        """Note that a file is not taken in."""
+        """Log that a file is refused, and remember it for refused.csv."""
         self.log.warning("REFUSED %s: %s", shown, reason)
         self.refused.append((shown, reason))
 
     def class_list(self) -> dict[str, set[str]]:
-        """Return {what a platform may call a student: the ids of those it may mean}, from the gradebook."""
+        """Return {a name or number that a platform may use: the ids of the students it fits}, from the gradebook."""
         url = self.db_url or self.parent.coursedir.db_url
         if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
             return {}
@@ -147,11 +148,11 @@ class SafeExtractor(ExtractorPlugin):
         return known
 
     def candidates(self, folder: Path) -> Iterator[Candidate]:
-        """Go through what was downloaded: single files, and zips of many as a platform makes them."""
+        """Yield each hand-in of a download: single files, and the members of a platform's zips."""
         for path in sorted(folder.rglob("*")):
             shown = str(path.relative_to(folder))
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                self.refuse(shown, "it is a link or no file; download it anew")
+                self.refuse(shown, "it is a link or not a file; download it again")
             elif path.is_file():
                 time = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 if path.suffix.lower() == ".zip" and not self.is_one_submission(shown):
@@ -160,23 +161,25 @@ class SafeExtractor(ExtractorPlugin):
                     yield self.candidate(shown, shown, time, lambda most, path=path: read_file(path, most))
 
     def is_one_submission(self, name: str) -> bool:
-        """Whether a zip is called as a student's or as a platform calls one upload, not as a zip of many."""
+        """Return whether a zip's name is that of one student's upload, rather than of a zip with many."""
         return bool(CANVAS.fullmatch(Path(name).name) or MOODLE.fullmatch(name) or self.own_name(Path(name).name))
 
     def members(self, path: Path, shown: str) -> Iterator[Candidate]:
-        """Go through a zip of many; what is not right with the whole of it is told once."""
+        """Yield each hand-in of a zip with many. Refuse the zip once if it is wrong as a whole."""
         try:
             archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, ValueError) as error:
-            self.refuse(shown, f"it is not a zip that can be read ({error})")
+            self.refuse(shown, f"the zip cannot be read ({error}); download it again")
             return
         with archive:
             infos = [info for info in archive.infolist() if not info.is_dir() and not is_litter(info.filename)]
             if len(infos) > MOST_CLASS_FILES:
-                self.refuse(shown, f"it holds {len(infos)} files")
+                self.refuse(shown, f"it holds {len(infos)} files, and the limit is {MOST_CLASS_FILES}; split it")
                 return
             if infos and not any(self.is_one_submission(info.filename) for info in infos):
-                self.refuse(shown, f"its name should be <student>_{self.exercise}_<time>.zip, as by `make submit`")
+                self.refuse(
+                    shown, f"its name should be <student>_{self.exercise}_<time>.zip, as `make submit` writes it"
+                )
                 return
             names = [info.filename for info in infos]
             for info in infos:
@@ -195,7 +198,7 @@ class SafeExtractor(ExtractorPlugin):
                     self.refuse(inside, str(reason))
 
     def candidate(self, shown: str, name: str, time: datetime, read: Callable[[int], bytes]) -> Candidate:
-        """Read off a file's name who handed it in, and when."""
+        """Return the hand-in that a file's name describes: whose it is, and which upload."""
         base = PurePosixPath(name).name
         if match := MOODLE.search(name):
             names, owner, file = (match["name"],), f"Moodle's {match['name']}_{match['user']}", match["file"]
@@ -204,19 +207,19 @@ class SafeExtractor(ExtractorPlugin):
             names, owner, file = (match["user"],), f"Canvas's {match['name']}_{match['user']}", match["file"]
             upload = int(match["upload"])
             if match["late"]:
-                self.log.warning("%s: late, says Canvas", shown)
+                self.log.warning("%s: Canvas marks it as late", shown)
         else:
             names, owner, file, upload = (), "", base, 0
         return Candidate(shown, owner, names, file, upload, time, read)
 
     def own_name(self, file: str) -> re.Match | None:
-        """Match the name that `make submit` gives a zip; browsers and Canvas add -1 or (1) when there are two."""
+        """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
         return re.fullmatch(
             rf"(?P<student>.+)_{re.escape(self.exercise)}_(?P<time>\d{{8}}T\d{{6}}Z)( ?\(\d+\)|-\d+)?\.zip", file
         )
 
     def take(self, candidate: Candidate, kept: Path) -> Taken:
-        """Keep the notebook of a candidate in a file, and return whose it is; raise `BadZip` otherwise."""
+        """Write a candidate's notebook to the file `kept`; return whose it is. Raise `BadZip` to refuse it."""
         own = self.own_name(candidate.file)
         student = self.student(candidate, own["student"] if own else None)
         time = candidate.time
@@ -224,9 +227,9 @@ class SafeExtractor(ExtractorPlugin):
             try:
                 time = datetime.strptime(own["time"], TIME).replace(tzinfo=UTC)
             except ValueError:
-                raise BadZip(f"{own['time']} is no time; do not rename what `make submit` writes") from None
+                raise BadZip(f"{own['time']} is no time; don't rename the zip that `make submit` writes") from None
         if time > datetime.now(UTC) + timedelta(days=1):
-            raise BadZip(f"it says that it is from {time:%Y-%m-%d}, which is yet to come")
+            raise BadZip(f"its date is {time:%Y-%m-%d}, which is in the future; pack it again with `make submit`")
         suffix = PurePosixPath(candidate.file).suffix.lower()
         if suffix == ".zip":
             notebook = self.only_notebook(candidate.read(MOST_ZIP_BYTES))
@@ -238,27 +241,31 @@ class SafeExtractor(ExtractorPlugin):
         return Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept)
 
     def student(self, candidate: Candidate, claimed: str | None) -> str:
-        """Return whose it is: by the class list, or as its own name claims, or as the platform calls them."""
+        """Return the student's id: from the class list, else from the zip's own name, else from the platform's."""
         for name in candidate.names:
-            if len(found := self.people.get(key(name), set())) == 1:
-                student = next(iter(found))
+            if len(ids := self.people.get(key(name), set())) == 1:
+                student = next(iter(ids))
                 if claimed not in (None, student):
-                    self.log.warning("%s: it is %s's, says the class list", candidate.shown, student)
+                    self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
                 return student
         student = claimed or re.sub(r"[^\w.@-]+", "-", candidate.owner.partition(" ")[2]).strip("-.@")
         if not student:
-            raise BadZip(f"whose is it? Call it <student>_{self.exercise}_<time>.zip, as `make submit` does")
+            raise BadZip(
+                f"its name has no student; call it <student>_{self.exercise}_<time>.zip, as `make submit` does"
+            )
         student = unicodedata.normalize("NFC", student)
         if not STUDENT_ID.fullmatch(student):
-            raise BadZip(f"{printable(student)!r} is no student's id: letters, digits and . @ - _, at most 64 of them")
+            raise BadZip(
+                f"{printable(student)!r} is no student's id: use letters, digits and . @ - _, at most 64 of them"
+            )
         return student
 
     def is_notebook(self, file: str) -> bool:
-        """Whether a file is called as the exercise's notebook, or as a second one of that name in a folder."""
+        """Return whether a file has the name of the exercise's notebook, perhaps with -1 or (1) added."""
         return bool(re.fullmatch(rf"{re.escape(self.exercise)}( ?\(\d+\)|-\d+)?\.ipynb", file))
 
     def only_notebook(self, packed: bytes) -> bytes:
-        """Return the notebook in a student's zip; nothing of the zip is written anywhere."""
+        """Return the notebook in a student's zip, without writing any file."""
         try:
             with zipfile.ZipFile(io.BytesIO(packed)) as archive:
                 infos = archive.infolist()
@@ -267,22 +274,22 @@ class SafeExtractor(ExtractorPlugin):
                 for info in infos:
                     check(info)
                 files = [info for info in infos if not info.is_dir() and not is_litter(info.filename)]
-                found = [info for info in files if self.is_notebook(PurePosixPath(info.filename).name)]
-                if len(found) > 1:
-                    raise BadZip(f"the zip holds {len(found)} notebooks called {self.exercise}.ipynb; hand in one")
-                if not found:
+                notebooks = [info for info in files if self.is_notebook(PurePosixPath(info.filename).name)]
+                if len(notebooks) > 1:
+                    raise BadZip(f"the zip holds {len(notebooks)} notebooks called {self.exercise}.ipynb; hand in one")
+                if not notebooks:
                     nested = any(info.filename.lower().endswith(".zip") for info in files)
                     raise BadZip(
                         f"the zip holds no {self.exercise}.ipynb"
                         + (", but a zip in a zip; hand in the notebook itself" if nested else "")
                     )
-                return read_member(archive, found[0], MOST_BYTES)
+                return read_member(archive, notebooks[0], MOST_BYTES)
         except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
-            raise BadZip(f"the zip cannot be read ({error}); make it anew") from None
+            raise BadZip(f"the zip cannot be read ({error}); pack it again") from None
 
 
 def check(info: zipfile.ZipInfo) -> None:
-    """Raise `BadZip` for a member that no honest zip of a notebook has."""
+    """Raise `BadZip` if a member leads out of its folder, is a link, or has a password."""
     name = info.filename.replace("\\", "/")
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", name) or "\0" in info.orig_filename:
@@ -290,40 +297,40 @@ def check(info: zipfile.ZipInfo) -> None:
     if stat.S_ISLNK(info.external_attr >> 16):
         raise BadZip(f"the zip holds a link, {printable(info.filename)!r}; hand in files")
     if info.flag_bits & 0x1:
-        raise BadZip("the zip has a password; make it without")
+        raise BadZip("the zip has a password; pack it without one")
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
-    """Return a member's bytes, unpacking at most `most` of them, whatever the zip says of its size."""
+    """Return a member's bytes; unpack at most `most` of them, whatever size the zip states."""
     try:
         with archive.open(info) as file:
             data = file.read(most + 1)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as error:
-        raise BadZip(f"{printable(info.filename)!r} cannot be unpacked ({error}); make the zip anew") from None
+        raise BadZip(f"{printable(info.filename)!r} cannot be unpacked ({error}); pack the zip again") from None
     return bounded(data, most)
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return a file's bytes, at most `most` of them."""
+    """Return a file's bytes; raise `BadZip` if there are more than `most`."""
     with path.open("rb") as file:
         return bounded(file.read(most + 1), most)
 
 
 def bounded(data: bytes, most: int) -> bytes:
-    """Return `data`; raise `BadZip` if there are more than `most` bytes of it."""
+    """Return `data`; raise `BadZip` if it has more than `most` bytes."""
     if len(data) > most:
         raise BadZip(f"it is larger than {most // 1_000_000} MB; clear the notebook's outputs and hand it in again")
     return data
 
 
 def is_litter(name: str) -> bool:
-    """Whether a member is what macOS and Jupyter leave in a folder."""
+    """Return whether a member is a file that macOS or Jupyter leaves behind."""
     parts = PurePosixPath(name).parts
     return "__MACOSX" in parts or ".ipynb_checkpoints" in parts or (bool(parts) and parts[-1].startswith("._"))
 
 
 def moment(info: zipfile.ZipInfo) -> datetime:
-    """Return a member's time, taken for UTC: a zip knows no time zone."""
+    """Return a member's time as UTC, because a zip has no time zone; 1980 if the time is invalid."""
     try:
         return datetime(*info.date_time, tzinfo=UTC)
     except ValueError:
@@ -331,28 +338,28 @@ def moment(info: zipfile.ZipInfo) -> datetime:
 
 
 def key(name: str) -> str:
-    """Return a name as it is compared: letters and digits alone, without case."""
+    """Return a name in the form for comparing: only letters and digits, case folded."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name)).casefold()
 
 
 def printable(name: str) -> str:
-    """Return a name that can be shown: no control characters, at most 80 characters."""
+    """Return a name for printing: without control characters, cut after 80 characters."""
     shown = "".join(c if c.isprintable() else "?" for c in name)
     return shown if len(shown) <= 80 else f"{shown[:80]}..."
 
 
 def configure(config: Config) -> None:
-    """Let nbgrader's `zip_collect` take zips in through this module."""
+    """Make nbgrader's `zip_collect` use this module."""
     config.ZipCollectApp.extractor_plugin = "autograder.submissions.zips.SafeExtractor"
-    config.ZipCollectApp.strict = True  # a notebook that is not the exercise's is left out
+    config.ZipCollectApp.strict = True  # leave out notebooks of other exercises
     config.FileNameCollectorPlugin.named_regexp = NAMED_REGEXP
 
 
 def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], list[tuple[str, str]]]:
-    """Take files, and folders of files, in to `into`/<student>/<exercise>.
+    """Take in files and folders of files, into `into`/<student>/<exercise>.
 
-    Returns the students whose notebooks were taken in, and what was refused: [(file, reason)]. Notebooks that earlier
-    calls took in stay, unless the same student hands in again.
+    Returns the students with a notebook, and what was refused as [(file, reason)]. Notebooks from earlier calls stay,
+    unless the same student hands in again. Raises `BadZip` if nbgrader's `zip_collect` fails.
     """
     downloaded = into.with_name(f"{into.name}-downloaded")
     archive = downloaded / exercise / "archive"
@@ -363,15 +370,14 @@ def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], 
             shutil.copytree(source, archive, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(source, archive)
-    command = [sys.executable, "-m", "nbgrader", "zip_collect", exercise, "--force"]
-    command += [
+    structure = f"{downloaded.resolve()}/{{assignment_id}}/{{collect_step}}"
+    settings = [
         "--extractor=autograder.submissions.zips.SafeExtractor",
         f"--FileNameCollectorPlugin.named_regexp={NAMED_REGEXP}",
+        f"--ZipCollectApp.collect_directory_structure={structure}",
+        f"--CourseDirectory.submitted_directory={into.resolve()}",
     ]
-    command += [
-        f"--ZipCollectApp.collect_directory_structure={downloaded.resolve()}/{{assignment_id}}/{{collect_step}}"
-    ]
-    command += [f"--CourseDirectory.submitted_directory={into.resolve()}"]
+    command = [sys.executable, "-m", "nbgrader", "zip_collect", exercise, "--force", *settings]
     paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=ROOT / "autograder", env=paths, capture_output=True, text=True)
     if done.returncode:
@@ -383,25 +389,25 @@ def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Take in what the command line names; return 0 if all of it was taken in."""
+    """Take in what the command line names; return 0 if nothing was refused, 1 if something was, 2 on a failure."""
     parser = argparse.ArgumentParser(
-        prog="autograder.submissions.zips", description="Take in what students handed in, as zips."
+        prog="autograder.submissions.zips", description="Take in the zips that students handed in."
     )
     parser.add_argument("sources", nargs="+", type=Path, metavar="FILE", help="zips, notebooks, or folders of them")
     parser.add_argument("--exercise", required=True, metavar="NAME")
-    parser.add_argument("--into", type=Path, default=ROOT / "_build" / "submissions", help="what `make grade` grades")
-    given = parser.parse_args(arguments)
-    if missing := [str(source) for source in given.sources if not source.exists()]:
+    parser.add_argument("--into", type=Path, default=ROOT / "_build" / "submissions", help="folder for `make grade`")
+    command = parser.parse_args(arguments)
+    if missing := [str(source) for source in command.sources if not source.exists()]:
         print(f"cannot collect: there is no {missing[0]}", file=sys.stderr)
         return 2
     try:
-        taken, refused = collect(given.sources, given.exercise, given.into)
+        taken, refused = collect(command.sources, command.exercise, command.into)
     except BadZip as reason:
         print(f"cannot collect: {reason}", file=sys.stderr)
         return 2
     for shown, reason in refused:
         print(f"REFUSED {printable(shown)}: {reason}")
-    print(f"{given.exercise}: {len(taken)} taken in, {len(refused)} refused; they are in {given.into}")
+    print(f"{command.exercise}: {len(taken)} taken in, {len(refused)} refused; the notebooks are in {command.into}")
     return 1 if refused else 0
 
 

@@ -19,6 +19,7 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
+from autograder import course as courses
 from autograder import grade
 from autograder.results import feedback, report
 from autograder.submissions import intake
@@ -264,7 +265,7 @@ HANDED_IN = {
     "empty_file": (text(b""), "0/5 (unreadable: the notebook is empty; was it saved?", "was it saved"),
     "too_deep": (text(b"[" * 100_000), "0/5 (unreadable: the notebook's JSON is nested too deeply", UNREADABLE),
     "too_many_parts": (text(b"[" * 300_000), "0/5 (unreadable: the notebook's JSON has more than", UNREADABLE),
-    "huge": (huge, "0/5 (unreadable: squares.ipynb has 20 MB, and 20 MB is the most", "clear its outputs"),
+    "huge": (huge, "0/5 (unreadable: squares.ipynb has 20 MB, and the limit is 20 MB", "clear its outputs"),
     "no_file": (
         lambda notebook, path: None,
         "0/5 (unreadable: there is no squares.ipynb in what was handed in",
@@ -304,7 +305,7 @@ HANDED_IN = {
         "0/5, 2 to grade (`square`: not in the notebook",
         "YOUR CODE HERE",
     ),
-    "retyped": (written(retype), "3/5, 2 to grade (`square`, `why` of another kind", "graded as what it was"),
+    "retyped": (written(retype), "3/5, 2 to grade (`square`, `why` of another kind", "graded as the original kind"),
     "duplicated": (written(duplicate), "3/5, 2 to grade (`square` in the notebook more than once", "the last one that"),
     "reordered": (written(reorder), "3/5, 2 to grade (", ""),
     "old_format": (as_json(version_3), "3/5, 2 to grade (", ""),
@@ -348,7 +349,7 @@ def monkeypatch_module():
 
 
 def line_of(printed, student):
-    shown = grade.printable(student)
+    shown = courses.printable(student)
     (line,) = [line for line in printed.splitlines() if line.startswith((f"{shown}/ps1: ", f"{shown}: "))]
     return line.partition(": ")[2]
 
@@ -490,7 +491,7 @@ def test_an_interrupt_is_answered_in_one_line(course, tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     printed, said = process.communicate(timeout=60)
     assert (process.returncode, printed) == (130, "")
-    assert said == "stopped: what has a line above is graded; the same command goes on from there\n"
+    assert said == "stopped: every submission with a line above is graded; run it again to continue\n"
 
 
 @pytest.mark.parametrize(
@@ -516,8 +517,8 @@ def test_a_broken_configuration_is_refused(course, tmp_path, monkeypatch, lines,
     (tmp_path / "nbgrader_config.py").write_text(CONFIG + lines)
     monkeypatch.chdir(tmp_path)
     asked = grade.options().parse_args(["--course", str(tmp_path)])
-    with pytest.raises(grade.NothingGraded, match=re.escape(reason)):
-        grade.opened(asked).check()
+    with pytest.raises(courses.NothingGraded, match=re.escape(reason)):
+        courses.opened(asked).check()
 
 
 def test_a_failing_hook_stops_the_grader(course, graded, tmp_path):

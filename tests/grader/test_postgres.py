@@ -14,7 +14,7 @@ from nbgrader.apps.api import NbGraderAPI
 from test_grading import GRADE, answers, fill, hand_in
 from traitlets.config import PyFileConfigLoader
 
-from autograder import grade as grader
+from autograder import course as courses
 
 pytestmark = [
     pytest.mark.sandbox,
@@ -53,7 +53,7 @@ class Course:
     @property
     def nbgrader(self):
         """nbgrader's own view of the course, as its formgrader has it."""
-        config = PyFileConfigLoader("nbgrader_config.py", path=str(grader.OWN)).load_config()
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(courses.OWN)).load_config()
         config.CourseDirectory.root = str(self.folder / "out")
         for step in ("source", "release", "submitted", "autograded", "feedback"):
             config.CourseDirectory[f"{step}_directory"] = step

@@ -223,7 +223,7 @@ def test_the_numbers_are_those_of_the_gradebook(course):
     assert looks["s05"] == ["out of time in a1", "out of memory in b1"]
     assert looks["s06"] == ["in the gradebook, but its graded notebook is missing"]
     assert looks["odd"] == [f"could not be graded: no JSON {EVIL}"]
-    assert looks["lost"] == ["handed in, but not graded: see what `make grade` printed"]
+    assert looks["lost"] == ["handed in, but not graded: see the output of `make grade`"]
     assert [(pair.alike.students, pair.points) for pair in found.pairs] == [(("s01", "s04"), [4, 4])]
 
 
@@ -251,7 +251,7 @@ def test_the_text_says_the_same_and_no_control_character_gets_into_a_terminal(co
     url, folder = course
     report.write(url, folder / "autograded", tmp_path, folder / "submitted")
     text = (tmp_path / "report.txt").read_text(encoding="utf-8")
-    assert "02_tree: 32 submissions, mean 4.5, median 4 of 10, 1 wait for a person, 1 late" in text
+    assert "02_tree: 32 submissions, mean 4.5, median 4 of 10, 1 to grade by hand, 1 late" in text
     assert "s05/02_tree: out of time in a1; out of memory in b1" in text
     assert "02_tree, f: s01, s04 (100% of" in text
     assert report.text(report.Report("a\x1b[31mb", *[report.datetime.now(), 0, [], [], []])).startswith("a\ufffd[31mb")

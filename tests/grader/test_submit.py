@@ -133,10 +133,10 @@ def test_names_that_cannot_be_a_student_or_a_time_are_refused(folder):
         own("x" * 65): "is no student's id",
         own("a b"): "is no student's id",
         own("eve", "20269999T999999Z"): "is no time",
-        own("eve", "29990101T000000Z"): "yet to come",
+        own("eve", "29990101T000000Z"): "in the future",
         "03_ring_homework.zip": f"should be <student>_{EXERCISE}_<time>.zip",
-        NOTEBOOK: "whose is it?",
-        "essay.pdf": "whose is it?",
+        NOTEBOOK: "its name has no student",
+        "essay.pdf": "its name has no student",
     }
     found, refused = extracted(folder, dict.fromkeys(names, good) | {own("josé"): good, own("a.b@c-d_e"): good})
     assert set(found) == {"josé", "a.b@c-d_e"}

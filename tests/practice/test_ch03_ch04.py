@@ -613,8 +613,8 @@ def test_an_exercise_out_of_step_is_named(copy):
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "exercises/04_all_reduce is missing: run `make exercises`",
-        "exercises/98_old has no solution it could come from: run `make exercises`",
-        "exercises/03_ring differs from what its solution gives: run `make exercises`",
+        "exercises/98_old has no solution: run `make exercises`",
+        "exercises/03_ring differs from what its solution generates: run `make exercises`",
     ]
     assert run_tool(copy).returncode == 0
     assert run_tool(copy, "--check").returncode == 0

@@ -1,4 +1,4 @@
-"""nbgrader, for every person of the demonstration: the course, the exchange, and who is asking."""
+"""nbgrader's settings for everyone in the demonstration: the course and the exchange."""
 
 import os
 

@@ -1,9 +1,9 @@
-"""nbgrader, for a student of the demonstration."""
+"""nbgrader's settings for a student of the demonstration."""
 
 import os
 
 c = get_config()  # noqa: F821 (nbgrader provides it)
 
-# All servers run as one system user here, whose name nbgrader would submit under. Where each person has a system user
-# of their own this line goes: nbgrader takes their names then, and checks who owns a submission when it collects it.
+# Here all servers run as one system user, and nbgrader would submit under that user's name. Where each person has a
+# system user, delete this line: nbgrader then uses their names, and checks the owner of each submission it collects.
 c.CourseDirectory.student_id = os.environ["JUPYTERHUB_USER"]
