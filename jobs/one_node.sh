@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One node: a rank for every GPU, over NCCL; two ranks over gloo where there is none.
+# One node: one rank per GPU, over NCCL; without a GPU, two ranks over gloo.
 #
 #   bash jobs/one_node.sh                                             train
 #   bash jobs/one_node.sh jobs/train.py --strategy ddp fsdp           with arguments
@@ -9,8 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 
-gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)   # 0 without a driver: `|| true`, since pipefail sees it missing
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l || true)   # 0 without a driver; `|| true` because pipefail is set
 [ $# -gt 0 ] || set -- jobs/train.py --strategy fsdp
 
-# --standalone: no other node to meet, so a free port will do.
+# --standalone: there are no other nodes, so torchrun picks a free port.
 exec torchrun --standalone --nproc-per-node="${RANKS_PER_NODE:-$((gpus > 0 ? gpus : 2))}" "$@"

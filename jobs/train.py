@@ -1,11 +1,12 @@
-"""Train a small transformer on any machine and say what a step takes: the same file on a laptop and on a GPU cluster.
+"""Trains a small transformer and reports the cost of a step: the same file runs on a laptop and on a GPU cluster.
 
     python jobs/train.py --ranks 2 --strategy ddp fsdp                       # two ranks of this machine
-    torchrun --nproc-per-node 8 jobs/train.py --strategy fsdp --precision bf16 --save run.json     # the GPUs of a node
+    torchrun --nproc-per-node 8 jobs/train.py --strategy fsdp --precision bf16 --save run.json     # a node's GPUs
 
-For several nodes see jobs/README.md. Over NCCL if every rank of a node can have a GPU of its own, over gloo elsewhere.
-torchrun tells a process by LOCAL_RANK which GPU is its own, by RANK who it is among all; `ranks.run` heeds both.
-Printed and saved for each strategy and precision: the median time of a step, tokens a second, the peak of memory, what
+For several nodes see jobs/README.md. Ranks use NCCL if each rank of a node can have its own GPU, else gloo. torchrun
+sets LOCAL_RANK, the number of a process's GPU, and RANK, its number among all; `ranks.run` uses both.
+
+For each strategy and precision it prints and saves the median step time, tokens per second, peak memory, the bytes that
 a rank sends, and the machine.
 """
 
@@ -41,9 +42,12 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass(frozen=True)
 class Job:
-    """What to train and how. `batch`: sequences a rank and step. `precision`: what the layers compute in; parameters,
-    gradients and optimizer stay in fp32. `strategy`: "ddp"; "fsdp", which shards all and gathers a layer each time that
-    it is needed; "zero2", which gathers a layer for the forward pass and keeps it for the backward pass.
+    """What to train, and how.
+
+    `batch`: sequences per rank and step. `precision`: the dtype that layers compute in; parameters, gradients and
+    optimizer state stay in fp32. `strategy`: "ddp"; "fsdp", which shards everything and gathers a layer whenever it is
+    needed; "zero2", which gathers a layer for the forward pass and keeps it for the backward pass.
+    Raises `ValueError` for an unknown strategy or precision, a size below 1, or heads that don't divide the width.
     """
 
     strategy: str = "ddp"
@@ -59,7 +63,7 @@ class Job:
     def __post_init__(self) -> None:
         for name, known in (("strategy", STRATEGIES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
-                raise ValueError(f"no {name} {getattr(self, name)!r}: there are {', '.join(known)}")
+                raise ValueError(f"no {name} {getattr(self, name)!r}: choose from {', '.join(known)}")
         if small := [name for name, value in asdict(self).items() if isinstance(value, int) and value < 1]:
             raise ValueError(f"{', '.join(small)}: must be at least 1")
         if self.width % self.heads:
@@ -67,7 +71,7 @@ class Job:
 
 
 class Layer(nn.Module):
-    """A block for a batch, [batch, tokens, width]: it takes one sequence after the other."""
+    """A block for a batch, [batch, tokens, width], which it processes one sequence at a time."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -78,7 +82,7 @@ class Layer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens and their positions as vectors: [batch, tokens] -> [batch, tokens, width]."""
+    """The embedding of tokens and their positions: [batch, tokens] -> [batch, tokens, width]."""
 
     def __init__(self, job: Job):
         super().__init__()
@@ -90,7 +94,7 @@ class Embedding(nn.Module):
 
 
 def transformer(job: Job) -> nn.Sequential:
-    """The model, with the same parameters on every rank; its children are what FSDP shards and gathers as one."""
+    """Return the model, with the same parameters on every rank. FSDP shards and gathers each child as a unit."""
     torch.manual_seed(0)
     layers = [Layer(job.width, job.heads) for _ in range(job.layers)]
     head = nn.Sequential(nn.LayerNorm(job.width), nn.Linear(job.width, job.vocabulary, bias=False))
@@ -98,7 +102,7 @@ def transformer(job: Job) -> nn.Sequential:
 
 
 def parallel(model: nn.Sequential, job: Job) -> nn.Module:
-    """The model on this rank's device, trained by all ranks together."""
+    """Return the model on this rank's device, wrapped for the job's strategy."""
     if job.strategy == "ddp":
         return nn.parallel.DistributedDataParallel(model.to(ranks.device()), gradient_as_bucket_view=True)
     options: dict[str, Any] = {"reshard_after_forward": job.strategy == "fsdp"}
@@ -110,7 +114,10 @@ def parallel(model: nn.Sequential, job: Job) -> nn.Module:
 
 
 def batch_of(job: Job, step: int, rank: int) -> torch.Tensor:
-    """A rank's sequences, and a token more of each: every token is 5 times the one before plus 1, most of the time."""
+    """Return a rank's sequences of tokens: [batch, sequence + 1].
+
+    A token is 5 times the one before plus 1, modulo the vocabulary, but random for about 1 token in 10.
+    """
     generator = torch.Generator().manual_seed(1_000 * step + rank)
     tokens = torch.randint(job.vocabulary, (job.batch, job.sequence + 1), generator=generator)
     noise = torch.rand(tokens.shape, generator=generator) < 0.1
@@ -121,10 +128,13 @@ def batch_of(job: Job, step: int, rank: int) -> torch.Tensor:
 
 
 def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
-    """On every rank: train, and say what a step took here. Three steps come before the clock; the third is counted."""
+    """Train, and return what a step costs on this rank.
+
+    Three untimed steps come first. Memory and bytes sent are measured in the third.
+    """
     model = parallel(transformer(job), job)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    half = job.strategy == "ddp" and job.precision == "bf16"  # FSDP casts by its own policy
+    half = job.strategy == "ddp" and job.precision == "bf16"  # FSDP casts with its own policy
 
     def step(number: int) -> torch.Tensor:
         tokens = batch_of(job, number, rank)
@@ -136,7 +146,7 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
         optimizer.zero_grad()
         return loss.detach()
 
-    losses = [step(0), step(1)]  # Adam makes its state in the first; between the two DDP agrees on its buckets
+    losses = [step(0), step(1)]  # Adam creates its state in the first; DDP rebuilds its buckets after it
     peak, sent = measured(lambda: losses.append(step(2)))
     times = []
     for number in range(3, 3 + job.steps):
@@ -159,9 +169,9 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
 
 
 def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
-    """The most bytes that this rank's tensors hold during a step, and the collectives that it calls.
+    """Return the peak bytes of this rank's tensors during a step, and the collectives that the step calls.
 
-    A GPU's allocator counts by itself. On the CPU `BytesHeld` watches the tensors, which takes time: not while timing.
+    A GPU's allocator counts for free. On the CPU `BytesHeld` tracks the tensors, which is slow: don't time such a step.
     """
     on_gpu = ranks.device().type == "cuda"
     if on_gpu:
@@ -172,27 +182,31 @@ def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
 
 
 def run(job: Job, world_size: int, backend: str | None = None, timeout: float = 3600.0) -> dict[str, Any]:
-    """Train on ranks of this machine, or under torchrun on those that exist; the slowest and the fullest rank count."""
+    """Train on ranks of this machine, or under torchrun on the existing ones, and return the job with its results.
+
+    The step time is that of the slowest rank, the peak memory that of the fullest.
+    """
     ranks.preload(*fsdp.IMPORTS)
-    found = ranks.run(train, world_size, job, timeout=timeout, backend=backend)
-    seconds = max(each["step_seconds"] for each in found)
+    by_rank = ranks.run(train, world_size, job, timeout=timeout, backend=backend)
+    seconds = max(result["step_seconds"] for result in by_rank)
+    first = by_rank[0]
     return asdict(job) | {
         "world_size": world_size,
-        "backend": found[0]["backend"],
+        "backend": first["backend"],
         "parameters": sum(tensor.numel() for tensor in transformer(job).parameters()),
         "step_seconds": seconds,
         "tokens_per_second": world_size * job.batch * job.sequence / seconds,
-        "peak_bytes": max(each["peak_bytes"] for each in found),
-        "bytes_sent": found[0]["bytes_sent"],
-        "payloads": found[0]["payloads"],
-        "losses": found[0]["losses"],
-        "machine": found[0]["machine"],
+        "peak_bytes": max(result["peak_bytes"] for result in by_rank),
+        "bytes_sent": first["bytes_sent"],
+        "payloads": first["payloads"],
+        "losses": first["losses"],
+        "machine": first["machine"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def line(result: dict[str, Any]) -> str:
-    """A result in a line: milliseconds, tokens a second, MB (1e6 bytes)."""
+    """Format a result as one line: milliseconds, tokens per second, MB (1e6 bytes)."""
     return (
         f"{result['strategy']:<6} {result['precision']}  {result['world_size']} ranks over {result['backend']}: "
         f"{result['step_seconds'] * 1e3:8.1f} ms a step, {result['tokens_per_second']:9,.0f} tokens/s, "
@@ -202,33 +216,33 @@ def line(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a small transformer and say what a step takes.")
+    parser = argparse.ArgumentParser(description="Train a small transformer and report the cost of a step.")
     parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=["ddp"], help="one or several (ddp)")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp32"], help="one or both (fp32)")
     for name, words in (
         ("layers", "blocks of the transformer"),
-        ("width", "of a token's vector"),
-        ("heads", "of attention; must divide the width"),
-        ("sequence", "tokens of a sequence"),
+        ("width", "elements of a token's vector"),
+        ("heads", "attention heads; must divide the width"),
+        ("sequence", "tokens per sequence"),
         ("vocabulary", "different tokens"),
-        ("batch", "sequences a rank and step"),
-        ("steps", "that are timed"),
+        ("batch", "sequences per rank and step"),
+        ("steps", "timed steps"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(Job, name), help=f"{words} ({getattr(Job, name)})")
-    parser.add_argument("--ranks", type=int, default=2, help="how many to start, unless torchrun has started them (2)")
-    parser.add_argument("--backend", choices=["gloo", "nccl"], help="by default nccl if every rank can have a GPU")
-    parser.add_argument("--save", type=Path, help="a JSON file for the results and the machine they came from")
-    given = vars(parser.parse_args())
-    strategies, precisions, save = given.pop("strategy"), given.pop("precision"), given.pop("save")
-    world_size, backend = int(os.environ.get("WORLD_SIZE", given.pop("ranks"))), given.pop("backend")
-    given.pop("ranks", None)
-    if save and not save.parent.is_dir():  # to be known before hours of training
+    parser.add_argument("--ranks", type=int, default=2, help="ranks to start, unless under torchrun (2)")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl if every rank can have a GPU")
+    parser.add_argument("--save", type=Path, help="JSON file for the results and the machine's description")
+    options = vars(parser.parse_args())
+    strategies, precisions, save = options.pop("strategy"), options.pop("precision"), options.pop("save")
+    world_size, backend = int(os.environ.get("WORLD_SIZE", options.pop("ranks"))), options.pop("backend")
+    options.pop("ranks", None)
+    if save and not save.parent.is_dir():  # fail now, not after hours of training
         parser.error(f"--save {save}: there is no folder {save.parent}")
     try:
-        jobs = [Job(strategy, precision, **given) for strategy in strategies for precision in precisions]
+        jobs = [Job(strategy, precision, **options) for strategy in strategies for precision in precisions]
     except ValueError as error:
         parser.error(str(error))
-    results, first = [], os.environ.get("RANK", "0") == "0"  # under torchrun, every rank comes by here
+    results, first = [], os.environ.get("RANK", "0") == "0"  # under torchrun, every rank runs this line
     for job in jobs:
         results.append(run(job, world_size, backend))
         if first:

@@ -1,7 +1,8 @@
-"""How fast a class is graded: this grader, with its sandbox, beside stock nbgrader, on the same submissions in one run.
+"""Times the grading of a class: this grader with its sandbox against stock nbgrader, on the same submissions.
 
-Two classes: one whose notebook needs numpy alone, and one with torch and four real ranks over gloo. Of each, stock
-`nbgrader autograde` grades some, then this grader all, then stock some more, so that neither has the quieter machine.
+There are two classes: the notebook of one needs only numpy, that of the other torch and four real ranks over gloo. For
+each, stock `nbgrader autograde` grades some submissions, this grader grades all, then stock grades some more. So both
+meet the same load on the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import nbformat.v4 as v4
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.prefix) / "bin"
-CLASSES = {  # name: what is given, the answer, the tests
+CLASSES = {  # name: the released code, the answer, the tests
     "numpy": (
         """
         import numpy as np
@@ -67,20 +68,20 @@ OURS = f'import sys\nsys.path.insert(0, "{ROOT}")\nfrom autograder import config
 
 
 def main() -> None:
-    """Grade both classes, and print a row for each."""
+    """Grade both classes and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--students", type=int, default=100, help="of each class, for this grader")
-    parser.add_argument("--stock", type=int, default=20, help="of them for stock nbgrader, in two halves")
-    asked = parser.parse_args()
-    print(f"{os.cpu_count()} cores; load before: {os.getloadavg()[0]:.1f}; this grader: proof, sandbox, pages and all")
+    parser.add_argument("--students", type=int, default=100, help="students per class, for this grader (100)")
+    parser.add_argument("--stock", type=int, default=20, help="of these, for stock nbgrader, in two halves (20)")
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores; load before: {os.getloadavg()[0]:.1f}; this grader: with proof, sandbox and pages")
     print("".join(map("{:>16}".format, COLUMNS)))
     for name, notebook in CLASSES.items():
         with tempfile.TemporaryDirectory() as folder:
-            row(name, notebook, Path(folder), asked.students, asked.stock)
+            row(name, notebook, Path(folder), options.students, options.stock)
 
 
 def row(name: str, notebook: tuple, folder: Path, students: int, stock: int) -> None:
-    """Grade one class in turns, and print what it took."""
+    """Grade one class with both graders in turns and print the times."""
     half = stock // 2
     halves = [course(folder / f"stock{turn}", STOCK, notebook, half) for turn in range(2)]
     whole, few = course(folder / "ours", OURS, notebook, students), course(folder / "few", OURS, notebook, 1)
@@ -96,20 +97,18 @@ def row(name: str, notebook: tuple, folder: Path, students: int, stock: int) -> 
 
 
 def course(folder: Path, config: str, notebook: tuple, students: int) -> Path:
-    """Make a course with one assignment, `hw`, released, and handed in by so many students."""
-    given, answer, test = (dedent(source).strip() for source in notebook)
-    roles = [(given, {"locked": True}), (answer, {"solution": True})]
-    roles += [(test, {"grade": True, "locked": True, "points": 1})]
+    """Create a course with one released assignment, `hw`, and the submissions of `students` students."""
+    setup, answer, test = (dedent(source).strip() for source in notebook)
+    roles = [
+        (setup, {"locked": True}),
+        (answer, {"solution": True}),
+        (test, {"grade": True, "locked": True, "points": 1}),
+    ]
+    defaults = {"schema_version": 3} | dict.fromkeys(("grade", "solution", "task", "locked"), False)
     cells = []
-    for number, (source, marks) in enumerate(roles):
-        marks = {
-            "schema_version": 3,
-            "grade_id": f"c{number}",
-            "grade": False,
-            "solution": False,
-            "task": False,
-        } | marks
-        cells.append(v4.new_code_cell(source, id=f"c{number}", metadata={"nbgrader": {"locked": False} | marks}))
+    for number, (source, role) in enumerate(roles):
+        marks = defaults | {"grade_id": f"c{number}"} | role
+        cells.append(v4.new_code_cell(source, id=f"c{number}", metadata={"nbgrader": marks}))
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     text = json.dumps(v4.new_notebook(cells=cells, metadata=metadata))
     (folder / "source" / "hw").mkdir(parents=True)
@@ -120,20 +119,20 @@ def course(folder: Path, config: str, notebook: tuple, students: int) -> Path:
         place = folder / "submitted" / f"s{student:03d}" / "hw"
         place.mkdir(parents=True)
         released = json.loads((folder / "release" / "hw" / "hw.ipynb").read_text())
-        released["cells"][1]["source"] = answer + f"\n# {student}"  # no two are the same
+        released["cells"][1]["source"] = answer + f"\n# {student}"  # all submissions differ
         (place / "hw.ipynb").write_text(json.dumps(released))
     return folder
 
 
 def stocked(folder: Path, students: int) -> float:
-    """Seconds a submission takes by stock nbgrader, without its start."""
-    begun = timed([BIN / "nbgrader", "autograde", "hw", "--student", "s000"], folder)  # one, and the start
+    """Return the seconds per submission of stock nbgrader, without its start-up time."""
+    first = timed([BIN / "nbgrader", "autograde", "hw", "--student", "s000"], folder)  # start-up and one submission
     everyone = timed([BIN / "nbgrader", "autograde", "hw", "--force"], folder)
-    return (everyone - begun) / (students - 1)
+    return (everyone - first) / (students - 1)
 
 
 def ours(folder: Path) -> float:
-    """Seconds that this grader takes for the whole class, its start included."""
+    """Return the seconds that this grader takes for the whole class, including its start-up time."""
     return timed([sys.executable, "-m", "autograder.grade", "--course", folder], folder)
 
 
@@ -147,7 +146,7 @@ def timed(command: list, folder: Path) -> float:
 
 
 class Peak:
-    """Watches how much memory this machine has left; `most`: bytes that were taken, at most."""
+    """A context that samples this machine's free memory every 0.1 s. `most`: the most bytes taken since the start."""
 
     def __enter__(self) -> Peak:
         self.before, self.most, self.over = _available(), 0, threading.Event()

@@ -1,4 +1,4 @@
-"""Hashes that say whether something built or executed is still up to date."""
+"""Hashes that show whether a build or an executed notebook is up to date."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def of_files(*places: Path) -> str:
-    """Return a hash of the names and contents of files and of everything under folders."""
+    """Return a hash of the names and contents of the given files and of all files in the given folders."""
     digest = hashlib.sha256()
     for path in sorted(each for place in places for each in _files(place)):
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
@@ -18,9 +18,9 @@ def of_files(*places: Path) -> str:
 
 
 def of_library() -> str:
-    """Return a hash of the library and of recorded measurements, which every notebook's outputs depend on.
+    """Return a hash of the library and the recorded measurements, on which every notebook's outputs depend.
 
-    Without the exercises' checks and what is recorded of them, of which chapters use nothing.
+    It excludes the exercises' checks and their recorded results, because chapters don't use them.
     """
     places = [place for folder in ("collectives", "book/data") for place in (ROOT / folder).iterdir()]
     used = [place for place in places if place.name not in ("practice", "mutants.json")]
@@ -39,7 +39,7 @@ def joined(*hashes: str) -> str:
 
 
 def _files(place: Path) -> Iterable[Path]:
-    """Return the files of a place, less what Python and Jupyter leave behind."""
+    """Return the files of a place, without Python's and Jupyter's caches."""
     if place.is_file():
         return [place]
     skipped = {"__pycache__", ".ipynb_checkpoints"}

@@ -1,8 +1,8 @@
-"""Makes the built site light: one stylesheet, of the rules that its pages use, and nothing that a page waits for.
+"""Makes the built site light: one stylesheet with only the rules that pages use, and no render-blocking scripts.
 
-The theme and the extensions bring a dozen stylesheets, most of whose rules are for things that this book has not got,
-and as many scripts, each of which holds a page back. `slim` joins the styles, lets PurgeCSS drop the rules whose names
-stand in no page and no script, and marks the scripts to run when the page is there. Images come when a reader does.
+The theme and the extensions bring a dozen stylesheets, mostly with rules for features that this book doesn't use, and
+a dozen scripts that block rendering. `slim` joins the stylesheets, drops the rules that no page or script refers to
+(with PurgeCSS), and defers the scripts. Images load lazily.
 """
 
 import json
@@ -19,16 +19,16 @@ STYLE = "book.css"
 LINK = re.compile(r'[ \t]*<link (?=[^>]*rel="stylesheet")[^>]*href="(?:\./)?_static/([^"?]+)[^"]*"[^>]*>\n?')
 SCRIPT = re.compile(r'<script (?=[^>]*src=")(?![^>]*(?:defer|async))')
 UNUSED = re.compile(r'[ \t]*<script [^>]*src="_static/design-tabs\.js[^>]*></script>\n?')  # the book has no tabs
-MISNAMED = ' aria-label="Toggle hidden content"'  # of a fold, whose name should be what it shows
+MISNAMED = ' aria-label="Toggle hidden content"'  # it hides a fold's own title from screen readers
 OPTIONS = re.compile(r'<script src="_static/documentation_options\.js[^>]*></script>')  # scripts in the page need it
 IMAGE = re.compile(r'<img (?![^>]*loading=)(?=[^>]*src="(_images/[^"]+)")')
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 IMPORT = re.compile(r'@import\s+(?:url\()?"([^"]+)"\)?;')
 URL = re.compile(r"""url\((['"]?)(?!data:|https?:|#)([^'")]+)\1\)""")
 
-# The theme asks each box of code whether it scrolls, to let the keyboard reach it, and the whole page is laid out for
-# that. A box in a section that is not laid out yet counts as one that scrolls, and is asked when the section is. Our
-# figures are asked as well.
+# The theme measures whether each code box scrolls, to make it focusable, which forces a layout of the whole page. We
+# take a box in a section that isn't laid out yet as scrolling, and measure it when the section is laid out. We measure
+# our figures in the same way.
 THEME = Path("scripts", "pydata-sphinx-theme.js")
 SCROLLS, RESIZED = "e.tabIndex=e.scrollWidth>", 'window.addEventListener("resize",t)'
 ASKED_LATER = {
@@ -48,56 +48,62 @@ def slim(site: Path) -> None:
     options = (static / "documentation_options.js").read_text()
     for path, text in pages.items():
         text = LINK.sub(f'    <link rel="stylesheet" href="_static/{STYLE}" />\n', text, count=1)
-        text = UNUSED.sub("", LINK.sub(lambda found: found[0] if found[1] == STYLE else "", text))
+        text = UNUSED.sub("", LINK.sub(lambda match: match[0] if match[1] == STYLE else "", text))
         text = text.replace(MISNAMED, "")
         text = OPTIONS.sub(lambda _: f"<script>{options}</script>", text)
-        text = IMAGE.sub(lambda found: found[0] + when_near(site / found[1]), text)
+        text = IMAGE.sub(lambda match: match[0] + when_near(site / match[1]), text)
         path.write_text(SCRIPT.sub("<script defer ", text))
 
 
 def when_near(image: Path) -> str:
-    """Return the attributes that keep an image's place, and have it loaded when a reader comes near."""
+    """Return the attributes that reserve an image's space and load it lazily."""
     with Image.open(image) as opened:
         return 'width="{}" height="{}" loading="lazy" '.format(*opened.size)
 
 
 def ask_later(theme: Path) -> None:
-    """Have the theme's script lay out no section that no reader is near."""
+    """Patch the theme's script so that it doesn't force the layout of sections far from the reader.
+
+    Raises `ValueError` if the script no longer contains the text to patch exactly once.
+    """
     text = theme.read_text()
     for theirs, ours in ASKED_LATER.items():
         if ours in text:  # from an earlier build
             continue
         if text.count(theirs) != 1:
-            raise ValueError(f"{theme.name} no longer says {theirs!r} once: see ASKED_LATER")
+            raise ValueError(f"{theme.name} does not contain {theirs!r} exactly once: update ASKED_LATER")
         text = text.replace(theirs, ours)
     theme.write_text(text)
 
 
 def in_order(lists: list[list[str]]) -> list[str]:
-    """Return every name of some lists once, in the order that all of them keep; one list has all names."""
+    """Return all names once, in the order that every list keeps. The longest list must contain all names.
+
+    Raises `ValueError` if the lists disagree.
+    """
     longest = max(lists, key=len)
     for names in lists:
         if names != [name for name in longest if name in names]:
-            raise ValueError(f"these stylesheets cannot be joined in one order: {names} and {longest}")
+            raise ValueError(f"these stylesheets have no common order: {names} and {longest}")
     return longest
 
 
 def inlined(static: Path, sheet: str) -> str:
-    """Return a stylesheet with what it imports, its addresses as seen from the folder `static`."""
+    """Return a stylesheet with its imports inlined and its URLs relative to the folder `static`."""
     folder = posixpath.dirname(sheet)
 
-    def seen_from_static(found: re.Match) -> str:
-        return f"url({posixpath.normpath(posixpath.join(folder, found[2]))})"
+    def seen_from_static(match: re.Match) -> str:
+        return f"url({posixpath.normpath(posixpath.join(folder, match[2]))})"
 
-    def imported(found: re.Match) -> str:
-        return inlined(static, posixpath.normpath(posixpath.join(folder, found[1])))
+    def imported(match: re.Match) -> str:
+        return inlined(static, posixpath.normpath(posixpath.join(folder, match[1])))
 
     text = (static / sheet).read_text().removeprefix('@charset "UTF-8";')
     return IMPORT.sub(imported, URL.sub(seen_from_static, text))
 
 
 def purged(css: str, site: Path) -> str:
-    """Return a stylesheet less the rules whose names no page and no script of the site has."""
+    """Return a stylesheet without the rules whose names are in no page and no script of the site."""
     whole = site / "_static" / "whole.css"
     whole.write_text(css)
     content = [site / "*.html", site / "_static" / "*.js", site / "_static" / "scripts" / "*theme.js"]

@@ -1,4 +1,4 @@
-"""Checks the built book's links without a network: every internal link and anchor leads somewhere.
+"""Checks the built book's links without a network: every internal link must lead to a file and an anchor.
 
 Links to other hosts are listed, not fetched.
 """
@@ -12,7 +12,7 @@ LINKING = {"a": "href", "link": "href", "script": "src", "img": "src", "iframe":
 
 
 class Page(HTMLParser):
-    """The links that a page makes and the anchors that it offers."""
+    """The links and the anchors of a page."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -21,7 +21,7 @@ class Page(HTMLParser):
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attrs):
-        """Note one tag's link and anchors."""
+        """Collect one tag's link and anchors."""
         attributes = dict(attrs)
         self.anchors.update(filter(None, (attributes.get("id"), attributes.get("name"))))
         if link := attributes.get(LINKING.get(tag)):
@@ -29,7 +29,7 @@ class Page(HTMLParser):
 
 
 def check(site: Path) -> tuple[list[str], list[str]]:
-    """Return what is broken in a built site, a line each, and the links that leave it."""
+    """Return a built site's broken links, a line each, and its links to other hosts."""
     pages = {path: Page(path) for path in sorted(site.resolve().rglob("*.html")) if "_static" not in path.parts}
     broken, external = [], set()
     for path, page in pages.items():

@@ -1,9 +1,9 @@
-"""Renews the table of wrong and right answers, book/data/mutants.json, by the tests of the exercises.
+"""Updates the table of wrong and right answers, book/data/mutants.json, by running the exercises' tests.
 
-    tools/mutants.py            all exercises (minutes: every check that an answer reaches is run)
-    tools/mutants.py 03_ring    only some
+    tools/mutants.py            all exercises (minutes: runs every check that an answer reaches)
+    tools/mutants.py 03_ring    only these
 
-The tests compare what they see with this table, and the page "Grading is itself graded" shows it.
+The tests compare their results with this table, and the page "Grading is itself graded" shows it.
 """
 
 import argparse
@@ -23,15 +23,15 @@ TESTS = "wrong_answer_is_refused or right_answer_is_accepted"
 
 
 def main() -> int:
-    """Run the tests, and write the table; return the exit status."""
-    arguments = argparse.ArgumentParser(description="Renew the table of wrong and right answers.")
-    arguments.add_argument("names", nargs="*", metavar="exercise", choices=[[], *release.names()])
-    names = arguments.parse_args().names or release.names()
+    """Run the tests and write the table; return the exit status."""
+    parser = argparse.ArgumentParser(description="Update the table of wrong and right answers.")
+    parser.add_argument("names", nargs="*", metavar="exercise", choices=[[], *release.names()])
+    names = parser.parse_args().names or release.names()
     with tempfile.TemporaryDirectory() as folder:
         chosen = f"({TESTS}) and ({' or '.join(names)})"
         command = [sys.executable, "-m", "pytest", "-q", "-k", chosen, *sorted({str(tests_of(name)) for name in names})]
         if subprocess.run(command, cwd=ROOT, env=os.environ | {"RECORD_MUTANTS": folder}).returncode:
-            print("the table is left as it was: mend what failed first", file=sys.stderr)
+            print("mutants: table not updated: fix the failing tests first", file=sys.stderr)
             return 1
         table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
         table |= {path.stem: rows_of(path) for path in Path(folder).glob("*.jsonl")}
@@ -42,18 +42,18 @@ def main() -> int:
 
 
 def tests_of(name: str) -> Path:
-    """Return the file with the tests of an exercise; 03 and 04 share one, with their names in the tests'."""
+    """Return the file with an exercise's tests. 03 and 04 share a file, whose tests have their names."""
     own = ROOT / "tests" / "practice" / f"test_ch{name}.py"
     return own if own.exists() else ROOT / "tests" / "practice" / "test_ch03_ch04.py"
 
 
 def rows_of(path: Path) -> dict:
-    """Return what the tests have written down of one exercise."""
+    """Return what the tests recorded of one exercise; raise `ValueError` if two answers have the same name."""
     entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows = {"points": entries[-1]["points"], "wrong": {}, "right": {}}
     for entry in entries:
         if entry["name"] in rows[entry["kind"]]:
-            raise ValueError(f"{path.stem} has two answers with the name {entry['name']!r}: give them different ones")
+            raise ValueError(f"{path.stem} has two answers named {entry['name']!r}: give them different names")
         rows[entry["kind"]][entry["name"]] = entry["row"]
     return rows
 

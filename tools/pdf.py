@@ -1,8 +1,8 @@
 """Prints the built book into one PDF: `make pdf`.
 
-Chromium prints every page as the site shows it on paper: figures as stills, light, without what is only for a screen.
-The parts are joined with a title page, bookmarks and page numbers; a link from page to page of the book leads to that
-page in the PDF.
+Chromium prints every page with the site's print styles: figures as stills, in light mode, without screen-only elements.
+The PDF joins these parts with a title page, bookmarks and page numbers. A link from page to page of the book leads to
+that page in the PDF.
 """
 
 import io
@@ -20,18 +20,18 @@ from served import browsing, serving
 
 SITE = ROOT / "_build" / "html"
 PDF = ROOT / "_build" / "collectives.pdf"
-OFFER = re.compile(r"<!--pdf-->.*?<!--/pdf-->", re.DOTALL)  # where the foot of each page can name the PDF
+OFFER = re.compile(r"<!--pdf-->.*?<!--/pdf-->", re.DOTALL)  # the place in each page's footer for a link to the PDF
 
 UNFOLD = """() => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
     document.querySelector("#jb-print-toc")?.remove();
-}"""  # answers are on paper too; a chapter's contents are the bookmarks
+}"""  # prints answers too, and leaves out the page's contents, because the PDF has bookmarks
 
 HEADINGS = """() => [...document.querySelectorAll("article h1, article h2")].map((heading) => {
     const copy = heading.cloneNode(true);
     copy.querySelectorAll(".headerlink, .katex-mathml").forEach((node) => node.remove());
     return copy.textContent;
-})"""  # Chromium's own outline loses the space where a heading is broken
+})"""  # Chromium's own outline loses the space at a heading's line break
 
 MARGIN = {"top": "17mm", "bottom": "20mm", "left": "16mm", "right": "16mm"}
 TITLE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>
@@ -45,7 +45,7 @@ div {{ height: 296mm; padding-top: 283mm; box-sizing: border-box; break-after: p
 
 
 def main() -> int:
-    """Write the PDF, offer it on the site, and say how long it is; return the exit status."""
+    """Write the PDF, link it on the site, and print its length; return the exit status."""
     if not (SITE / "index.html").exists():
         print(f"pdf: no built book at {SITE}: run `make book`")
         return 1
@@ -64,13 +64,13 @@ def main() -> int:
 
 
 def names() -> list[str]:
-    """Return the pages of the book in their order."""
+    """Return the names of the book's pages, in order."""
     toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
 def printed(page: Page, address: str, chapters: list[str], title_page: str) -> PdfWriter:
-    """Return pages of the site as one PDF, after a title page in HTML; `page` is what they are opened in."""
+    """Return the title page and pages of the site as one PDF. `page`: the browser page to open them in."""
     writer, first = PdfWriter(), {}
     page.emulate_media(media="print", color_scheme="light", reduced_motion="reduce")
     page.set_content(title_page)
@@ -93,21 +93,21 @@ def printed(page: Page, address: str, chapters: list[str], title_page: str) -> P
 
 
 def on_paper(page: Page) -> PdfReader:
-    """Return what an open page is in print, with an outline of its headings."""
+    """Print an open page to PDF, with an outline of its headings."""
     content = page.pdf(format="A4", margin=MARGIN, print_background=True, outline=True, tagged=True)
     return PdfReader(io.BytesIO(content))
 
 
 def second_level(part: PdfReader) -> list[int]:
-    """Return the sheet of each section of a chapter, by the outline that Chromium gave it."""
+    """Return the sheet on which each section of a chapter starts, from Chromium's outline."""
     _, sections = part.outline if len(part.outline) > 1 else (None, [])
     return [part.get_destination_page_number(item) for item in sections if not isinstance(item, list)]
 
 
 def lead_within(writer: PdfWriter, address: str, first: dict[str, int]) -> None:
-    """Turn links to pages of the site into links to their first pages in the PDF."""
+    """Turn links to the site's pages into links to the first sheets of these pages in the PDF."""
     for sheet in writer.pages:
-        for annotation in map(lambda each: each.get_object(), sheet.get("/Annots", [])):
+        for annotation in (reference.get_object() for reference in sheet.get("/Annots", [])):
             target = annotation.get("/A", {}).get("/URI", "")
             name = Path(urlsplit(target).path).stem
             if target.startswith(address) and name in first:
@@ -117,7 +117,7 @@ def lead_within(writer: PdfWriter, address: str, first: dict[str, int]) -> None:
 
 
 def number(writer: PdfWriter, page: Page) -> None:
-    """Put a number at the foot of every page but the first."""
+    """Print the sheet's number at the foot of every sheet but the first."""
     sheets = "".join(f"<div>{place or ''}</div>" for place in range(len(writer.pages)))
     page.set_content(NUMBERS.format(pages=sheets))
     numbers = PdfReader(io.BytesIO(page.pdf(prefer_css_page_size=True)))
@@ -127,7 +127,7 @@ def number(writer: PdfWriter, page: Page) -> None:
 
 
 def offer(text: str) -> None:
-    """Name the PDF in the foot of every page of the site."""
+    """Link the PDF, with `text`, in the footer of every page of the site."""
     for path in SITE.glob("*.html"):
         link = f'<!--pdf--><a href="{PDF.name}">{text}</a><!--/pdf-->'
         path.write_text(OFFER.sub(lambda _, link=link: link, path.read_text()))

@@ -1,4 +1,4 @@
-"""The built book on a server of this machine, compressed as a host would, and a Chromium to open it with."""
+"""A local server for the built book, with gzip as a host would use, and a Chromium to open it with."""
 
 import functools
 import gzip
@@ -27,20 +27,20 @@ TEXT = {".html", ".css", ".js", ".json", ".svg", ".xml", ".txt", ".ipynb"}
 
 @functools.lru_cache(maxsize=512)
 def compressed(path: Path, changed: float) -> bytes:
-    """Return a file's bytes under gzip; `changed` is when it last was, so that a new version is compressed anew."""
+    """Return a file's gzipped bytes. `changed`: its modification time, so that the cache sees new versions."""
     return gzip.compress(path.read_bytes(), mtime=0)
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves files, text among them compressed, without a line on stderr for each."""
+    """A handler that serves files, compresses text, and logs nothing."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
-        """Say nothing."""
+        """Log nothing."""
 
     def send_head(self):
-        """Answer a request for text with the compressed file, any other as the base class does."""
+        """Answer a request for text with the compressed file, any other like the base class."""
         path = Path(self.translate_path(self.path))
         if path.suffix not in TEXT or not path.is_file() or "gzip" not in self.headers.get("Accept-Encoding", ""):
             return super().send_head()
@@ -55,7 +55,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The address under which a folder is served, to this machine only."""
+    """Serve a folder to this machine only, and yield its address."""
     handler = functools.partial(Handler, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
@@ -71,7 +71,7 @@ def chromium() -> str | None:
 
 @contextmanager
 def browsing() -> Iterator[Browser]:
-    """A headless Chromium, the system's own."""
+    """Start the system's Chromium, headless, and yield it; raise `FileNotFoundError` if there is none."""
     executable = chromium()
     if executable is None:
         raise FileNotFoundError("Chromium is missing. On Debian or Ubuntu run: sudo apt-get install chromium")

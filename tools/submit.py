@@ -1,9 +1,9 @@
 """Packs an exercise to hand in: `make submit EXERCISE=03_ring STUDENT=ada`.
 
-Looks the notebook over first: that it can be read, has all its cells, that its checks are as they were and were run,
-and that no answer is empty. What is amiss is told, and only what cannot be graded at all is refused. With `--run` the
-visible checks run once more, from the top. The zip is called <student>_<exercise>_<time>.zip, which is how the
-grader's `make collect` knows whose it is.
+First looks the notebook over: it must be readable, have all its cells, have unchanged checks that were run, and no
+empty answers. It prints every problem as a note, but refuses only a notebook that can't be graded at all. With `--run`
+the visible checks run again, from the top. The zip's name, <student>_<exercise>_<time>.zip, tells the grader's
+`make collect` whose it is.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from nbgrader.validator import Validator
 
 ROOT = Path(__file__).resolve().parents[1]
 EXERCISES = ROOT / "exercises"
-MOST_BYTES = 20_000_000  # what the grader takes in
+MOST_BYTES = 20_000_000  # the grader refuses larger notebooks
 STUDENT = re.compile(r"\w[\w.@-]{0,63}")
 
 
 class CannotSubmit(Exception):
-    """Why there is nothing to hand in, in words for the student."""
+    """Raised if there is nothing to hand in, with a message for the student."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Pack what the command line names; return 0 if there is a zip."""
+    """Pack the exercise named on the command line; return 0 if a zip was written, else 2."""
     parser = argparse.ArgumentParser(description="Pack an exercise to hand in.")
     parser.add_argument("exercise", help="such as 03_ring")
-    parser.add_argument("--student", default="", help="your id, as your teacher has it; asked for if it is not given")
-    parser.add_argument("--notebook", type=Path, help="by default exercises/<exercise>/<exercise>.ipynb")
-    parser.add_argument("--into", type=Path, default=ROOT / "_build" / "submit", help="where the zip goes")
+    parser.add_argument("--student", default="", help="your id in the course (default: ask for it)")
+    parser.add_argument("--notebook", type=Path, help="default: exercises/<exercise>/<exercise>.ipynb")
+    parser.add_argument("--into", type=Path, default=ROOT / "_build" / "submit", help="folder for the zip")
     parser.add_argument("--run", action="store_true", help="run the notebook's checks first")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        exercise = known(given.exercise)
-        path = given.notebook or EXERCISES / exercise / f"{exercise}.ipynb"
+        exercise = known(options.exercise)
+        path = options.notebook or EXERCISES / exercise / f"{exercise}.ipynb"
         notebook = read(path)
         remarks = look_over(notebook, released(exercise))
-        if given.run:
+        if options.run:
             remarks += run(path, notebook)
-        packed = pack(path, exercise, who(given.student), given.into)
+        packed = pack(path, exercise, who(options.student), options.into)
     except CannotSubmit as reason:
         print(f"cannot submit: {reason}", file=sys.stderr)
         return 2
     for remark in remarks:
         print(f"note: {remark}")
-    print(f"packed {packed}: hand in this file" + (", or correct what is noted and pack again" if remarks else ""))
+    print(f"packed {packed}: hand in this file" + (", or fix the notes above and pack again" if remarks else ""))
     return 0
 
 
 def known(exercise: str) -> str:
-    """Return the exercise's name; raise `CannotSubmit` if there is none of that name."""
+    """Return the exercise's name; raise `CannotSubmit` if no exercise has it."""
     names = sorted(path.name for path in EXERCISES.iterdir() if (path / f"{path.name}.ipynb").exists())
     if exercise not in names:
         raise CannotSubmit(f"no exercise is called {exercise!r}; there are {', '.join(names)}")
@@ -67,35 +67,37 @@ def known(exercise: str) -> str:
 
 
 def who(student: str) -> str:
-    """Return the student's id, asking for it if need be."""
+    """Return the student's id; prompt for it on a terminal if it is empty.
+
+    Raises `CannotSubmit` without an id, or for one with other characters than `STUDENT` allows.
+    """
     if not student and sys.stdin.isatty():
-        student = input("Your id, as your teacher has it: ").strip()
+        student = input("Your id in the course: ").strip()
     if not student:
-        raise CannotSubmit("say who you are: make submit EXERCISE=03_ring STUDENT=your-id")
+        raise CannotSubmit("your id is missing: make submit EXERCISE=03_ring STUDENT=your-id")
     if not STUDENT.fullmatch(student):
-        raise CannotSubmit(f"{student!r} is no id: letters, digits and . @ - _, at most 64 of them")
+        raise CannotSubmit(f"{student!r} is not an id: use at most 64 letters, digits and . @ - _")
     return student
 
 
 def read(path: Path) -> NotebookNode:
-    """Return the notebook; raise `CannotSubmit` if the grader could not read it."""
+    """Return the notebook; raise `CannotSubmit` if the grader couldn't read it."""
     if not path.is_file():
         raise CannotSubmit(f"there is no {path}")
     if path.stat().st_size > MOST_BYTES:
-        raise CannotSubmit(f"{path.name} has more than {MOST_BYTES // 1_000_000} MB: clear its outputs, then save it")
+        raise CannotSubmit(f"{path.name} has more than {MOST_BYTES // 1_000_000} MB: clear its outputs and save it")
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
-    except Exception as error:  # what is not a notebook fails in more ways than can be listed
+    except Exception as error:  # a file that isn't a notebook fails in too many ways to list
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CannotSubmit(
-            f"{path.name} cannot be read as a notebook ({first[:100]}): open it in Jupyter, save it"
-        ) from error
+        problem = f"{path.name} cannot be read as a notebook ({first[:100]})"
+        raise CannotSubmit(f"{problem}: open it in Jupyter and save it") from error
     return notebook
 
 
 def released(exercise: str) -> NotebookNode | None:
-    """Return the notebook as it was given out, from git; None if there is no git that knows."""
+    """Return the notebook as it was released, from git's HEAD; None if git doesn't have it."""
     path = f"exercises/{exercise}/{exercise}.ipynb"
     try:
         done = subprocess.run(["git", "show", f"HEAD:{path}"], cwd=ROOT, capture_output=True, timeout=10)
@@ -105,45 +107,45 @@ def released(exercise: str) -> NotebookNode | None:
 
 
 def look_over(notebook: NotebookNode, given_out: NotebookNode | None) -> list[str]:
-    """Say what is amiss, a line each: cells missing or twice, checks edited or not run or not right, empty answers."""
+    """Return one line per problem: cells missing or duplicated, checks edited, not run or failing, empty answers.
+
+    Raises `CannotSubmit` if the notebook has none of the exercise's cells.
+    """
     remarks = []
     cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata]
     names = [cell.metadata.nbgrader.get("grade_id", "") for cell in cells]
     if given_out is not None:
-        wanted = [c.metadata.nbgrader.grade_id for c in given_out.cells if "nbgrader" in c.metadata]
-        if not set(wanted) & set(names):
-            raise CannotSubmit("this notebook has none of the exercise's cells: is it another one?")
-        remarks += [
-            f"the cell {name} is missing: put it back, from a fresh copy of the exercise"
-            for name in wanted
-            if name not in names
-        ]
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    remarks += [f"the cell {name} is in it {names.count(name)} times: delete the copies" for name in twice]
+        expected = [cell.metadata.nbgrader.grade_id for cell in given_out.cells if "nbgrader" in cell.metadata]
+        if not set(expected) & set(names):
+            raise CannotSubmit("this notebook has none of the exercise's cells: is it another exercise's?")
+        missing = [name for name in expected if name not in names]
+        remarks += [f"the cell {name} is missing: copy it from a fresh copy of the exercise" for name in missing]
+    repeated = {name: times for name, times in Counter(names).items() if times > 1}
+    remarks += [f"the cell {name} appears {times} times: delete the copies" for name, times in repeated.items()]
     for name, cell in zip(names, cells, strict=True):
         untouched = cell.metadata.nbgrader.get("checksum") == compute_checksum(cell)
         if is_solution(cell) and untouched:
             remarks.append(f"the answer {name} is empty")
         elif is_locked(cell) and not untouched and not is_solution(cell):
-            remarks.append(f"the cell {name} was edited; it is graded as it was given out")
+            remarks.append(f"the cell {name} was edited; the grader uses the original")
         if is_grade(cell) and cell.cell_type == "code":
             if cell.execution_count is None:
                 remarks.append(f"the check {name} was not run")
             elif any(output.output_type == "error" for output in cell.outputs):
-                remarks.append(f"the check {name} says that something is not right yet")
+                remarks.append(f"the check {name} fails")
     return remarks
 
 
 def run(path: Path, notebook: NotebookNode) -> list[str]:
-    """Run the notebook from the top, as nbgrader's `validate` does; say which checks fail, and with which words."""
+    """Run the notebook from the top with nbgrader's validator; return a line per failing check, with its message."""
     named = {cell.source.strip(): cell.metadata.get("nbgrader", {}).get("grade_id") for cell in notebook.cells}
     failed = Validator(ignore_checksums=True).validate(str(path.resolve())).get("failed", [])
     words = {named[cell["source"]]: cell["raw_error"].strip().splitlines() for cell in failed}
-    return [f"run from the top, the check {name} says: {lines[-1] if lines else ''}" for name, lines in words.items()]
+    return [f"run from the top, the check {name} fails: {lines[-1] if lines else ''}" for name, lines in words.items()]
 
 
 def pack(path: Path, exercise: str, student: str, into: Path) -> Path:
-    """Write the zip, with the notebook alone in it; return where it is."""
+    """Write the zip, which holds only the notebook; return its path."""
     into.mkdir(parents=True, exist_ok=True)
     packed = into / f"{student}_{exercise}_{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""Checks the wheel: `make wheel`. Builds it, installs it in a clean environment, and uses the library from there."""
+"""Checks the wheel: builds it, installs it in a clean environment, and uses the library from there (`make wheel`)."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ print(f"wheel: a ring all-reduce of 4 ranks gives {after[0, 0]:.0f} in {collecti
 
 
 def main() -> int:
-    """Build, look into, install and use the wheel; return the exit status."""
+    """Build, inspect, install and use the wheel; return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(Path(folder))
         if missing := left_out(wheel):
@@ -42,7 +42,7 @@ def tracked() -> list[Path]:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel from a copy of the tracked files: setuptools would leave its own files among them."""
+    """Build the wheel from a copy of the tracked files, because setuptools leaves files in its source folder."""
     source = folder / "source"
     for path in tracked():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,15 +52,15 @@ def build(folder: Path) -> Path:
 
 
 def left_out(wheel: Path) -> list[str]:
-    """Return the library's and the grader's own files that a wheel lacks."""
-    scripts = Path("autograder", "classroom")  # which pyproject.toml leaves out
+    """Return the files of the library and the grader that a wheel lacks."""
+    scripts = Path("autograder", "classroom")  # pyproject.toml excludes it
     own = [path for path in tracked() if path.parts[0] in ("autograder", "collectives") and path.suffix != ".md"]
     names = zipfile.ZipFile(wheel).namelist()
     return [str(path) for path in own if str(path) not in names and scripts not in path.parents]
 
 
 def use(wheel: Path, folder: Path) -> int:
-    """Install a wheel in an environment of its own, and use it from a folder that holds nothing else."""
+    """Install a wheel in a new environment and use it from an empty folder; return the exit status."""
     python = folder / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip(python, "install", "--constraint", ROOT / "constraints.txt", wheel)

@@ -1,7 +1,7 @@
-"""Says under a chapter's title how long it takes to read, how long its cells run, and which chapters it needs.
+"""A line under a chapter's title: how long it takes to read, how long its cells run, and which chapters it needs.
 
-`needs` in a page's front matter names the chapters, by their files. The rest is computed when the book is built: the
-time to read from the page itself, the time of the cells from their run.
+`needs` in a page's front matter lists the chapters by file name. The build computes the rest: the reading time from the
+page, the cells' time from their recorded run.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
-WORDS_A_MINUTE, LINES_A_MINUTE = 200, 25  # of prose, and of code and what it prints
+WORDS_A_MINUTE, LINES_A_MINUTE = 200, 25  # words of prose; lines of code and its output
 EXERCISE = "graded-exercise"
 
 logger = logging.getLogger(__name__)
 
 
 def minutes_to_read(page: nodes.document) -> int:
-    """About how long a page takes, in steps of five minutes: its prose, and its code with what that prints."""
+    """Return the minutes to read a page's prose, code and output, rounded to multiples of five, at least five."""
     words = sum(len(node.astext().split()) for node in page.findall(nodes.paragraph))
     lines = sum(node.astext().count("\n") + 1 for node in page.findall(nodes.literal_block))
     return max(5, 5 * round((words / WORDS_A_MINUTE + lines / LINES_A_MINUTE) / 5))
 
 
 def needed(app: Sphinx, page: str) -> list[str] | None:
-    """The chapters that a page's front matter names, or None if it says nothing of that."""
+    """Return the chapters in a page's `needs`, or None if its front matter has no `needs`."""
     if "needs" not in app.env.metadata[page]:
         return None
-    names = json.loads(app.env.metadata[page]["needs"])  # MyST hands a list on as JSON
+    names = json.loads(app.env.metadata[page]["needs"])  # MyST passes lists as JSON
     for name in names:
         if name not in app.env.titles:
-            logger.warning("it needs %r, which is no page", name, location=page, type="chapter_facts")
+            logger.warning("`needs` lists %r, which is not a page", name, location=page, type="chapter_facts")
     return [name for name in names if name in app.env.titles]
 
 
 def add_facts(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """Put the line under the title of a page that is about to be written."""
+    """Insert the line under the title of a resolved page."""
     needs = needed(app, page)
     if needs is None:
         return
@@ -61,6 +61,6 @@ def add_facts(app: Sphinx, doctree: nodes.document, page: str) -> None:
 
 
 def setup(app: Sphinx) -> dict:
-    """Add the line when pages are written."""
+    """Add the line after a page's references are resolved."""
     app.connect("doctree-resolved", add_facts)
     return {"parallel_read_safe": True}

@@ -1,7 +1,7 @@
-"""The directive `{claims}`: a table of every claim that the executed notebooks of the book check.
+"""The directive `{claims}`: a table of every claim that the book's executed notebooks check.
 
-A chapter's cell shows a claim by `collectives.chapter.claim`, which leaves it in the notebook as data. The table is
-made from that data at each build, so it says what the cells say, and links to them.
+A chapter's cell shows a claim with `collectives.chapter.claim`, which stores it in the notebook as data. Each build
+makes the table from that data, so it always agrees with the cells, and links to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collectives.chapter import CLAIM_TYPE, SOURCES, VERDICTS
 
 
 def claims_in(notebook: Path) -> Iterator[dict]:
-    """The claims that the outputs of an executed notebook hold, in their order."""
+    """Yield the claims in an executed notebook's outputs, in order."""
     for cell in json.loads(notebook.read_text())["cells"]:
         for output in cell.get("outputs", []):
             if claim := output.get("data", {}).get(CLAIM_TYPE):
@@ -27,7 +27,7 @@ def claims_in(notebook: Path) -> Iterator[dict]:
 
 
 def row(page: str, claim: dict) -> str:
-    """One row of the table, as HTML; `page` is the chapter that shows the claim."""
+    """Return one row of the table as HTML. `page`: the chapter that shows the claim."""
     says, sources, evidence = (escape(claim[field]) for field in ("says", "sources", "evidence"))
     link = f'<a href="{page}.html#{claim["id"]}">{claim["id"]}</a>'
     verdict = f'<span class="claim-verdict">{claim["verdict"]}</span> {evidence}'
@@ -42,19 +42,19 @@ class Claims(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         folder = Path(self.env.srcdir)
-        found = []
+        claims = []
         for notebook in sorted(folder.glob("*.ipynb")):
             self.env.note_dependency(str(notebook))
-            found += [(claim["id"], notebook.stem, claim) for claim in claims_in(notebook)]
-        if not found:
+            claims += [(claim["id"], notebook.stem, claim) for claim in claims_in(notebook)]
+        if not claims:
             raise self.error(f"no executed notebook in {folder} has a claim: run `make notebooks`")
-        rows = "".join(row(page, claim) for _, page, claim in sorted(found, key=lambda entry: entry[0]))
-        verdicts = [claim["verdict"] for *_, claim in found]
+        rows = "".join(row(page, claim) for _, page, claim in sorted(claims, key=lambda entry: entry[0]))
+        verdicts = [claim["verdict"] for *_, claim in claims]
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
         sources = "".join(f"<dt>{name}</dt><dd>{escape(what)}</dd>" for name, what in SOURCES.items())
         head = "<tr><th>Row</th><th>Claim</th><th>Source</th><th>Verdict, and what was computed</th></tr>"
         html = (
-            f"<p>{len(found)} claims: {counts}.</p>"
+            f"<p>{len(claims)} claims: {counts}.</p>"
             f'<div class="claims-table" tabindex="0"><table class="claims"><thead>{head}</thead>'
             f"<tbody>{rows}</tbody></table></div>"
             f'<dl class="claims-sources">{sources}</dl>'

@@ -1,7 +1,7 @@
-"""Keeps one copy of the figures' style and scripts on each page.
+"""Keeps one copy of the figures' styles and scripts on each page.
 
-In a notebook every figure carries all that it needs, since any cell may be shown alone. A page shows them together:
-what it holds once more, word for word, is left out.
+In a notebook every figure carries its own copy, because any cell may be shown alone. A page shows all figures together,
+so later identical copies are dropped.
 """
 
 import re
@@ -10,20 +10,20 @@ CARRIED = re.compile(r"<(style|script)>.*?</\1>", re.DOTALL)
 
 
 def once(html: str) -> str:
-    """The page without the second and later copies of a style or a script."""
+    """Return a page without the second and later copies of a style or script."""
     seen = set()
 
-    def keep_first(found: re.Match) -> str:
-        if found[0] in seen:
+    def keep_first(match: re.Match) -> str:
+        if match[0] in seen:
             return ""
-        seen.add(found[0])
-        return found[0]
+        seen.add(match[0])
+        return match[0]
 
     return CARRIED.sub(keep_first, html)
 
 
 def share_scripts(app, pagename, templatename, context, doctree):
-    """Before the page is written."""
+    """Drop the copies from a page with figures, before it is written."""
     if "<collective-" in context.get("body", ""):
         context["body"] = once(context["body"])
 

@@ -1,7 +1,7 @@
-"""Links the first use of a glossary's term on each page to its line, from the chapter that introduces it on.
+"""Links the first use of each glossary term on a page to its entry, from the chapter that introduces it onwards.
 
-The chapters are written in plain words, so that their notebooks read well, too. Which words are terms, and which
-chapter introduces each (the one that its definition links to), is read from the page book/glossary.md alone.
+Chapters contain no link markup for terms, so that their notebooks read well too. The terms, and the chapter that
+introduces each (the one that its definition links to), come only from book/glossary.md.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 GLOSSARY = "glossary"
-UNLINKED = {GLOSSARY, "cheat_sheet", "instructors", "grading_the_grader"}  # and the opening page, before all chapters
-AT_HOME = {"chain", "combine", "group", "mask", "partial", "unit"}  # elsewhere they mean other things
-SMALL = {"step"}  # "Step through it" is none
+UNLINKED = {GLOSSARY, "cheat_sheet", "instructors", "grading_the_grader"}  # pages that get no links, like the index
+AT_HOME = {"chain", "combine", "group", "mask", "partial", "unit"}  # linked only in their chapter: ambiguous elsewhere
+SMALL = {"step"}  # not linked when capitalized, as in "Step through it"
 SUFFIX = "(?:e?s|e?d)?"  # ranks, batches, all-reduced
 NO_PROSE = (nodes.reference, nodes.literal, nodes.FixedTextElement, nodes.math, nodes.title, nodes.raw, nodes.table)
-NO_PROSE_NAMES = {"dropdown_title"}  # a link in what folds and unfolds would be a button in a button
+NO_PROSE_NAMES = {"dropdown_title"}  # a link in a fold's title would be a control inside a control
 
 
 class Entry(NamedTuple):
-    """A term, where it is explained, in which words, and the page that introduces it."""
+    """A term with its anchor in the glossary, the words of its definition, and the page that introduces it."""
 
     term: str
     anchor: str
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 def entries(page: nodes.document) -> Iterator[Entry]:
-    """The terms of the glossary's page as it has been read."""
+    """Yield the entries of the glossary's doctree."""
     (glossary,) = page.findall(addnodes.glossary)
     for item in glossary.findall(nodes.definition_list_item):
         definition = next(item.findall(nodes.definition))
@@ -44,7 +44,7 @@ def entries(page: nodes.document) -> Iterator[Entry]:
 
 
 def pattern(terms: list[str]) -> re.Pattern:
-    """What finds any of the terms as whole words, the longest first; a small first letter may be a capital."""
+    """Return a pattern for any of the terms as whole words, longest first. A lowercase term may be capitalized."""
     alternatives = []
     for term in sorted(terms, key=len, reverse=True):
         first = f"[{term[0]}{term[0].upper()}]" if term.islower() and term not in SMALL else re.escape(term[0])
@@ -53,7 +53,7 @@ def pattern(terms: list[str]) -> re.Pattern:
 
 
 def is_prose(text: nodes.Text) -> bool:
-    """Whether a text is written for the page, and is no heading, link, code, formula or output of a cell."""
+    """Return whether a text is the page's prose, not a heading, link, code, formula, table or cell output."""
     node = text.parent
     while node is not None:
         if isinstance(node, NO_PROSE) or type(node).__name__ in NO_PROSE_NAMES:
@@ -65,36 +65,36 @@ def is_prose(text: nodes.Text) -> bool:
 
 
 def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """Put the links into a page that is about to be written."""
+    """Insert the links into a resolved page."""
     order = list(app.env.toctree_includes.get(app.config.root_doc, []))
     if page in UNLINKED or page not in order:
         return
     known = [
-        each
-        for each in entries(app.env.get_doctree(GLOSSARY))
-        if each.page == page or (each.term not in AT_HOME and order.index(each.page) < order.index(page))
+        entry
+        for entry in entries(app.env.get_doctree(GLOSSARY))
+        if entry.page == page or (entry.term not in AT_HOME and order.index(entry.page) < order.index(page))
     ]
     address = app.builder.get_relative_uri(page, GLOSSARY)
-    by_term = {each.term.lower(): each for each in known}
-    find, linked = pattern([each.term for each in known]), set()
+    by_term = {entry.term.lower(): entry for entry in known}
+    find, linked = pattern([entry.term for entry in known]), set()
     for text in list(filter(is_prose, doctree.findall(nodes.Text))):
         parts, end = [], 0
-        for found in find.finditer(text):
-            entry = by_term[found[1].lower()]
+        for match in find.finditer(text):
+            entry = by_term[match[1].lower()]
             if entry.words in linked:
                 continue
             linked.add(entry.words)
-            parts.append(nodes.Text(text[end : found.start()]))
-            link = nodes.reference("", found[0], internal=True, refuri=f"{address}#{entry.anchor}", classes=["term"])
-            if "\\" not in entry.words:  # a formula, which a tooltip cannot show
+            parts.append(nodes.Text(text[end : match.start()]))
+            link = nodes.reference("", match[0], internal=True, refuri=f"{address}#{entry.anchor}", classes=["term"])
+            if "\\" not in entry.words:  # a tooltip can't show a formula
                 link["reftitle"] = entry.words
             parts.append(link)
-            end = found.end()
+            end = match.end()
         if parts:
             text.parent.replace(text, [*parts, nodes.Text(text[end:])])
 
 
 def setup(app: Sphinx) -> dict:
-    """Link terms when pages are written: the glossary has been read by then."""
+    """Link terms after references are resolved, when the glossary has been read."""
     app.connect("doctree-resolved", link_first_uses)
     return {"parallel_read_safe": True}

@@ -1,7 +1,7 @@
 """The theme's icons in a font of a few kilobytes instead of a script and fonts of several hundred.
 
-The glyphs named here are cut from the theme's own icon font, and icons.css offers them to the browser under
-the same family. A glyph that is not listed still shows: the browser then loads the theme's full font.
+The build subsets the theme's icon font to the glyphs listed here, and icons.css declares the subset under the same
+family. A glyph that isn't listed still shows, because the browser then loads the theme's full font.
 """
 
 from pathlib import Path

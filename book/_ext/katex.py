@@ -1,7 +1,7 @@
-"""Math as KaTeX HTML, rendered while the book is built: a reader's browser runs no math script.
+"""Math as KaTeX HTML, rendered during the build, so that a reader's browser runs no math script.
 
-One Node process lives as long as the build and answers a formula a line. A formula that KaTeX cannot read
-is a Sphinx warning with its place, so that `-W` fails the build.
+One Node process lives as long as the build and answers one formula per line. A formula that KaTeX can't parse gives a
+Sphinx warning with its location, so that `-W` fails the build.
 """
 
 import json
@@ -19,14 +19,14 @@ from sphinx.util.math import get_node_equation_number
 
 HERE = Path(__file__).resolve().parent
 DIST = HERE.parents[1] / "node_modules" / "katex" / "dist"
-SCROLLING = '<span class="katex-display"'  # a wide formula scrolls on a phone, so the keyboard has to reach it
+SCROLLING = '<span class="katex-display"'  # a wide formula scrolls on a phone, so it must be focusable
 STYLESHEET = "katex/katex.min.css"
 
 logger = logging.getLogger(__name__)
 
 
 class Renderer:
-    """A Node process that turns TeX into HTML; it ends with its standard input, that is with the build."""
+    """A Node process that turns TeX into HTML. It ends when its standard input closes, at the end of the build."""
 
     def __init__(self):
         if not shutil.which("node") or not DIST.is_dir():
@@ -36,7 +36,7 @@ class Renderer:
         )
 
     def render(self, tex: str, display: bool) -> dict[str, str]:
-        """Return {"html": ...}, or {"error": ...} where KaTeX refuses the formula."""
+        """Return {"html": ...}, or {"error": ...} if KaTeX rejects the formula."""
         print(json.dumps({"tex": tex, "display": display}), file=self.process.stdin, flush=True)
         reply = self.process.stdout.readline()
         if not reply:
@@ -46,12 +46,12 @@ class Renderer:
 
 @cache
 def renderer() -> Renderer:
-    """Start Node at the first formula."""
+    """Return the renderer, which starts Node at the first formula."""
     return Renderer()
 
 
 def to_html(node: nodes.Node, tex: str, display: bool) -> str:
-    """Render one formula; one that KaTeX refuses becomes a warning and is shown as it was written."""
+    """Render one formula. If KaTeX rejects it, warn and return the source."""
     reply = renderer().render(tex, display)
     if "error" in reply:
         logger.warning("%s, in formula: %s", reply["error"], tex, location=node, type="katex")
@@ -66,7 +66,7 @@ def visit_inline(translator, node):
 
 
 def visit_display(translator, node):
-    """Write display math, with its number and a link to itself if it is labelled."""
+    """Write display math, with a number and a permalink if it is labelled."""
     translator.body.append(translator.starttag(node, "div", CLASS="math notranslate"))
     if node["number"]:
         number = get_node_equation_number(translator, node)
@@ -79,7 +79,7 @@ def visit_display(translator, node):
 
 
 def display_tex(node) -> str:
-    """Return a display formula, wrapped where its lines break at a bare double backslash."""
+    """Return a display formula's TeX, in an environment for several lines if it has bare double backslashes."""
     tex = node.astext().strip()
     if r"\\" not in tex or r"\begin" in tex:
         return tex
@@ -88,7 +88,7 @@ def display_tex(node) -> str:
 
 
 def copy_assets(app):
-    """Copy KaTeX's stylesheet and the one font format that every current browser reads."""
+    """Copy KaTeX's stylesheet and its WOFF2 fonts, which every current browser reads."""
     if app.builder.format != "html":
         return
     target = Path(app.outdir, "_static", "katex")
@@ -99,7 +99,7 @@ def copy_assets(app):
 
 
 def link_stylesheet(app, pagename, templatename, context, doctree):
-    """Load the stylesheet on pages that have math, and only there."""
+    """Load the stylesheet only on pages that have math."""
     if app.env.get_domain("math").has_equations(pagename):
         app.add_css_file(STYLESHEET)
 

@@ -1,6 +1,6 @@
-"""The directive `{mutants}`: wrong and right answers to every exercise, and what grading made of them.
+"""The directive `{mutants}`: wrong and right answers to every exercise, and how the grader graded them.
 
-The table is data/mutants.json. tools/mutants.py lets the exercises' tests write it; they compare what they see with it.
+The data are in data/mutants.json. The exercises' tests compare their results with it; tools/mutants.py updates it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ HEAD = "".join(f"<th>{title}</th>" for title in TITLES)
 
 
 def origin(name: str, claims: dict, pages: dict) -> str:
-    """Where a wrong answer comes from, as HTML: a row of the claims and a page of the book are links."""
+    """Return a wrong answer's origin as HTML, with a link if it is a claim or a page of the book."""
     if name in claims:
         return f'<a href="{claims[name]["page"]}.html#{name}">{name}</a>'
-    if found := re.fullmatch(r"page (\d\d)", name):
-        return f'<a href="{pages[found[1]]}.html">chapter {found[1]}</a>'
+    if match := re.fullmatch(r"page (\d\d)", name):
+        return f'<a href="{pages[match[1]]}.html">chapter {match[1]}</a>'
     return escape(name)
 
 
 def wrong_row(name: str, row: dict, total: float, where: str) -> str:
-    """One wrong answer as a row of HTML."""
+    """Return one wrong answer as a table row in HTML. `total`: the exercise's points; `where`: its origin in HTML."""
     lost, carried = sum(row["lost"].values()), sum(row["carried"].values())
     built = f"{total - lost - carried:.3g}: {checks(row['carried'])}" if carried else ""
     cells = (escape(name), where, f"{total - lost:.3g} of {total:g}", checks(row["lost"]), built, escape(row["told"]))
-    labelled = zip(TITLES, cells, strict=True)  # on a phone a cell has its title beside it
+    labelled = zip(TITLES, cells, strict=True)  # on a phone each cell shows its title
     return "<tr>" + "".join(f'<td data-head="{title}">{cell}</td>' for title, cell in labelled) + "</tr>"
 
 
 def checks(names: dict) -> str:
-    """The names of checks, as HTML."""
+    """Return the names of checks as HTML."""
     return " ".join(f"<code>{escape(name)}</code>" for name in names)
 
 
 def folded(exercise: str, rows: dict, claims: dict, pages: dict) -> str:
-    """An exercise's answers, as a folded part of the page."""
+    """Return an exercise's answers as a folded block of HTML."""
     total = sum(rows["points"].values())
     wrong, right = rows["wrong"], rows["right"]
     table = "".join(wrong_row(name, row, total, origin(row["origin"], claims, pages)) for name, row in wrong.items())
@@ -66,7 +66,7 @@ def folded(exercise: str, rows: dict, claims: dict, pages: dict) -> str:
 
 
 class Mutants(SphinxDirective):
-    """All exercises' answers, folded, under a count of them."""
+    """A count of all exercises' answers, and a folded block for each exercise."""
 
     def run(self) -> list[nodes.Node]:
         folder = Path(self.env.srcdir)

@@ -1,9 +1,8 @@
-"""Offers the notebook beside a chapter's text (03_ring.ipynb beside 03_ring.md), and the chapter's exercise.
+"""Menus that offer a chapter's notebook (03_ring.ipynb beside 03_ring.md) and its exercise.
 
-Both are in the download menu always. Where `repository_url` in _config.yml says that the repository is public, a
-second menu opens them on Binder, on Colab (which knows GitHub alone) and on a hub, if `hub_url` names one that has
-nbgitpuller.
-The theme has such menus for books whose sources are notebooks; ours are text with a notebook twin.
+Both are always in the download menu. If _config.yml sets `repository_url`, to a public repository, a second menu opens
+them on Binder, on Colab (GitHub only), and on a hub if `hub_url` names one with nbgitpuller. The theme has such menus
+only for books whose sources are notebooks. Ours are text files, each with a notebook beside it.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ GITHUB = "https://github.com/"
 
 
 def launches(path: str, repository_url: str, branch: str, hub_url: str) -> dict[str, str]:
-    """Return where a notebook of the repository can be opened: {service: address}."""
+    """Return where to open a notebook of the repository: {service: address}; empty without `repository_url`."""
     if not repository_url:
         return {}
     repository_url = repository_url.rstrip("/").removesuffix(".git")
     name = repository_url.removeprefix(GITHUB)
     on_github = repository_url.startswith(GITHUB)
     source = f"gh/{name}" if on_github else f"git/{quote(repository_url, safe='')}"
-    found = {"Binder": f"{BINDER}/{source}/{branch}?urlpath=lab/tree/{path}"}
+    services = {"Binder": f"{BINDER}/{source}/{branch}?urlpath=lab/tree/{path}"}
     if on_github:
-        found["Colab"] = f"{COLAB}/{name}/blob/{branch}/{path}"
+        services["Colab"] = f"{COLAB}/{name}/blob/{branch}/{path}"
     if hub_url:
         place = f"lab/tree/{repository_url.rpartition('/')[2]}/{path}"
         query = urlencode({"repo": repository_url, "branch": branch, "urlpath": place}, safe="/")
-        found["the hub"] = f"{hub_url.rstrip('/')}/hub/user-redirect/git-pull?{query}"
-    return found
+        services["the hub"] = f"{hub_url.rstrip('/')}/hub/user-redirect/git-pull?{query}"
+    return services
 
 
 def notebooks_of(app: Sphinx, pagename: str) -> dict[str, str]:
-    """Return the notebooks that go with a page, {what it is: path in the repository}."""
+    """Return a page's notebooks: {"Notebook" or "Exercise": path in the repository}."""
     root = Path(app.srcdir).parent
-    wanted = {"Notebook": f"book/{pagename}.ipynb", "Exercise": f"exercises/{pagename}/{pagename}.ipynb"}
-    return {what: path for what, path in wanted.items() if (root / path).exists()}
+    paths = {"Notebook": f"book/{pagename}.ipynb", "Exercise": f"exercises/{pagename}/{pagename}.ipynb"}
+    return {what: path for what, path in paths.items() if (root / path).exists()}
 
 
 def offer(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """Copy a page's notebooks into the site, and add them to the menus that the theme has made."""
+    """Copy a page's notebooks into the site and add them to the theme's menus."""
     here = notebooks_of(app, pagename)
     buttons = {each["label"]: each for each in context["header_buttons"]}
     for place, (what, path) in enumerate(here.items()):
@@ -66,12 +65,12 @@ def offer(app: Sphinx, pagename: str, templatename: str, context: dict, doctree)
 
 
 def link_to(url: str, text: str, icon: str) -> dict[str, str]:
-    """Return an entry of a menu, as the theme's templates want it."""
+    """Return a menu entry in the form that the theme's templates expect."""
     return {"type": "link", "url": url, "text": text, "icon": f"fas fa-{icon}", "tooltip": text}
 
 
 def setup(app: Sphinx) -> dict:
-    """Run after the theme (priority 501) has made its menus."""
+    """Run after the theme (priority 501) has built its menus."""
     app.add_config_value("repository_url", "", "html")
     app.add_config_value("repository_branch", "main", "html")
     app.add_config_value("hub_url", "", "html")

@@ -1,6 +1,6 @@
-"""What a page says of itself: a description for search engines, and when and on what its cells ran.
+"""A page's metadata: a description for search engines, and when and where its cells ran.
 
-tools/notebooks.py writes the run into the notebook beside the page. A notebook without it gives no line.
+tools/notebooks.py records the run in the notebook beside the page. Without a record, the page shows no such line.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.application import Sphinx
 
-DESCRIPTION_LENGTH = 160  # what search engines show
+DESCRIPTION_LENGTH = 160  # characters that search engines show
 
 
 def description(doctree: nodes.document | None) -> str:
-    """Return the first paragraph of a page that is a sentence or more, cut where a word ends."""
+    """Return a page's first paragraph of more than 60 characters that isn't in italics, cut at a word's end."""
     for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
         if len(text := " ".join(paragraph.astext().split())) > 60 and not isinstance(paragraph[0], nodes.emphasis):
             return text if len(text) <= DESCRIPTION_LENGTH else text[:DESCRIPTION_LENGTH].rpartition(" ")[0] + " …"
@@ -23,7 +23,7 @@ def description(doctree: nodes.document | None) -> str:
 
 
 def executed(notebook: dict) -> dict | None:
-    """Return what there is to say of a notebook's run, or None where none is recorded."""
+    """Return the record of a notebook's run with its numbers of cells, or None without a record."""
     run = notebook["metadata"].get("collectives", {}).get("executed")
     if not run:
         return None
@@ -32,7 +32,7 @@ def executed(notebook: dict) -> dict | None:
 
 
 def describe(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
-    """Give a page's templates what they show."""
+    """Add the description and the run to a page's template context."""
     context["description"] = description(doctree)
     notebook = Path(app.srcdir, f"{pagename}.ipynb")
     context["executed"] = executed(json.loads(notebook.read_text())) if notebook.exists() else None

@@ -1,1 +1,1 @@
-"""What is measured: bytes on the wire, bytes held, seconds, and what NCCL logs about itself."""
+"""Measurements: bytes on the wire, bytes held in memory, seconds, and what NCCL logs about itself."""

@@ -1,7 +1,7 @@
-"""All-reduce against the clock: the backend's own, ours over each transport, MPI, and what the machine allows at most.
+"""All-reduce benchmark: the backend's own, ours over each transport, MPI, and the machine's limit.
 
-What is compared is measured side by side: on the same ranks, every method in turn, again and again, until the time is
-up. A time is the median over these rounds, on the slowest rank; only ratios of such times mean anything elsewhere.
+Methods are measured side by side: on the same ranks, one after the other, round after round until the time is up. A
+time is the median over the rounds, on the slowest rank. Only ratios of these times carry over to other machines.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SIZES = [2**exponent for exponent in (16, 18, 20, 22, 24, 26)]  # bytes of a ran
 ALGORITHMS = [tree.all_reduce, doubling.all_reduce, halving_doubling.all_reduce, pairwise.all_reduce, ring.all_reduce]
 FINALISTS = 2  # schedules of each transport that stay in the race after the first rounds
 FIRST_ROUNDS = 3
-TOGETHER = 2**21  # bytes: short calls are timed several at a time, so that the clock and the barrier weigh little
+TOGETHER = 2**21  # bytes: smaller calls are timed up to 4 at a time, to amortize the clock and the barrier
 OWN, BLOCKING, GROUP = "gloo's own", "send/recv, blocking", "execute, group"
 ORDINARY, ARENA = "execute, shared memory", "execute, arena"
-COPY, STREAM = "memory copy", "loopback"  # the limits, measured among the methods
+COPY, STREAM = "memory copy", "loopback"  # the machine's limits, measured like the methods
 
 
 class Timing(NamedTuple):
-    """How long an all-reduce takes: `num_bytes` on each of `world_size` ranks by `method`, with a `schedule` if ours.
+    """The time of an all-reduce of `num_bytes` on each of `world_size` ranks by `method`, with a `schedule` if ours.
 
-    `ratio`: the time of the backend's own over this one, measured beside it; above 1 is faster. `fraction`: the least
-    time that the machine allows, over this one. In memory each rank's buffer must be read once and written once: the
-    least is what all ranks take to copy a buffer each. Over sockets all ranks together must send 2(P-1) S: the least
-    is what plain sockets take for that, in one direction between pairs of ranks.
+    `ratio`: the time of the backend's own all-reduce, measured alongside, over this time; above 1 is faster.
+    `fraction`: the machine's limit over this time. In memory each rank must read its buffer once and write it once, so
+    the limit is the time of all ranks to copy one buffer each. Over sockets all ranks together must send 2(P-1) S, so
+    the limit is the time of plain sockets for that, one way between pairs of ranks.
     """
 
     world_size: int
@@ -53,27 +53,27 @@ class Timing(NamedTuple):
 def measure(
     world_size: int, sizes: Iterable[int] = SIZES, seconds: float = 1.0, rounds: int = 1, mpi: dict | None = None
 ) -> list[Timing]:
-    """All methods at all `sizes`, for about `seconds` each size and round, in `rounds` of fresh ranks.
+    """Time all methods at all `sizes` in bytes, for about `seconds` per size and round, in `rounds` of new ranks.
 
-    `mpi`: names and interpreters of MPI libraries (see `find_mpi`), which take their turn in every round.
+    `mpi`: {name: interpreter} of MPI libraries, as `find_mpi` returns them, which run in every round too.
     """
     seen: dict[tuple, list[tuple[float, float, float]]] = {}
     for _ in range(rounds):
         ours = ranks.run(_race, world_size, list(sizes), seconds, timeout=600)[0]
         for name, python in (mpi or {}).items():
-            for size, taken in measure_mpi(python, world_size, sizes, seconds / 10).items():
-                ours[size][name, ""] = taken
+            for size, time_mpi in measure_mpi(python, world_size, sizes, seconds / 10).items():
+                ours[size][name, ""] = time_mpi
         for size, times in ours.items():
-            for (method, schedule), taken in times.items():
-                least = times[STREAM if method in (OWN, BLOCKING, GROUP) else COPY, ""]
-                row = (taken, times[OWN, ""] / taken, least / taken)
+            for (method, schedule), time_ours in times.items():
+                limit = times[STREAM if method in (OWN, BLOCKING, GROUP) else COPY, ""]
+                row = (time_ours, times[OWN, ""] / time_ours, limit / time_ours)
                 seen.setdefault((world_size, size, method, schedule), []).append(row)
     medians = {key: [statistics.median(column) for column in zip(*rows, strict=True)] for key, rows in seen.items()}
     return [Timing(*key, *row) for key, row in medians.items() if key[2] not in (COPY, STREAM)]
 
 
 def _race(rank: int, world_size: int, sizes: list[int], seconds: float) -> dict[int, dict[tuple[str, str], float]]:
-    """On each rank: for each size, the median seconds of every (method, schedule)."""
+    """Return, for each size, the median seconds of every (method, schedule). Runs on each rank."""
     import torch
     import torch.distributed as dist
 
@@ -101,12 +101,15 @@ def _race(rank: int, world_size: int, sizes: list[int], seconds: float) -> dict[
 
 
 def _in_turns(methods: dict[tuple[str, str], Callable], repeat: int, seconds: float) -> dict[tuple[str, str], float]:
-    """Median seconds of each method on the slowest rank. After some rounds only the fastest schedules run on."""
+    """Return the median seconds of each method on the slowest rank.
+
+    After `FIRST_ROUNDS` rounds, only the `FINALISTS` fastest schedules of each method stay in the race.
+    """
     import torch
     import torch.distributed as dist
 
     times: dict[tuple[str, str], list[float]] = {key: [] for key in methods}
-    for call in methods.values():  # once without the clock: memory is touched, connections are made
+    for call in methods.values():  # untimed: touches memory and makes connections
         call()
     going, start = list(methods), time.monotonic()
     while True:
@@ -127,7 +130,7 @@ def _in_turns(methods: dict[tuple[str, str], Callable], repeat: int, seconds: fl
 
 
 def _rank_of(key: tuple[str, str], times: dict[tuple[str, str], float]) -> int:
-    """How many schedules of the same method are faster."""
+    """Return how many schedules of the same method are faster."""
     return sum(times[other] < times[key] for other in times if other[0] == key[0])
 
 
@@ -139,7 +142,7 @@ def _takes(algorithm: Callable[[int], Schedule], world_size: int) -> bool:
 
 
 def blocking_ring(rank: int, world_size: int, x) -> None:
-    """The ring as a first program would have it: `send` and `recv`, one after the other."""
+    """Run a ring all-reduce as a first program would: `send` and `recv`, one after the other."""
     import torch
     import torch.distributed as dist
 
@@ -148,7 +151,7 @@ def blocking_ring(rank: int, world_size: int, x) -> None:
     for step in range(2 * (world_size - 1)):
         sent, received = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
         arriving = torch.empty_like(received)
-        if rank % 2:  # the odd ones listen first, or all would wait to be heard
+        if rank % 2:  # odd ranks receive first: if all ranks sent first, they would deadlock
             dist.recv(arriving, left)
             dist.send(sent, right)
         else:
@@ -161,7 +164,7 @@ def blocking_ring(rank: int, world_size: int, x) -> None:
 
 
 def _stream(rank: int, world_size: int) -> Callable[[int], None]:
-    """A function by which an even rank sends so many bytes to the odd rank beside it, over a plain socket."""
+    """Return a function that moves a number of bytes from each even rank to the next odd one, over a plain socket."""
     import torch.distributed as dist
 
     ports: list = [None] * world_size
@@ -172,8 +175,8 @@ def _stream(rank: int, world_size: int) -> Callable[[int], None]:
     elif rank + 1 < world_size:
         end = socket.create_connection(("127.0.0.1", ports[rank + 1]))
     else:
-        return lambda num_bytes: None  # the last of an odd number of ranks has nobody beside it
-    piece = memoryview(bytearray(2**18))  # stays in the cache: larger ones are slower
+        return lambda num_bytes: None  # with an odd number of ranks, the last one has no partner
+    piece = memoryview(bytearray(2**18))  # 256 KiB stays in the cache; larger pieces are slower
 
     def stream(num_bytes: int) -> None:
         left = num_bytes
@@ -210,15 +213,19 @@ if world.rank == 0:
 
 
 def find_mpi(folder: Path) -> dict[str, Path]:
-    """{name: interpreter} of each MPI library that has a virtual environment of its own in `folder`."""
+    """Return {name: interpreter} of each MPI library with its own virtual environment in `folder`."""
     pythons = {name: folder / stem / "bin" / "python" for stem, name in MPI_NAMES.items()}
     return {name: python for name, python in pythons.items() if python.exists()}
 
 
 def measure_mpi(python: Path, world_size: int, sizes: Iterable[int], seconds: float) -> dict[int, float]:
-    """Median seconds of MPI's Allreduce at each size, by the mpi4py and the `mpiexec` beside an interpreter."""
+    """Return {num_bytes: median seconds} of MPI's Allreduce, with the mpi4py and `mpiexec` of an interpreter.
+
+    Raises `RuntimeError` if `mpiexec` fails.
+    """
     launch = [str(python.parent / "mpiexec"), "-n", str(world_size)]
-    environment = os.environ | {  # Open MPI asks for this where ranks outnumber cores, and where root runs them
+    # Open MPI requires these where ranks outnumber cores, and under root.
+    environment = os.environ | {
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -227,20 +234,20 @@ def measure_mpi(python: Path, world_size: int, sizes: Iterable[int], seconds: fl
     answer = subprocess.run(launch + program, capture_output=True, text=True, env=environment, timeout=600)
     if answer.returncode:
         raise RuntimeError(f"{launch[0]} failed:\n{answer.stderr.strip()}")
-    return {int(size): taken for size, taken in json.loads(answer.stdout.splitlines()[-1]).items()}
+    return {int(size): median for size, median in json.loads(answer.stdout.splitlines()[-1]).items()}
 
 
 def best(timings: Iterable[Timing]) -> list[Timing]:
-    """Of each method at each size and number of ranks, the schedule with the highest ratio."""
-    chosen: dict[tuple, Timing] = {}
+    """Return the timing with the best schedule, by ratio, of each method at each size and number of ranks."""
+    winners: dict[tuple, Timing] = {}
     for timing in timings:
         key = timing[:3]
-        chosen[key] = max(chosen.get(key, timing), timing, key=lambda t: t.ratio)
-    return list(chosen.values())
+        winners[key] = max(winners.get(key, timing), timing, key=lambda t: t.ratio)
+    return list(winners.values())
 
 
 def table(timings: Iterable[Timing]) -> str:
-    """Ratios over the backend's own all-reduce, with the best schedule of each method; then their geometric mean."""
+    """Format the ratios over the backend's own all-reduce, with each method's best schedule and its geometric mean."""
     rows = best(timings)
     sizes = sorted({row.num_bytes for row in rows})
     lines = []
@@ -249,13 +256,14 @@ def table(timings: Iterable[Timing]) -> str:
         lines.append(f"{world_size} ranks".ljust(24) + "".join(_size(size).rjust(15) for size in sizes) + "   mean")
         for method in dict.fromkeys(row.method for row in mine):
             by_size = {row.num_bytes: row for row in mine if row.method == method}
-            cells = [
-                f"{by_size[s].ratio:.2f} {by_size[s].schedule.split()[0][:8] if by_size[s].schedule else ''}"
-                for s in sizes
-            ]
-            mean = statistics.geometric_mean(by_size[s].ratio for s in sizes)
+            cells = [f"{by_size[size].ratio:.2f} {_short(by_size[size].schedule)}" for size in sizes]
+            mean = statistics.geometric_mean(by_size[size].ratio for size in sizes)
             lines.append(method.ljust(24) + "".join(cell.rjust(15) for cell in cells) + f"{mean:7.2f}")
     return "\n".join(lines)
+
+
+def _short(schedule: str) -> str:
+    return schedule.split()[0][:8] if schedule else ""
 
 
 def _size(num_bytes: int) -> str:
@@ -263,7 +271,7 @@ def _size(num_bytes: int) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on: cores, versions, and how busy the machine is."""
+    """Return what the times depend on: cores, versions and the load averages."""
     import torch
 
     return {

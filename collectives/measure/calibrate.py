@@ -1,8 +1,8 @@
-"""Measure what the cost model's constants are here, and how far its predictions are from the clock.
+"""Calibration: the cost model's constants on this machine, and how far its predictions are from measured times.
 
-On links that are links two constants are enough: alpha and beta, from a few seconds of ping-pong (`ping_pong`,
-`fit`). Ranks that share the cores of one machine need more. `features` reads off a schedule what they might pay for,
-each a number that `price` gives; `fit_terms` finds, from some measurements, what each unit of it costs.
+On real links two constants are enough: alpha and beta, from a few seconds of ping-pong (`ping_pong`, `fit`). Ranks that
+share the cores of one machine need more. `features` computes from a schedule the quantities that may cost time, all of
+which `price` returns. `fit_terms` fits to measurements what one unit of each costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..algorithms.scorecard import unit_costs
 from ..execute import execute
 from ..schedule import Schedule
 
-ITEMSIZE = 4  # bytes of a float32: what is measured here is always sums of those
+ITEMSIZE = 4  # bytes of a float32, the dtype of every sum measured here
 SIZES = (16, 64, 256, 2**20, 2**21)  # bytes of the ping-pong's messages: small ones for alpha, large ones for beta
 ALL_REDUCES = {
     "ring": ring.all_reduce,
@@ -31,8 +31,10 @@ ALL_REDUCES = {
 
 
 class Features(NamedTuple):
-    """What a schedule makes ranks do. On the critical path: `steps` messages one after the other, `path_bytes` in them
-    and `path_added`, the bytes added on arrival. Over all ranks together: `messages` and `total_bytes`.
+    """The work in a schedule.
+
+    On the critical path: `steps` messages one after the other, `path_bytes` in them, `path_added` bytes reduced on
+    arrival. Over all ranks together: `messages` and `total_bytes`.
     """
 
     steps: float
@@ -43,7 +45,7 @@ class Features(NamedTuple):
 
 
 def features(schedule: Schedule, num_bytes: int) -> Features:
-    """What `schedule` costs on a buffer of `num_bytes`, in units: priced with one coefficient at a time set to 1."""
+    """Return the features of `schedule` on `num_bytes`: its price with one coefficient at a time set to 1."""
     costs = unit_costs(schedule, num_bytes, ITEMSIZE)
     return Features(*(cost.seconds for cost in costs), costs[0].messages, float(costs[0].bytes_sent.sum()))
 
@@ -51,10 +53,10 @@ def features(schedule: Schedule, num_bytes: int) -> Features:
 def ping_pong(
     rank: int, world_size: int, sizes: Sequence[int] = SIZES, repeats: int = 9, quantile: float = 0.5
 ) -> list[float]:
-    """Seconds that a message of each of `sizes` bytes takes between ranks 0 and 1, one way, for `ranks.run`.
+    """Return the one-way seconds of a message of each of `sizes` bytes between ranks 0 and 1. For `ranks.run`.
 
-    Half of the round trip, after one that warms up. Of the `repeats` it is the median, or another `quantile`: 0 for the
-    fastest, on which nothing else that runs on the machine has weighed. Other ranks have nothing to do.
+    A time is half a round trip, after one round trip to warm up: the median of the `repeats`, or another `quantile`,
+    such as 0 for the fastest, which other load on the machine disturbs least. Other ranks return zeros.
     """
     import torch
     import torch.distributed as dist
@@ -75,7 +77,7 @@ def ping_pong(
 
 
 def adding(rank: int, world_size: int, num_bytes: int = 2**22, repeats: int = 9) -> float:
-    """Gamma: the seconds that adding one buffer to another takes a rank, for each byte of it, for `ranks.run`."""
+    """Return gamma: seconds per byte that a rank takes to add one buffer to another. For `ranks.run`."""
     import torch
 
     mine, arrived, times = torch.zeros(num_bytes // ITEMSIZE), torch.ones(num_bytes // ITEMSIZE), []
@@ -89,10 +91,10 @@ def adding(rank: int, world_size: int, num_bytes: int = 2**22, repeats: int = 9)
 def stopwatch(
     rank: int, world_size: int, contestants: Sequence[Schedule | Callable], num_bytes: int, repeats: int = 5
 ) -> list[list[float]]:
-    """Seconds that each contestant takes this rank on a buffer of `num_bytes`, for `ranks.run`: [contestants, repeats].
+    """Return this rank's seconds for each contestant on a buffer of `num_bytes`: [contestants, repeats].
 
-    A contestant is a schedule, or a function of a tensor such as `dist.all_reduce`. They take turns, so that what
-    disturbs the machine for a while disturbs all alike; each begins at a barrier. See `slowest`.
+    For `ranks.run`; `slowest` combines the ranks' results. A contestant is a schedule or a function of a tensor, such
+    as `dist.all_reduce`. They take turns, so that a passing disturbance affects all alike. Each starts at a barrier.
     """
     import torch
     import torch.distributed as dist
@@ -105,37 +107,37 @@ def stopwatch(
             start = time.perf_counter()
             execute(contestant, buffer) if isinstance(contestant, Schedule) else contestant(buffer)
             rounds[-1].append(time.perf_counter() - start)
-    return [list(times) for times in zip(*rounds[1:], strict=True)]  # the first makes connections and touches memory
+    return [list(times) for times in zip(*rounds[1:], strict=True)]  # the first round warms up connections and memory
 
 
 def slowest(results: Sequence[Sequence[Sequence[float]]], quantile: float = 0.5) -> list[float]:
-    """Each contestant's time, of what all ranks' `stopwatch` returned: its slowest rank's.
+    """Return each contestant's seconds on its slowest rank, from all ranks' `stopwatch`.
 
-    Of the repeats it is the median, or another `quantile`, as in `ping_pong`.
+    A time is the median of the repeats, or another `quantile`, as in `ping_pong`.
     """
     return np.quantile(np.max(results, axis=0), quantile, axis=1).tolist()
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Alpha and beta of a link, from messages of `sizes` bytes that took `seconds`, by relative least squares."""
+    """Fit alpha and beta of a link to messages of `sizes` bytes that took `seconds`, by relative least squares."""
     sizes = np.asarray(sizes, dtype=float)
     alpha, beta = fit_terms(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
     return alpha, beta
 
 
 def fit_terms(columns: np.ndarray, seconds: Sequence[float]) -> np.ndarray:
-    """What one unit of each column costs, none less than 0, so that the squares of *relative* errors are least.
+    """Fit non-negative costs per unit of each column, which minimize the squares of the *relative* errors.
 
-    `columns`: [num_measurements, num_terms]; `seconds`: [num_measurements]. Returns seconds a unit: [num_terms].
+    `columns`: [num_measurements, num_terms]; `seconds`: [num_measurements]. Returns seconds per unit: [num_terms].
     """
-    shares = np.asarray(columns, dtype=float) / np.asarray(seconds, dtype=float)[:, None]  # each row is to sum to 1
+    shares = np.asarray(columns, dtype=float) / np.asarray(seconds, dtype=float)[:, None]  # fit each row's sum to 1
     scale = np.linalg.norm(shares, axis=0)
     scale[scale == 0] = 1
     return _non_negative(shares / scale, np.ones(len(shares))) / scale
 
 
 def held_out(columns: np.ndarray, seconds: Sequence[float], fold: Sequence[int]) -> np.ndarray:
-    """Predictions for measurements that the fit has not seen: each fold's, from the terms fitted to all others."""
+    """Return cross-validated predictions in seconds: each fold's, from the terms fitted to all other folds."""
     columns, seconds, fold = (np.asarray(each) for each in (columns, seconds, fold))
     predicted = np.zeros(len(seconds))
     for here in np.unique(fold):
@@ -144,37 +146,40 @@ def held_out(columns: np.ndarray, seconds: Sequence[float], fold: Sequence[int])
     return predicted
 
 
-def _non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The least squares solution of matrix @ x = wanted with no x below 0, by trying one active set after another.
+def _non_negative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Solve matrix @ x = target in least squares with x >= 0, by the active-set method.
 
     Source: C. Lawson and R. Hanson, "Solving Least Squares Problems", 1974, chapter 23.
     """
     x, active = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1], dtype=bool)
     while True:
-        slope = np.where(active, -np.inf, matrix.T @ (wanted - matrix @ x))
+        slope = np.where(active, -np.inf, matrix.T @ (target - matrix @ x))
         if slope.max(initial=-np.inf) <= 1e-10:
             return x
         active[slope.argmax()] = True
         while True:
             best = np.zeros_like(x)
-            best[active] = np.linalg.lstsq(matrix[:, active], wanted, rcond=None)[0]
+            best[active] = np.linalg.lstsq(matrix[:, active], target, rcond=None)[0]
             if (best[active] > 0).all():
                 x = best
                 break
-            falling = active & (best <= 0)  # go towards it until the first of them reaches 0, and leave that one out
+            falling = active & (best <= 0)  # move towards `best` until the first of these reaches 0, and drop that one
             x = x + (best - x) * (x[falling] / (x[falling] - best[falling])).min()
             active &= x > 1e-12
             x[~active] = 0
 
 
 def crossings(sizes: Sequence[float], first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
-    """Between which neighbours of `sizes` (ascending) `first` and `second`, seconds at each, change their order."""
+    """Return the pairs of neighbouring `sizes` (ascending) between which the faster of two methods changes.
+
+    `first`, `second`: the methods' seconds at each size.
+    """
     ahead = np.asarray(first) < np.asarray(second)
     turns = np.flatnonzero(ahead[1:] != ahead[:-1])
     return [(sizes[turn], sizes[turn + 1]) for turn in turns]
 
 
 def off(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The median error of predictions, relative to what was measured."""
+    """Return the median relative error of predictions."""
     predicted, measured = np.asarray(predicted), np.asarray(measured)
     return float(np.median(np.abs(predicted - measured) / measured))

@@ -1,4 +1,4 @@
-"""Count what a rank's tensors hold: the bytes in memory, to set beside the bytes on paper."""
+"""Bytes in memory: counts what a rank's tensors hold, to compare with the bytes on paper."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from .wire import is_distributed
 
 
 class BytesHeld(TorchDispatchMode):
-    """A context in which the memory of every tensor that an operation touches is watched for as long as it lives.
+    """A context that tracks the memory of every tensor that an operation touches, for as long as the tensor lives.
 
         with BytesHeld(lambda: {"parameters": model.parameters()}) as held:
             loss(model, batch).backward()
         held.peak  # {"parameters": 4096, "other": 18432}
 
-    `kinds()` says which tensors there are of each kind at the moment; what belongs to none is "other": activations,
-    buffers of collectives, temporaries. Tensors that share memory are counted once, and of a DTensor what this rank
-    holds of it. `now`: bytes of each kind.
-    `peak`: the same at the moment when all of them together were most. `most`: the most of each kind at any moment.
+    `kinds()` returns the current tensors of each kind. All others count as "other": activations, buffers of
+    collectives, temporaries. Tensors that share memory count once, and a DTensor counts with this rank's shard.
+    `now`: bytes of each kind. `peak`: the same at the moment of the largest total. `most`: each kind's own maximum.
     """
 
     def __init__(self, kinds: Callable[[], Mapping[str, Iterable[torch.Tensor]]] = dict):
@@ -34,7 +33,7 @@ class BytesHeld(TorchDispatchMode):
 
     @property
     def now(self) -> dict[str, int]:
-        """Bytes of each kind at this moment, and of "other"."""
+        """The current bytes of each kind and of "other"."""
         seen, sizes = set(), {}
         for kind, tensors in self.kinds().items():
             storages = {id(storage): storage for storage in map(torch.Tensor.untyped_storage, tensors)}
@@ -45,12 +44,12 @@ class BytesHeld(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """As in `wire.BytesSent`: do not import the compiler."""
+        """Return False so that torch doesn't import its compiler, as in `wire.BytesSent`."""
         return False
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if is_distributed(types):
-            return NotImplemented  # as in `wire.BytesSent`: its own storage has the size of the whole, and no memory
+            return NotImplemented  # as in `wire.BytesSent`: a DTensor's storage has the global size but no memory
         result = operation(*args, **(kwargs or {}))
         for leaf in tree_leaves((args, kwargs, result)):
             if isinstance(leaf, torch.Tensor):

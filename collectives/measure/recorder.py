@@ -1,4 +1,4 @@
-"""Records when each message of a schedule was under way while it runs on real ranks: `formats.perfetto` draws it."""
+"""A recorder of when each message of a schedule was in flight on real ranks; `formats.perfetto` draws it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """One end of a message: `rank` sends it, or receives it, from `start` on for `seconds`.
+    """One end of a message: `rank` sends or receives it, from `start` on for `seconds`.
 
-    `run`, `step`, `place`: the run, the step, and the place in the step; both ends of a message agree on them.
+    `run`, `step`, `place`: indices of the run, the step, and the transfer in the step, equal at both ends of a message.
     """
 
     rank: int
@@ -32,15 +32,15 @@ class Event(NamedTuple):
 
 
 class Recorder:
-    """A transport that notes when each message was under way, and leaves the work to another one.
+    """A transport that records when each message was in flight and delegates the work to another transport.
 
         recorder = Recorder()
         execute(schedule, buffer, transport=recorder)
         return recorder.events  # from every rank, for `executed`
 
-    A message lasts from when its rank began the step until all that the rank sends and receives in it was through:
-    a rank waits for a step as a whole. The clock is that of the host: what different hosts record does not fit
-    together. `group`, `transport`: as in `execute`.
+    A rank waits for each step as a whole. So a message's interval runs from the start of its step until the rank has
+    sent and received everything in that step. Times come from the host's clock, so records of different hosts can't be
+    combined. `group`, `transport`: as in `execute`.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, transport: Transport | None = None):
@@ -51,7 +51,7 @@ class Recorder:
         self._single: dict[Schedule, list[Schedule]] = {}
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
-        """As `Transport.run`."""
+        """Run and record a schedule; see `Transport.run`."""
         import torch.distributed as dist
 
         rank = dist.get_rank(self.group)
@@ -71,7 +71,7 @@ class Recorder:
 
 
 def _one_by_one(schedule: Schedule) -> list[Schedule]:
-    """A schedule for each step, which keeps the number that it has in `schedule`."""
+    """Return a schedule for each step, in which the step keeps its number from `schedule`."""
 
     def alone(number: int, step: Step) -> Schedule:
         nothing = Step.of([])

@@ -1,4 +1,4 @@
-"""Count what a rank hands to its process group: the bytes on the wire, to set beside the bytes on paper."""
+"""Bytes on the wire: counts what a rank hands to its process group, to compare with the bytes on paper."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ NAMES = {
     "reduce_scatter_tensor_coalesced_": "reduce_scatter",
     "scatter_": "scatter",
 }
-"""What torch calls a collective inside, and the field's name for it."""
+"""Torch's internal name of each operator, and the field's name of the collective."""
 
 
 class BytesSent(TorchDispatchMode):
-    """A context in which every point-to-point send of this rank is counted, whoever makes it.
+    """A context that counts every point-to-point send of this rank, including those of libraries.
 
-    `to`: bytes sent, by peer. `messages`: how many sends. `collectives`: how often each collective of the backend's
-    own (such as "all_reduce") was called; what such a call sends inside cannot be seen from here. `payloads`: the bytes
-    of the full buffers of those calls, S in the formulas, by the same names: what all ranks have together of an
-    all-gather's result, of a reduce-scatter's input.
+    `to`: bytes sent, by peer. `messages`: number of sends. `collectives`: number of calls of each of the backend's own
+    collectives, such as "all_reduce"; what such a call sends internally isn't visible here. `payloads`: bytes of
+    the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a reduce-scatter's
+    input.
     """
 
     def __init__(self):
@@ -52,17 +52,17 @@ class BytesSent(TorchDispatchMode):
 
     @property
     def total(self) -> int:
-        """Bytes sent to all peers together."""
+        """The bytes sent to all peers."""
         return self.to.total()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Do not wrap the method below for torch.compile: that would import the compiler, seconds in every rank."""
+        """Return False so that torch doesn't wrap the method below: that imports the compiler, seconds per rank."""
         return False
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if is_distributed(types):
-            return NotImplemented  # it then calls, one by one, what this rank does with its own part
+            return NotImplemented  # DTensor then dispatches this rank's local operations one by one
         result = operation(*args, **(kwargs or {}))
         if operation.namespace in ("c10d", "_c10d_functional"):
             name = operation.__name__.split(".")[0]
@@ -73,17 +73,17 @@ class BytesSent(TorchDispatchMode):
             elif name in NAMES:
                 name = NAMES[name]
                 self.collectives[name] += 1
-                self.payloads[name] += max(map(_num_bytes, (*args[:2], result)))  # of what goes in and what comes out
+                self.payloads[name] += max(map(_num_bytes, (*args[:2], result)))  # the larger of input and output
         return result
 
 
 def is_distributed(types: Iterable[type]) -> bool:
-    """Whether one of these is torch's DTensor, which takes seconds to import only to ask."""
+    """Return whether one of `types` is torch's DTensor. Compares names, because importing DTensor takes seconds."""
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
 def _num_bytes(argument) -> int:
-    """The bytes of a tensor, or of the tensors in a list of lists; 0 for anything else."""
+    """Return the bytes of a tensor, or of the tensors in nested lists; 0 for anything else."""
     if isinstance(argument, list | tuple):
         return sum(map(_num_bytes, argument))
     return argument.numel() * argument.element_size() if hasattr(argument, "element_size") else 0

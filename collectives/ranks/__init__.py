@@ -1,4 +1,4 @@
-"""Real ranks: processes in a process group, on this machine (`run`) or on the machines of a cluster (`cluster`)."""
+"""Real ranks: processes in a process group, on this machine (`run`) or on a cluster (`cluster`)."""
 
 from .local import PerRank, RanksError, default_backend, device, find_cycle, run
 from .process import preload

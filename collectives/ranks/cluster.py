@@ -1,18 +1,18 @@
 """`ranks.run` on a cluster, from a notebook cell: ipyparallel starts an engine for each rank.
 
-ipyparallel knows how to start processes by MPI, Slurm, PBS, LSF, SGE and SSH, and keeps a line to each. Every such
-**engine** runs one rank, in a process of its own that a fork server makes in 0.1 s, and tells it what torchrun would
-have told it: `RANK`, `WORLD_SIZE`, and the address of engine 0, where the ranks meet. So the function of a chapter runs
-there as it is; results, printed lines and errors come back as those of `ranks.run`.
+ipyparallel starts processes through MPI, Slurm, PBS, LSF, SGE or SSH, and keeps a connection to each. Every such
+**engine** runs one rank, in a separate process that a fork server makes in 0.1 s. It sets the environment that torchrun
+would set: `RANK`, `WORLD_SIZE`, and the address of engine 0, where the ranks rendezvous. So a chapter's function runs
+there unchanged, and results, printed lines and errors come back as with `ranks.run`.
 
-Engines take seconds to start, or as long as a queue is. So keep them for several runs:
+Engines take seconds to start, or longer if the job waits in a queue. So keep them for several runs:
 
     with Engines(16, "slurm", submit=["--nodes=2", "--gpus-per-task=1"]) as engines:
         engines.run(function, *args)
 
-An optional extra: `pip install -e ".[cluster]"`. On other machines than this one, engines need this package in the same
-place (a shared file system does it), and this machine must be reachable from theirs. Messages to engines are signed
-with a key, but not encrypted: use it inside a cluster.
+An optional extra: `pip install -e ".[cluster]"`. Engines on other machines need this package at the same path, for
+instance on a shared file system, and must be able to reach this machine. Messages to engines are signed with a key but
+not encrypted, so use this only inside a cluster.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from . import process
 from .local import RanksError, explain, find_culprit, show
 from .process import NOT_BEGUN, START_SECONDS, RankProcess, Report, Setup
 
-LAUNCHERS = ("local", "mpi", "slurm", "pbs", "lsf", "sge", "ssh")  # ipyparallel's names for them
-ANSWER_SECONDS = 5.0  # how long engines have to answer once a rank has failed: theirs are asked, and ended, by then
-POLL_SECONDS = 0.1  # how often a rank looks whether another has failed, and `_start` how many engines are there
+LAUNCHERS = ("local", "mpi", "slurm", "pbs", "lsf", "sge", "ssh")  # ipyparallel's names
+ANSWER_SECONDS = 5.0  # for engines to answer once a rank has failed: enough to query and end their ranks
+POLL_SECONDS = 0.1  # between two checks: whether another rank has failed, or how many engines have started
 
-_store = None  # on engine 0: what the ranks of a run meet by; it closes when nothing holds it
+_store = None  # on engine 0: the ranks' rendezvous store; it closes when the last reference goes
 
 
 def run(
@@ -56,10 +56,10 @@ def run(
     submit: Sequence[str] = (),
     **settings: Any,
 ) -> list[Any]:
-    """Call `function(rank, world_size, *args)` on `world_size` new engines; return what each returned, by rank.
+    """Call `function(rank, world_size, *args)` on `world_size` new engines; return their results, by rank.
 
-    As `ranks.run`, but on the machines that `launcher` reaches. For what the arguments mean, and what is raised, see
-    `Engines` and `Engines.run`.
+    Like `ranks.run`, but on the machines that `launcher` reaches. `Engines` and `Engines.run` document the arguments
+    and the errors raised.
     """
     with Engines(world_size, launcher, start_timeout=start_timeout, submit=submit, **settings) as engines:
         return engines.run(function, *args, timeout=timeout, backend=backend)
@@ -67,7 +67,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an engine is: its host, the GPUs that it may see as the driver names them, and how many it does see."""
+    """Where an engine is. `visible`: its CUDA_VISIBLE_DEVICES. `gpus`: how many GPUs torch finds there."""
 
     host: str
     visible: str | None
@@ -75,14 +75,14 @@ class _Place:
 
 
 class Engines:
-    """`world_size` engines, one a rank, started at the first `run` and kept until `close` (or the end of a `with`).
+    """`world_size` engines, one per rank, started at the first `run` and kept until `close` or the end of a `with`.
 
-    `launcher`: "local", "mpi", "slurm", "pbs", "lsf", "sge" or "ssh". `start_timeout`: seconds until all engines must
-    be there; a queue may need hours. `submit`: more arguments for the command that submits a job (`sbatch`, `qsub`,
-    ...). `settings`: of ipyparallel's launcher, such as queue="gpu", account="me", batch_template="...", or for SSH
-    engines={"host": 8}. Files of the engines lie in a new folder in the working directory, which nodes must share; for
-    "local" and "mpi", in the temporary one. Raises `ModuleNotFoundError` without ipyparallel, and `ValueError` for a
-    launcher, a setting or a program that is not there.
+    `launcher`: "local", "mpi", "slurm", "pbs", "lsf", "sge" or "ssh". `start_timeout`: seconds for all engines to
+    start; a queue may need hours. `submit`: extra arguments for the command that submits the job (`sbatch`, `qsub`,
+    ...). `settings`: those of ipyparallel's launcher, such as queue="gpu", account="me", batch_template="...", or for
+    SSH engines={"host": 8}. The engines' files go to a new folder in the working directory, which nodes must share; for
+    "local" and "mpi", to the temporary directory. Raises `ModuleNotFoundError` without ipyparallel, and `ValueError`
+    for an unknown launcher or setting, or a missing program.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Engines:
         self._class = _launcher_class(launcher, settings, submit)
         self._settings = settings
         self._client = self._cluster = self._folder = None
-        self._ids: list[int] = []  # of the engines, by rank
-        self._preloaded: list[str] = []  # what their fork servers have imported
-        self._inherited: dict[str, str] = {}  # the environment of this process when they were started
+        self._ids: list[int] = []  # engine ids, by rank
+        self._preloaded: list[str] = []  # modules that the engines' fork servers have imported
+        self._inherited: dict[str, str] = {}  # this process's environment when the engines started
 
     def __enter__(self) -> Engines:
         return self
@@ -113,13 +113,15 @@ class Engines:
         self.close()
 
     def run(self, function: Callable, *args: Any, timeout: float = 60.0, backend: str | None = None) -> list[Any]:
-        """Call `function(rank, world_size, *args)` on every engine; return what each returned, by rank.
+        """Call `function(rank, world_size, *args)` on every engine; return their results, by rank.
 
-        Ranks see the environment of their engine, and what this process has set since the engines were started.
-        `backend`: "gloo" or "nccl"; by default nccl only if every engine has a GPU of its own. Ranks of one host are
-        neighbours. What a rank prints is printed here, rank after rank. If one raises, dies, or has not returned
-        `timeout` seconds after it began, all ranks are ended, and a `RanksError` says which and why, as that of
-        `ranks.run` does. The engines stay for the next run, unless one was lost: then that starts new ones.
+        Ranks see their engine's environment, plus what this process has set since the engines started. `backend`:
+        "gloo" or "nccl"; the default is nccl if every engine has its own GPU. Ranks of one host are consecutive. What
+        ranks print is printed here, rank by rank.
+
+        Raises `RanksError`, as `ranks.run` does, if a rank raises, dies, or has not returned `timeout` seconds after it
+        began; all ranks are then ended. The engines stay for the next run. If one was lost, the next run starts new
+        ones.
         """
         task = process.pack(function, args)
         try:
@@ -127,7 +129,7 @@ class Engines:
             self._prepare()
             endings = self._endings(task, timeout, backend)
         except BaseException:
-            self.close()  # also if interrupted: some rank may be in the middle of it
+            self.close()  # also after a keyboard interrupt: ranks may still be running
             raise
         if any(ending is _NO_ANSWER or ending.report.kind == "lost" for ending in endings):
             self.close()
@@ -145,12 +147,12 @@ class Engines:
         return [cloudpickle.loads(report.value) for report in reports]
 
     def close(self) -> None:
-        """End all engines, and wait until they are gone."""
+        """End all engines and wait until they have exited."""
         if self._client is not None:
             self._client.close()
         if self._cluster is not None:
             try:
-                with contextlib.suppress(subprocess.CalledProcessError):  # the batch system has ended the job already
+                with contextlib.suppress(subprocess.CalledProcessError):  # the batch system has already ended the job
                     self._cluster.stop_engines_sync()
             finally:
                 self._cluster.stop_controller_sync()
@@ -160,10 +162,10 @@ class Engines:
         self._preloaded = []
 
     def _start(self) -> None:
-        """Start the engines, unless they are there, and learn where each one is."""
+        """Start the engines unless they are running, and find out where each one is."""
         if self._client is not None and set(self._ids) <= set(self._client.ids):
             return
-        self.close()  # a job may have come to its time limit since the last run
+        self.close()  # the job may have reached its time limit since the last run
         import ipyparallel
         from traitlets.config import Config
 
@@ -175,7 +177,7 @@ class Engines:
         if hasattr(self._class, "batch_file_name"):
             settings["batch_file_name"] = str(Path(self._folder.name) / "job.sh")
         log = logging.getLogger(__name__)
-        log.setLevel(logging.ERROR)  # that an engine ended is said by the error of the run
+        log.setLevel(logging.ERROR)  # the run's own error reports that an engine ended
         self._cluster = ipyparallel.Cluster(
             engines=self.launcher,
             n=self.world_size,
@@ -191,7 +193,7 @@ class Engines:
         try:
             self._cluster.start_cluster_sync()
         except subprocess.CalledProcessError as refused:  # by `sbatch` or the like
-            self._client = self._cluster.connect_client_sync()  # a controller that has begun ends cleanly
+            self._client = self._cluster.connect_client_sync()  # lets the controller, which has started, end cleanly
             raise RanksError(f"the engines' job was refused: {refused}\n\n{refused.output or ''}".strip(), {}) from None
         self._client = self._cluster.connect_client_sync()
         self._wait_for_engines()
@@ -201,46 +203,46 @@ class Engines:
         engine_set, deadline = self._cluster.engine_set, time.monotonic() + self.start_timeout
         while (there := len(self._client.ids)) < self.world_size:
             late = time.monotonic() > deadline
-            if late or engine_set.state == "after":  # all have ended
+            if late or engine_set.state == "after":  # all engines have ended
                 why = f"within {self.start_timeout:g} s (a job may still be in the queue: raise start_timeout)"
                 headline = f"{self.world_size - there} of {self.world_size} engines did not start"
-                words = engine_set.get_output() or "They have written nothing."
+                words = engine_set.get_output() or "They printed nothing."
                 raise RanksError(f"{headline}{f' {why}' if late else ''}\n\n{words}", {})
             time.sleep(POLL_SECONDS)
 
     def _enlist(self) -> None:
-        """Give every engine its rank and its GPU: by where it is."""
+        """Assign every engine its rank and its GPU, by host."""
         ids = sorted(self._client.ids)
         places = dict(zip(ids, self._ask(ids, _place), strict=True))
         hosts = list(dict.fromkeys(place.host for place in places.values()))
-        self._ids = sorted(ids, key=lambda engine: hosts.index(places[engine].host))  # ranks of a host are neighbours
+        self._ids = sorted(ids, key=lambda engine: hosts.index(places[engine].host))  # ranks of a host are consecutive
         self._places = [places[engine] for engine in self._ids]
-        # Engines that see the same GPUs take them in turn; one that sees its own takes its first.
+        # Engines that see the same GPUs take one each, in order; an engine with GPUs of its own takes the first.
         self._local_ranks = [self._places[:rank].count(place) for rank, place in enumerate(self._places)]
         self._address = "127.0.0.1" if len(hosts) == 1 else self._places[0].host
 
     def _prepare(self) -> None:
-        """Have the engines' fork servers import what `ranks.preload` asks for here, before any clock starts."""
+        """Make the engines' fork servers import what `ranks.preload` lists here, before any timeout starts."""
         if self._preloaded != process.preloaded:
             self._ask(self._ids, _start_fork_server, process.preloaded)
             self._preloaded = list(process.preloaded)
 
     def _ask(self, engines: list[int], function: Callable, *args: Any) -> list[Any]:
-        """What `function(*args)` returns on these engines."""
+        """Return the results of `function(*args)` on these engines; raise RanksError if they don't answer."""
         from ipyparallel.error import IPythonError
 
         try:
             return self._client[engines].apply_async(function, *args).get(self.start_timeout)
         except (IPythonError, TimeoutError) as error:
-            raise RanksError(f"engines are lost, or do not answer: {error}\n\n{self._log()}".rstrip(), {}) from error
+            raise RanksError(f"engines are lost or don't answer: {error}\n\n{self._log()}".rstrip(), {}) from error
 
     def _environment(self, rank: int, port: int) -> dict[str, str]:
-        """What has changed here since the engines were started, and what torchrun would tell a rank."""
+        """Return what has changed here since the engines started, plus what torchrun would set for a rank."""
         changed = {name: value for name, value in os.environ.items() if self._inherited.get(name) != value}
         return changed | {
             "MASTER_ADDR": self._address,
             "MASTER_PORT": str(port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # no rank opens a store: there is one, as with torchrun
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # as with torchrun: the store exists, so no rank opens one
             "RANK": str(rank),
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": str(self._local_ranks[rank]),
@@ -248,7 +250,7 @@ class Engines:
         }
 
     def _endings(self, task: bytes, timeout: float, backend: str | None) -> list[_Ending]:
-        """How every rank ended. Once one has failed, the others' engines have `ANSWER_SECONDS` to say so."""
+        """Return how every rank ended. Once one has failed, the other engines have `ANSWER_SECONDS` to report."""
         if backend is None:
             own_gpu = all(rank < place.gpus for rank, place in zip(self._local_ranks, self._places, strict=True))
             backend = "nccl" if own_gpu else "gloo"
@@ -269,75 +271,79 @@ class Engines:
         return [endings.get(rank, _NO_ANSWER) for rank in range(len(answers))]
 
     def _ending_of(self, answer) -> _Ending:
-        """What an engine answered, or why it could not."""
+        """Return an engine's answer, or why it gave none."""
         from ipyparallel.error import EngineError, RemoteError
 
         try:
             return answer.get()
         except EngineError:
             return _Ending(Report("lost", words=self._log()))
-        except RemoteError as error:  # not the function's own, which its rank reports
+        except RemoteError as error:  # raised by the engine: the rank reports the function's own errors
             if error.ename == "EngineError":
                 return _Ending(Report("lost", words=self._log()))
             return _Ending(Report("failed", words="\n".join(error.render_traceback())), order=1)
 
     def _log(self) -> str:
-        """What the engines wrote themselves, such as the last words of a library, without ipyparallel's own lines."""
+        """Return the engines' own output, such as a library's last message, without ipyparallel's lines."""
         lines = self._cluster.engine_set.get_output().splitlines()
         return "\n".join(line for line in lines if "[IPEngine" not in line and "[KernelNanny" not in line)
 
 
 def _launcher_class(launcher: str, settings: dict[str, Any], submit: Sequence[str]) -> type:
-    """ipyparallel's class for it, once its settings are known to it and its program is there. Completes `settings`."""
+    """Return ipyparallel's class for `launcher`; put the submit command into `settings` if there is one.
+
+    Raises `ModuleNotFoundError` without ipyparallel, `ValueError` for an unknown launcher or setting, or if the program
+    is missing.
+    """
     try:
         from ipyparallel.cluster.launcher import find_launcher_class
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            'a cluster needs ipyparallel, an optional extra of the course: pip install -e ".[cluster]"'
+            'running on a cluster needs ipyparallel, an optional extra: pip install -e ".[cluster]"'
         ) from None
     if launcher not in LAUNCHERS:
         raise ValueError(f"launcher is one of {', '.join(LAUNCHERS)}, not {launcher!r}")
-    chosen = find_launcher_class(launcher, "engine")
-    known = set(chosen.class_trait_names(config=True))
+    launcher_class = find_launcher_class(launcher, "engine")
+    known = set(launcher_class.class_trait_names(config=True))
     if unknown := sorted(set(settings) - known):
         raise ValueError(f"{launcher} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     command = {"mpi": "mpi_cmd", "ssh": "ssh_cmd"}.get(launcher, "submit_command")
     if command in known:
-        program = settings.get(command) or chosen.class_traits()[command].default()
+        program = settings.get(command) or launcher_class.class_traits()[command].default()
         program = [program] if isinstance(program, str) else program
         if shutil.which(program[0]) is None:
-            raise ValueError(f"launcher {launcher!r} starts engines by {program[0]}, which this machine does not have")
+            raise ValueError(f"launcher {launcher!r} starts engines with {program[0]}, which this machine doesn't have")
         if submit:
             settings[command] = [*program, *submit]
     elif submit:
         raise ValueError(f"launcher {launcher!r} submits no job, so `submit` has no meaning for it")
-    return chosen
+    return launcher_class
 
 
 @dataclass(frozen=True)
 class _Ending:
-    """What an engine tells of its rank: how it ended, when (1 for the first that failed or died), what it printed."""
+    """How a rank ended. `order`: 1 for the first that failed or died. `printed`: its stdout and stderr."""
 
     report: Report
     order: float = math.inf
     printed: tuple[str, str] = ("", "")
 
 
-_NO_ANSWER = _Ending(Report("waits", words="is not heard of: its engine does not answer"))
+_NO_ANSWER = _Ending(Report("waits", words="is in an unknown state: its engine does not answer"))
 
 
-# What follows runs on the engines.
+# The rest of this file runs on the engines.
 
 
 def _place() -> _Place:
-    """Where this engine is."""
+    """Return where this engine is."""
     import torch
 
     return _Place(socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count())
 
 
 def _open_store() -> int:
-    """On engine 0: open the store by which the ranks of one run meet, at a port that is free; return the port."""
+    """Open the ranks' rendezvous store at a free port of engine 0; return the port."""
     global _store
     from torch.distributed import TCPStore
 
@@ -346,15 +352,15 @@ def _open_store() -> int:
 
 
 def _start_fork_server(modules: list[str]) -> None:
-    """Have the fork server of this engine import `modules`, and wait until it has."""
+    """Make this engine's fork server import `modules`, and wait until it has."""
     process.preload(*modules)
     process.start_fork_server()
 
 
 def _be_a_rank(task: bytes, environment: dict[str, str], backend: str, timeout: float) -> _Ending:
-    """Run this engine's rank for the length of one function.
+    """Run one function as this engine's rank; return how it ended.
 
-    The rank is a new process, as in `ranks.run`: the engine can end it, whatever it waits for, and go on.
+    The rank is a new process, as in `ranks.run`, so the engine can end it whatever it waits for and stay alive.
     """
     from torch.distributed import TCPStore
 
@@ -363,26 +369,26 @@ def _be_a_rank(task: bytes, environment: dict[str, str], backend: str, timeout: 
     store = TCPStore(*address, is_master=False, timeout=timedelta(seconds=START_SECONDS / 2))
     with tempfile.TemporaryDirectory(prefix="rank-") as folder:
         setup = Setup(world_size, backend, "env://", patience, folder, os.environ | environment)
-        one = RankProcess(rank, setup, task)
+        rank_process = RankProcess(rank, setup, task)
         try:
-            one.start()
-            ending = _watch(one, store, world_size, timeout)
+            rank_process.start()
+            ending = _watch(rank_process, store, world_size, timeout)
             _wait_for_the_others(store, world_size)
         finally:
-            process.end([one])
-        return replace(ending, printed=one.printed())
+            process.end([rank_process])
+        return replace(ending, printed=rank_process.printed())
 
 
-def _watch(one: RankProcess, store, world_size: int, timeout: float) -> _Ending:
-    """How a rank ends: by then all have returned, one has failed (the store says so), or the time is up."""
+def _watch(rank_process: RankProcess, store, world_size: int, timeout: float) -> _Ending:
+    """Wait until all ranks have returned, one has failed (the store counts both), or time is up; return the ending."""
     returned, deadline = None, time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and not store.check(["failures"]):
         if returned:
             if store.add("returned", 0) == world_size:
-                break  # not before: others may still read what this rank sent
+                break  # not earlier: other ranks may still be reading what this one sent
             time.sleep(POLL_SECONDS)
-        elif one.pipe.poll(POLL_SECONDS):
-            report = one.read()
+        elif rank_process.pipe.poll(POLL_SECONDS):
+            report = rank_process.read()
             if report.kind == "begun":
                 deadline = time.monotonic() + timeout
             elif report.kind == "returned":
@@ -390,11 +396,11 @@ def _watch(one: RankProcess, store, world_size: int, timeout: float) -> _Ending:
                 store.add("returned", 1)
             else:
                 return _Ending(report, order=store.add("failures", 1))
-    return _Ending(returned or process.whereabouts([one])[0])
+    return _Ending(returned or process.whereabouts([rank_process])[0])
 
 
 def _wait_for_the_others(store, world_size: int) -> None:
-    """Wait until every engine knows where its rank is: to end one changes that, for those that wait for it."""
+    """Wait until every engine knows its rank's state: ending one rank changes the state of those that wait for it."""
     store.add("known", 1)
     deadline = time.monotonic() + 2 * process.ANSWER_SECONDS
     while store.add("known", 0) < world_size and time.monotonic() < deadline:

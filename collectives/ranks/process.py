@@ -1,8 +1,8 @@
-"""The life of a rank: a process that joins the group, calls the function, and says where it is when it is asked.
+"""The life of a rank: a process that joins the group, calls the function, and reports where it is on request.
 
 `ranks` starts such processes for a notebook cell, and `cluster` on the machines of a cluster. Each is forked from a
-**fork server**, a process that has imported torch once and does nothing but fork. The two sides talk by a pipe: the
-rank sends a `Report` when it has begun, when it has ended, and whenever its `RankProcess` asks where it is.
+**fork server**, a process that imports torch once and then does nothing but fork. The two sides talk over a pipe: the
+rank sends a `Report` when it begins, when it ends, and whenever its `RankProcess` queries it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from typing import Any
 
 import cloudpickle
 
-START_SECONDS = 60.0  # how long ranks may take to begin, on a machine that is busy with other things
-ANSWER_SECONDS = 1.0  # how long a rank has to say where it is, before the run is ended
+START_SECONDS = 60.0  # for ranks to begin, on a busy machine
+ANSWER_SECONDS = 1.0  # for a rank to report where it is before the run ends
 
 preloaded = ["torch.distributed", "collectives.ranks", "collectives.execute", "collectives.ranks.shared"]
 
 _swapping_main = threading.Lock()
-_TRANSPORTS = {"collectives.execute", "collectives.ranks.shared"}  # whose `_wait` knows `peer`, and for what in `words`
+_TRANSPORTS = {"collectives.execute", "collectives.ranks.shared"}  # their `_wait` has the locals `peer` and `words`
 _MESSAGES = dict(send="waits to send to", recv="waits to receive from")
-_MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these wait too, for a rank that is not there
+_MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these block too, if the peer doesn't exist
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What every rank of a run is told. `init_method`: how ranks meet. `folder`: for what they print."""
+    """The settings that every rank of a run gets. `init_method`: how ranks rendezvous. `folder`: for printed output."""
 
     world_size: int
     backend: str
@@ -52,10 +52,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of a rank: it has "begun", "returned", "failed" or "died", it "waits", or its engine was "lost".
+    """The state of a rank. `kind`: "begun", "returned", "failed", "died", "waits", or "lost" (with its engine).
 
-    `value`: what it returned, pickled. `words`: the traceback of one that failed, the last words of one that died, or
-    where one is that waits. `peer`: the rank that it waits for, or waited for in vain.
+    `value`: the pickled result. `words`: the traceback if the rank failed, its last output if it died, its position
+    if it waits. `peer`: the rank that it waits for, or waited for in vain.
     """
 
     kind: str
@@ -66,13 +66,13 @@ class Report:
 
     @property
     def blame(self) -> str:
-        """What the rank did to the run, as the end of a sentence that begins with the rank's name."""
+        """How the rank broke the run: a predicate that follows the rank's name."""
         died = f"died with exit code {self.exit_code}"
         return {"died": died, "lost": "is lost: its engine died"}.get(self.kind, "failed")
 
     @property
     def state(self) -> str:
-        """Where the rank is, in one line, when another is to blame."""
+        """Where the rank is, in one line, if another rank is to blame."""
         last = self.words.strip().rpartition("\n")[2]
         known = {"returned": "has returned", "died": "is gone", "lost": "is gone", "failed": f"failed too: {last}"}
         return known.get(self.kind, self.words)
@@ -83,7 +83,7 @@ SILENT = Report("waits", words="does not answer: it is busy")
 
 
 class RankProcess:
-    """One rank, for the process that starts it and reads its reports. To finish with it, see `end`."""
+    """One rank, as seen by the process that starts it and reads its reports. `end` ends it."""
 
     def __init__(self, rank: int, setup: Setup, task: bytes):
         context = _fork_server()
@@ -98,7 +98,7 @@ class RankProcess:
         self._theirs.close()
 
     def read(self) -> Report:
-        """The next report, which is waited for; that the rank died, if it did."""
+        """Wait for the next report and return it. If the rank dies, the report says so."""
         try:
             return cloudpickle.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
@@ -107,32 +107,32 @@ class RankProcess:
             return Report("died", words=last_words, exit_code=self.process.exitcode)
 
     def printed(self) -> tuple[str, str]:
-        """What the rank wrote to stdout and to stderr, until now."""
+        """Return what the rank has written so far to stdout and to stderr."""
         return _written(self.folder, self.rank, "stdout"), _written(self.folder, self.rank, "stderr")
 
 
 def whereabouts(ranks: Sequence[RankProcess]) -> list[Report]:
-    """Ask ranks where they are, all at once, and report for each how it has ended by then, or whom it waits for."""
-    for one in ranks:
+    """Query all ranks at once; return a report for each: how it has ended, or which peer it waits for."""
+    for process in ranks:
         with contextlib.suppress(OSError):
-            one.pipe.send_bytes(b"where")
+            process.pipe.send_bytes(b"where")
     deadline = time.monotonic() + ANSWER_SECONDS
-    return [_answer_of(one, deadline) for one in ranks]
+    return [_answer_of(process, deadline) for process in ranks]
 
 
-def _answer_of(one: RankProcess, deadline: float) -> Report:
-    while one.pipe.poll(max(deadline - time.monotonic(), 0)):
-        report = one.read()
+def _answer_of(process: RankProcess, deadline: float) -> Report:
+    while process.pipe.poll(max(deadline - time.monotonic(), 0)):
+        report = process.read()
         if report.kind != "begun":
             return report
     return SILENT
 
 
 def end(ranks: Sequence[RankProcess]) -> None:
-    """End ranks, whatever they are doing, and wait until they are gone."""
-    for one in ranks:
-        one.pipe.close()  # a rank ends itself when its pipe closes
-    started = [one.process for one in ranks if one.process.pid is not None]
+    """End ranks, whatever they are doing, and wait until their processes have exited."""
+    for rank_process in ranks:
+        rank_process.pipe.close()  # a rank ends itself when its pipe closes
+    started = [rank_process.process for rank_process in ranks if rank_process.process.pid is not None]
     deadline = time.monotonic() + ANSWER_SECONDS
     for process in started:
         process.join(max(deadline - time.monotonic(), 0))
@@ -143,18 +143,18 @@ def end(ranks: Sequence[RankProcess]) -> None:
 
 
 def preload(*modules: str) -> None:
-    """Have the fork server import `modules` too, once, so that no rank of any later run has to.
+    """Make the fork server import `modules` too, once, so that ranks of later runs don't have to.
 
-    For what takes seconds to import: `torch._dynamo`, which every optimizer of torch's asks for at its first step, or
-    `torch.distributed.fsdp`. Call it before the first run; a server that has begun already is ended for a new one.
+    Use it for modules that take seconds to import: `torch._dynamo`, which torch's optimizers import at their first
+    step, or `torch.distributed.fsdp`. Call it before the first run, because it replaces a server that already runs.
     """
     if new := [module for module in modules if module not in preloaded]:
         preloaded.extend(new)
-        forkserver._forkserver._stop()  # of multiprocessing; does nothing if there is none yet
+        forkserver._forkserver._stop()  # multiprocessing's server; does nothing if it doesn't run yet
 
 
 def start_fork_server() -> None:
-    """Start it before the first rank is wanted, and wait until it has imported all that it should."""
+    """Start the fork server before the first rank needs it, and wait until it has imported its modules."""
     process = _fork_server().Process(target=int, daemon=True)
     with _no_main_module():
         process.start()
@@ -162,10 +162,10 @@ def start_fork_server() -> None:
 
 
 def _fork_server() -> multiprocessing.context.BaseContext:
-    """The context whose processes are forked from a server that has torch imported."""
+    """Return the context that forks processes from a server with torch imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preloaded)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what gloo logs when a peer is ended is not news
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides what gloo logs whenever we end a peer
     return context
 
 
@@ -173,8 +173,8 @@ def _fork_server() -> multiprocessing.context.BaseContext:
 def _no_main_module():
     """Keep multiprocessing from importing the caller's main module again in every rank.
 
-    The function travels by cloudpickle, so a rank has no need of it; for a notebook's kernel or for pytest that
-    import would cost more than all the rest.
+    The function travels by cloudpickle, so a rank doesn't need that module. For a notebook's kernel or pytest, the
+    import would take longer than everything else.
     """
     with _swapping_main:  # two runs may start at once, from two threads
         main = sys.modules["__main__"]
@@ -186,9 +186,9 @@ def _no_main_module():
 
 
 def pack(function: Callable, args: tuple) -> bytes:
-    """The call `function(rank, world_size, *args)`, with what ranks may lack: its source, and where to find modules."""
+    """Pickle a call of `function` with `args`, plus what a rank may lack: source lines and the module search path."""
     names = {value.__code__.co_filename for value in (function, *args) if isinstance(value, types.FunctionType)}
-    sources = {name: linecache.getlines(name) for name in names}  # of files, or of notebook cells
+    sources = {name: linecache.getlines(name) for name in names}  # files or notebook cells
     paths = [os.path.abspath(path) for path in sys.path]
     return cloudpickle.dumps((paths, sources, cloudpickle.dumps((function, args))))
 
@@ -202,10 +202,10 @@ def _unpack(task: bytes) -> tuple[Callable, tuple]:
 
 
 def _write_to_files(folder: str, rank: int) -> None:
-    """Lead this process's stdout and stderr to files, line by line: what it printed is there even if it dies."""
+    """Redirect this process's stdout and stderr to files, line-buffered, so that output survives if it dies."""
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(_path(folder, rank, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(file, descriptor)  # C++ writes there when it aborts
+        os.dup2(file, descriptor)  # the descriptor, because C++ writes to it when it aborts
         os.close(file)
         setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False))
 
@@ -215,7 +215,7 @@ def _path(folder: str, rank: int, name: str) -> str:
 
 
 def _written(folder: str, rank: int, name: str) -> str:
-    """What a rank wrote to its "stdout" or "stderr"; "" if it never came to write anything."""
+    """Return what a rank wrote to its "stdout" or "stderr"; "" if it wrote nothing."""
     path = _path(folder, rank, name)
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
         return file.read().strip("\n")
@@ -223,60 +223,63 @@ def _written(folder: str, rank: int, name: str) -> str:
 
 
 def _explain_death(last_words: str) -> str:
-    """The last words of a rank that the operating system ended, and what the commonest of them means."""
+    """Return the last output of a rank that died, or an explanation if it is gloo's message-length mismatch."""
     mismatch = re.search(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)", last_words)
     if mismatch:
         sent, room = mismatch.groups()
         return (
             f"It received {sent} bytes into a tensor of {room}: sender and receiver disagree about the length or "
-            "the dtype of a message, or a message came from another step than the receiver thinks."
+            "the dtype of a message, or the message belongs to another step than the receiver expects."
         )
     return last_words
 
 
 def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection) -> None:
-    """The life of a rank: join the group, call the function, send what it returned, and wait to be dismissed."""
+    """Run a rank: join the group, call the function, send its result, and wait for the parent to close the pipe."""
     if not os.path.isdir(setup.folder):
         os._exit(0)  # the run was interrupted while this rank was being started
     _write_to_files(setup.folder, rank)
-    os.environ.clear()  # what the fork server saw when it started is out of date
+    os.environ.clear()  # the fork server's environment is out of date
     os.environ.update(setup.environment)
     lock = threading.Lock()
 
     def send(kind: str, **known: Any) -> None:
-        with lock, contextlib.suppress(ConnectionError):  # the run has ended meanwhile: nobody reads any more
+        with lock, contextlib.suppress(ConnectionError):  # the parent closes the pipe when the run ends
             pipe.send_bytes(cloudpickle.dumps(Report(kind, **known)))
 
     try:
         if setup.enter:
-            setup.enter(rank)  # before the thread starts: Linux lets only a single thread into a user namespace
-        asked = (pipe, send, threading.get_ident(), setup.world_size)
-        threading.Thread(target=_answer, args=asked, daemon=True).start()
+            setup.enter(rank)  # before the thread starts: only a single-threaded process may join a user namespace
+        thread_args = (pipe, send, threading.get_ident(), setup.world_size)
+        threading.Thread(target=_answer, args=thread_args, daemon=True).start()
         function, args = _unpack(task)
         join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
         send("begun")
         send("returned", value=cloudpickle.dumps(function(rank, setup.world_size, *args)))
     except BaseException as error:
-        peers = getattr(error, "peers", [])  # an ExecutionError knows whom it waited for
+        peers = getattr(error, "peers", [])  # an ExecutionError lists the peers it waited for
         send("failed", words=_traceback(error), peer=next(iter(peers), None))
     threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
 
 
 def _answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
-    """Tell the parent where this rank is whenever it asks; end the process when the parent is done with it."""
+    """Report this rank's position at each query of the parent; end the process when the parent closes the pipe."""
     with contextlib.suppress(EOFError, OSError):
         while pipe.recv_bytes():
             words, peer = _whereabouts(sys._current_frames()[main_thread], world_size)
             send("waits", words=words, peer=peer)
-    os._exit(0)  # no teardown: the process group's would wait for peers that may be gone
+    os._exit(0)  # skip the process group's teardown, which would wait for peers that may have exited
 
 
 def join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:
-    """Make this process rank `rank` of a group over `backend`, with one thread, and with its own GPU for "nccl"."""
+    """Make this process rank `rank` of a group over `backend`, with one torch thread and, for "nccl", its own GPU.
+
+    Raises `RuntimeError` if "nccl" finds no GPU.
+    """
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)  # ranks share the cores; more threads each only get in each other's way
+    torch.set_num_threads(1)  # ranks share the cores: more threads per rank would compete
     device = None
     if backend == "nccl":
         if not torch.cuda.is_available():
@@ -285,7 +288,7 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
             )
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
-    elif init_method.startswith("file:") or os.environ.get("MASTER_ADDR") == "127.0.0.1":  # all are on this machine
+    elif init_method.startswith("file:") or os.environ.get("MASTER_ADDR") == "127.0.0.1":  # all ranks on this machine
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
         if loopback:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -300,12 +303,12 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
 
 
 def _whereabouts(frame: types.FrameType, world_size: int) -> tuple[str, int | None]:
-    """What a rank is waiting for, in words, and the peer if there is one, read off its stack."""
+    """Return what a rank is waiting for, in words, and the peer if there is one. Both are read off its stack."""
     what, peer = None, None
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
         if frame.f_code.co_filename.endswith("distributed_c10d.py"):
-            if name in _MESSAGES:  # `recv` calls `irecv`, and knows better than that which rank it wants
+            if name in _MESSAGES:  # `recv` calls `irecv`; the outer frame wins, because it knows the peer better
                 peer = local.get("dst", local.get("src"))
                 what = f"{_MESSAGES[name]} {_named(peer, world_size)}"
             elif what is None and not name.startswith("_") and name != "wrapper":
@@ -314,7 +317,7 @@ def _whereabouts(frame: types.FrameType, world_size: int) -> tuple[str, int | No
             what, peer = f"waits for {local.get('words')}", local.get("peer")
         if _is_users(frame):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            if what is None and "wait(" in line:  # for a `Work`, whose methods are C++ and not on the stack
+            if what is None and "wait(" in line:  # a `Work`, whose C++ methods leave no frame on the stack
                 senders = _senders(frame)
                 peer = senders[0] if len(senders) == 1 else None
                 what = "waits for a message" + (f" from rank {' or '.join(map(str, senders))}" if senders else "")
@@ -330,10 +333,10 @@ def _named(peer: int | None, world_size: int) -> str:
 
 
 def _senders(frame: types.FrameType) -> list[int]:
-    """Ranks that the `P2POp`s among the variables of `frame`, or else of its caller, receive from."""
+    """Return the ranks that `P2POp`s receive from, among the variables of `frame` or else of its callers."""
     while frame is not None and _is_users(frame):
-        values = [one for value in frame.f_locals.values() for one in (value if isinstance(value, list) else [value])]
-        operations = [value for value in values if type(value).__name__ == "P2POp"]
+        lists = [value if isinstance(value, list) else [value] for value in frame.f_locals.values()]
+        operations = [value for values in lists for value in values if type(value).__name__ == "P2POp"]
         if operations:
             return sorted({operation.peer for operation in operations if operation.op.__name__ == "irecv"})
         frame = frame.f_back
@@ -341,14 +344,14 @@ def _senders(frame: types.FrameType) -> list[int]:
 
 
 def _is_users(frame: types.FrameType) -> bool:
-    """Whether a frame is the learner's own code, rather than a library's."""
+    """Return whether a frame is the learner's own code rather than a library's."""
     module = frame.f_globals.get("__name__", "")
     libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib", "importlib")
-    return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's own
+    return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's frame
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback of a rank, from the learner's function on."""
-    told = traceback.TracebackException.from_exception(error)  # with its causes
-    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if frame.name != "_rank_main"])
-    return "".join(told.format())
+    """Format the traceback of a rank with its causes, starting at the learner's function."""
+    trace = traceback.TracebackException.from_exception(error)
+    trace.stack = traceback.StackSummary.from_list([frame for frame in trace.stack if frame.name != "_rank_main"])
+    return "".join(trace.format())

@@ -1,7 +1,7 @@
-"""The length of a line: carries packets between pairs of network devices, some time later.
+"""The delay of a line: a program that carries packets between pairs of network devices, a fixed time later.
 
-`emulate` runs this file as a program in its namespace: relay.py SECONDS DEVICE DEVICE [DEVICE DEVICE ...]. (Linux's
-own `netem` would do the same, but many kernels come without it.)
+`emulate` runs this file in its namespace: relay.py SECONDS DEVICE DEVICE [DEVICE DEVICE ...]. Linux's own `netem`
+would do the same, but many kernels don't include it.
 """
 
 import select
@@ -10,16 +10,17 @@ import sys
 import time
 from collections import deque
 
-_EVERY_PROTOCOL = 0x0003  # numbers of Linux's if_ether.h, socket.h and if_packet.h
+# Constants of Linux's if_ether.h, socket.h and if_packet.h.
+_EVERY_PROTOCOL = 0x0003
 _PACKET, _WITH_OFFLOADS, _IGNORE_OWN = 263, 15, 23
-_LONGEST = 2**17  # bytes: the kernel hands over several packets of one connection as a single long one
+_LONGEST = 2**17  # bytes: the kernel merges several packets of one connection into a long one
 
 
 def carry(devices: list[str], delay: float) -> None:
-    """Let what comes in at a device out at its partner, `delay` seconds later, until stdin is closed."""
+    """Forward each packet from a device to its partner `delay` seconds later, until stdin closes."""
     entrances = [_open(device) for device in devices]
-    exit_of = {one: entrances[index ^ 1] for index, one in enumerate(entrances)}
-    under_way = deque()  # all take equally long, so the first to come is the first to leave
+    exit_of = {entrance: entrances[index ^ 1] for index, entrance in enumerate(entrances)}
+    under_way = deque()  # first in, first out: all packets have the same delay
     print("ready", flush=True)
     while True:
         left = max(under_way[0][0] - time.monotonic(), 0) if under_way else None
@@ -33,13 +34,13 @@ def carry(devices: list[str], delay: float) -> None:
 
 
 def _open(device: str) -> socket.socket:
-    """A socket for whole packets at `device`, each with what its sender left to the hardware: checksum and cutting."""
-    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERY_PROTOCOL))
-    opened.setsockopt(_PACKET, _WITH_OFFLOADS, 1)
-    opened.setsockopt(_PACKET, _IGNORE_OWN, 1)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**23)
-    opened.bind((device, _EVERY_PROTOCOL))
-    return opened
+    """Open a raw packet socket on `device` that keeps offload headers: checksum and segmentation left to hardware."""
+    raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERY_PROTOCOL))
+    raw.setsockopt(_PACKET, _WITH_OFFLOADS, 1)
+    raw.setsockopt(_PACKET, _IGNORE_OWN, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**23)
+    raw.bind((device, _EVERY_PROTOCOL))
+    return raw
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Ranks of one host share memory: what a rank sends, its peers read where it lies. The schedule stays the same.
+"""Shared memory between the ranks of one host: peers read a rank's data in place. The schedule stays the same.
 
-An **arena** is memory that all ranks of a group have mapped: a region for each rank, which it alone writes and all
-read. To send is to let chunks lie in one's own region and to say so; to receive is to add or copy straight from
-there. A tensor that lives in the arena needs no more than that. An ordinary tensor stays private: what it sends is
-first copied into the region, it is **published**.
+An **arena** is memory that all ranks of a group have mapped. Each rank has a region that only it writes and all read.
+A rank sends by leaving chunks in its region and announcing them; its peer receives by adding or copying straight from
+there. A tensor in the arena needs nothing else. An ordinary tensor is private, so the rank first copies the chunks it
+sends into its region: it **publishes** them.
 
-One counter for each rank keeps them apart. In every step a rank announces `ready` (what I send can be read), then
-`taken` (I have read what I receive). A receiver waits until its sender is ready. A rank that overwrites a chunk in
-its region first waits until all to whom it was sent have taken it. Which waits these are follows from the schedule.
+One counter per rank synchronizes them. In every step a rank announces `ready` (peers can read what I send), then
+`taken` (I have read what I receive). A receiver waits until its sender is ready. Before a rank overwrites a chunk in
+its region, it waits until every receiver of that chunk has taken it. The schedule determines all these waits.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-PAGE = 4096  # bytes: each rank's counter and its region begin on pages of their own
-LINE = 64  # bytes: a tensor begins on a line of the cache
-BLOCK = 2**20  # bytes: where several peers are added, so much of the sum stays in the cache until all have been
-LOOKS, PAUSE = 200, 1e-5  # so often a rank looks in vain before it sleeps between looks, and for how many seconds
-COUNTER, PLACE, WHAT = range(3)  # the numbers that a rank shows its peers: how far it is, where its data lies, of what
+PAGE = 4096  # bytes: each rank's counter and region start on a page of their own
+LINE = 64  # bytes: a tensor starts on a cache line
+BLOCK = 2**20  # bytes of a sum that stay in the cache while several peers are added to it
+LOOKS, PAUSE = 200, 1e-5  # polls of a counter before a rank sleeps between polls; seconds of each sleep
+COUNTER, PLACE, WHAT = range(3)  # what a rank shows its peers: progress, offset of its data, checksum of what it runs
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Until rank `peer` has announced `mark`; `words` say for what."""
+    """A wait until rank `peer` has announced `mark`. `words`: what the peer has to do, for errors."""
 
     peer: int
     mark: int
@@ -49,9 +49,10 @@ class Wait:
 class Turn:
     """One rank's part in one step.
 
-    `publish`: runs of chunks (first, count) to copy into the region. `arrive`: whose messages must be ready.
-    `receives`: what is combined; neighbours with one target are together. `free`: who must have taken what is
-    overwritten. `staged`: chunks that this very step sends are overwritten, so what arrives is set aside at first.
+    `publish`: runs of chunks (first, count) to copy into the region. `arrive`: waits for the senders' messages.
+    `receives`: transfers to combine; consecutive ones with the same target are grouped. `free`: waits until receivers
+    have taken what this step overwrites. `staged`: the step overwrites chunks that it also sends, so arriving data is
+    copied aside first.
     """
 
     step: int
@@ -63,24 +64,24 @@ class Turn:
 
 
 def ready(step: int) -> int:
-    """The mark of a rank whose messages of `step` can be read."""
+    """Return the mark of a rank whose messages of `step` can be read."""
     return 2 * step + 1
 
 
 def taken(step: int) -> int:
-    """The mark of a rank that has read all it receives in `step`."""
+    """Return the mark of a rank that has read all it receives in `step`."""
     return 2 * step + 2
 
 
 @lru_cache(maxsize=64)
 def turns(schedule: Schedule, rank: int, in_place: bool) -> tuple[list[Turn], list[Wait]]:
-    """The part of `rank` in `schedule`, and who must have taken what it sent before the run is over.
+    """Return the turns of `rank` in `schedule`, and the waits for its last receivers before the run is over.
 
-    `in_place`: the buffer lies in the region, so what arrives overwrites chunks there. Otherwise only publishing does.
+    `in_place`: the buffer is in the region, so arriving data overwrites chunks there. Otherwise only publishing does.
     """
-    made = []
-    lent: dict[int, list[Wait]] = {}  # for each chunk of the region, who was sent it since it was overwritten
-    published: set[int] = set()  # chunks whose present value lies in the region
+    rank_turns = []
+    lent: dict[int, list[Wait]] = {}  # by chunk of the region: receivers since it was last overwritten
+    published: set[int] = set()  # chunks whose current value is in the region
     for part in parts(schedule, rank):
         sent = {chunk for transfer in part.sends for chunk in _chunks(transfer.chunk, transfer.count)}
         changed = {chunk for transfer in part.receives for chunk in _chunks(transfer.lands, transfer.count)}
@@ -95,12 +96,12 @@ def turns(schedule: Schedule, rank: int, in_place: bool) -> tuple[list[Turn], li
         staged = in_place and not sent.isdisjoint(changed)
         arrive = [Wait(peer, ready(part.number), words) for peer, words in part.arrive]
         together = [list(group) for _, group in groupby(part.receives, key=lambda t: (t.lands, t.count))]
-        made.append(Turn(part.number, _runs(publish), arrive, together, free, staged))
-    return made, _reclaim(lent, set(lent))
+        rank_turns.append(Turn(part.number, _runs(publish), arrive, together, free, staged))
+    return rank_turns, _reclaim(lent, set(lent))
 
 
 def _reclaim(lent: dict[int, list[Wait]], chunks: set[int]) -> list[Wait]:
-    """Whom to wait for before `chunks` are overwritten, each peer once: for what it takes last."""
+    """Return the waits that must end before `chunks` are overwritten: for each peer, the last thing it takes."""
     waits = [wait for chunk in chunks for wait in lent.pop(chunk, [])]
     return list({wait.peer: wait for wait in sorted(waits, key=lambda wait: wait.mark)}.values())
 
@@ -110,7 +111,7 @@ def _chunks(first: int, count: int) -> range:
 
 
 def _runs(chunks: set[int]) -> list[tuple[int, int]]:
-    """Chunks as runs of neighbours (first, count)."""
+    """Return `chunks` as runs of consecutive chunks (first, count)."""
     runs: list[tuple[int, int]] = []
     for chunk in sorted(chunks):
         if runs and sum(runs[-1]) == chunk:
@@ -123,10 +124,10 @@ def _runs(chunks: set[int]) -> list[tuple[int, int]]:
 class Arena:
     """Memory that the ranks of a group share, `num_bytes` for each: a transport for `execute`.
 
-    Every rank of `group` makes it at the same time and with the same `num_bytes`, as it would call a collective.
-    Tensors that `empty` hands out live in it, and `execute` works on them where they are. What they leave free serves
-    to publish ordinary tensors. The memory has no name anywhere: it is gone when the last rank that uses it has ended,
-    however that ends.
+    Constructing it is a collective call: every rank of `group` does it, with the same `num_bytes`. `execute` works in
+    place on tensors from `empty`, which are in the arena. The rest of the region serves to publish ordinary tensors.
+    The memory is anonymous: the kernel frees it when the last rank that uses it ends, however it ends.
+    Raises `ValueError` if the ranks are on several hosts or `num_bytes` differs, and `NotImplementedError` off Linux.
     """
 
     def __init__(self, num_bytes: int, group: dist.ProcessGroup | None = None):
@@ -135,21 +136,24 @@ class Arena:
 
         self.group = group = group or dist.group.WORLD
         self.rank, self.world_size = group.rank(), group.size()
-        self.names = dist.get_process_group_ranks(group)  # the number by which everybody knows each rank
+        self.names = dist.get_process_group_ranks(group)  # global ranks, for errors
         self.num_bytes = -(-num_bytes // PAGE) * PAGE
         memory = _shared_memory(self.world_size, self.num_bytes, group)
         numbers = memoryview(memory)[: self.world_size * PAGE].cast("q").__getitem__
         self.heads = [numbers(slice(rank * PAGE // 8, (rank + 1) * PAGE // 8)) for rank in range(self.world_size)]
         rest = torch.frombuffer(memory, dtype=torch.uint8)[self.world_size * PAGE :]
         self.regions = rest.view(self.world_size, self.num_bytes).unbind()
-        self._used = 0  # bytes of this rank's region that tensors live in
+        self._used = 0  # bytes of this rank's region that tensors from `empty` take
         self._runs = 0
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def empty(self, num_elements: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A flat tensor in this rank's region, its values whatever lies there. It is never given back."""
+        """Return a flat, uninitialized tensor in this rank's region. Its memory is never reused.
+
+        Raises `ValueError` if the region has too little room left.
+        """
         import torch
 
         dtype = dtype or torch.get_default_dtype()
@@ -158,10 +162,13 @@ class Arena:
         return self.regions[self.rank][place : self._used].view(dtype)
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
-        """This rank's part of `schedule`, in place on `buffer`: what `execute` does with this transport."""
+        """Run this rank's part of `schedule`, in place on `buffer`. `execute` calls it.
+
+        Raises `ExecutionError` if a peer is not done within `timeout` seconds, or if an earlier run failed.
+        """
         if buffer.device.type != "cpu":
             raise ValueError(f"an arena is memory of the host, but this tensor is on {buffer.device}")
-        if self._failure:  # some rank may still be on its way in that run
+        if self._failure:  # another rank may still be inside that run
             raise ExecutionError(f"a run in this arena has failed, make a new one ({self._failure})", [])
         num_bytes = len(buffer) * buffer.element_size()
         place = buffer.data_ptr() - self.regions[self.rank].data_ptr()
@@ -176,16 +183,16 @@ class Arena:
             raise
 
     def fence(self) -> None:
-        """Keep what this rank has read and written before apart from what it reads and writes after.
+        """Order this rank's reads and writes before the fence before those after it.
 
-        Processors move reads and writes past each other (ARM does freely). None passes down over the release of
-        a lock, none passes up over its acquisition, and these two keep their order.
+        Processors reorder reads and writes (ARM does so freely). No access moves down past the release of a lock, none
+        moves up past its acquisition, and release and acquisition keep their order.
         """
         self._lock.release()
         self._lock.acquire()
 
     def _room(self, num_bytes: int) -> int:
-        """Where in the region the next `num_bytes` go; ValueError if so many are not free."""
+        """Return the offset in the region for the next `num_bytes`; raise ValueError if they don't fit."""
         place = -(-self._used // LINE) * LINE
         if place + num_bytes > self.num_bytes:
             free = max(self.num_bytes - place, 0)
@@ -194,7 +201,7 @@ class Arena:
 
 
 class _Run:
-    """One rank's run of one schedule in an arena, the `number`-th."""
+    """One rank's run of one schedule: run `number` of the arena."""
 
     def __init__(
         self,
@@ -209,9 +216,9 @@ class _Run:
         self.arena, self.buffer, self.timeout = arena, buffer, timeout
         self.bounds = schedule.bounds(len(buffer)).tolist()
         self.turns, self.last = turns(schedule, arena.rank, in_place)
-        self.start = number << 32  # a counter only grows: the marks of this run lie above those of all before
+        self.start = number << 32  # counters only grow: this run's marks are above those of all earlier runs
         self.head = arena.heads[arena.rank]
-        self.exposed: dict[int, torch.Tensor] = {}  # by rank: its buffer as it shows it in its region
+        self.exposed: dict[int, torch.Tensor] = {}  # by rank: its buffer as seen in its region
         what = (schedule.name, schedule.num_chunks, len(buffer), str(buffer.dtype))
         self.head[PLACE], self.head[WHAT] = place, zlib.crc32(repr(what).encode())
 
@@ -246,7 +253,7 @@ class _Run:
         return view(self.buffer, self.bounds, first, count)
 
     def _shown(self, rank: int, first: int, count: int) -> torch.Tensor:
-        """Chunks as `rank` shows them; ExecutionError if it is busy with something else."""
+        """Return chunks from the region of `rank`; raise ExecutionError if it runs something else."""
         if rank not in self.exposed:
             head = self.arena.heads[rank]
             if head[WHAT] != self.head[WHAT]:
@@ -258,7 +265,7 @@ class _Run:
         return view(self.exposed[rank], self.bounds, first, count)
 
     def _set_aside(self, arriving: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
-        """Copies of what arrives, in memory of this rank's own."""
+        """Return private copies of the arriving chunks."""
         rest = scratch(sum(len(source) for group in arriving for source in group), like=self.buffer)
         copies = []
         for group in arriving:
@@ -267,18 +274,18 @@ class _Run:
         return copies
 
     def _announce(self, mark: int) -> None:
-        self.arena.fence()  # first the data, then the word that it is there
+        self.arena.fence()  # write the data before the counter that announces it
         self.head[COUNTER] = self.start + mark
 
     def _wait(self, waits: list[Wait], step: int) -> None:
-        """Until all `waits` are over; ExecutionError naming those that are not when the time is up."""
+        """Wait for all `waits`; raise ExecutionError that names those still open when the time is up."""
         heads, deadline, missing = self.arena.heads, None, []
         for wait in waits:
             counter, mark = heads[wait.peer], self.start + wait.mark
             if counter[COUNTER] >= mark:
                 continue
             peer = self.arena.names[wait.peer]
-            words = f"rank {peer} {wait.words}"  # `ranks` reads peer and words when a rank is stuck
+            words = f"rank {peer} {wait.words}"  # `process` reads the locals `peer` and `words` of a stuck rank
             deadline = deadline or time.monotonic() + self.timeout
             looks = 0
             while counter[COUNTER] < mark:
@@ -287,20 +294,19 @@ class _Run:
                     break
                 looks += 1
                 if looks < LOOKS:
-                    os.sched_yield()  # ranks share the cores: the one waited for may be next in the queue
+                    os.sched_yield()  # ranks share the cores: the peer may be waiting for this one
                 else:
                     time.sleep(PAUSE)
         if missing:
             where = f"rank {self.arena.names[self.arena.rank]}, step {step}"
-            vain = "; ".join(words for _, words in missing)
-            raise ExecutionError(
-                f"{where}: waited {self.timeout:g} s in vain for {vain}", [peer for peer, _ in missing]
-            )
-        self.arena.fence()  # first the word that the data is there, then the data
+            peers, descriptions = zip(*missing, strict=True)
+            message = f"{where}: waited {self.timeout:g} s in vain for {'; '.join(descriptions)}"
+            raise ExecutionError(message, list(peers))
+        self.arena.fence()  # read the counter before the data that it announces
 
 
 def _add(target: torch.Tensor, sources: list[torch.Tensor]) -> None:
-    """Add all `sources` to `target`, in their order, a block at a time."""
+    """Add all `sources` to `target`, in order, block by block."""
     length = max(BLOCK // target.element_size(), 1)
     pieces = (tensor.split(length) for tensor in (target, *sources))
     for block, *others in zip(*pieces, strict=True):
@@ -309,25 +315,28 @@ def _add(target: torch.Tensor, sources: list[torch.Tensor]) -> None:
 
 
 def _shared_memory(world_size: int, num_bytes: int, group: dist.ProcessGroup) -> mmap.mmap:
-    """A page and `num_bytes` for every rank, filled with zeros and mapped by all; ValueError where they cannot be."""
+    """Map memory shared by all ranks: a page and `num_bytes` for each, zeroed.
+
+    Raises `ValueError` if ranks are on several hosts or pass different `num_bytes`.
+    """
     import torch.distributed as dist
 
     if not hasattr(os, "memfd_create"):
-        raise NotImplementedError("an arena needs Linux: its memory is a file without a name")
+        raise NotImplementedError("an arena needs Linux, for memfd_create")
     first = group.rank() == 0
     descriptor = os.memfd_create("arena") if first else None
     try:
-        told: list = [None] * world_size
-        dist.all_gather_object(told, (_host(), num_bytes, f"/proc/{os.getpid()}/fd/{descriptor}"), group)
-        hosts, sizes, paths = zip(*told, strict=True)
+        gathered: list = [None] * world_size
+        dist.all_gather_object(gathered, (_host(), num_bytes, f"/proc/{os.getpid()}/fd/{descriptor}"), group)
+        hosts, sizes, paths = zip(*gathered, strict=True)
         if len(set(hosts)) > 1:
             raise ValueError(f"ranks share memory only on one host; these are on {len(set(hosts))}")
         if len(set(sizes)) > 1:
-            raise ValueError(f"all ranks ask for the same number of bytes, but here it is {sorted(set(sizes))}")
+            raise ValueError(f"all ranks must pass the same num_bytes, but got {sorted(set(sizes))}")
         descriptor = descriptor if first else os.open(paths[0], os.O_RDWR)
         os.ftruncate(descriptor, world_size * (PAGE + num_bytes))
         memory = mmap.mmap(descriptor, world_size * (PAGE + num_bytes))
-        dist.barrier(group)  # all have it
+        dist.barrier(group)  # all have mapped it, so rank 0 may close the file
         return memory
     finally:
         if descriptor is not None:
@@ -335,6 +344,9 @@ def _shared_memory(world_size: int, num_bytes: int, group: dist.ProcessGroup) ->
 
 
 def _host() -> tuple[str, str]:
-    """What two processes have in common if each can open what the other has open: the machine, and its process ids."""
+    """Return what identifies this host: two processes that share it can open each other's files under /proc.
+
+    That is the machine's boot id and the namespace of process ids.
+    """
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read(), os.readlink("/proc/self/ns/pid")

@@ -78,7 +78,7 @@ def test_what_cannot_be_trained_is_refused():
     job = runpy.run_path(str(ROOT / "jobs" / "train.py"))["Job"]
     with pytest.raises(ValueError, match="steps: must be at least 1"):
         job(steps=0)
-    with pytest.raises(ValueError, match="no strategy 'hope': there are ddp, zero2, fsdp"):
+    with pytest.raises(ValueError, match="no strategy 'hope': choose from ddp, zero2, fsdp"):
         job(strategy="hope")
     with pytest.raises(ValueError, match="a width of 128 does not divide into 3 heads"):
         job(heads=3)

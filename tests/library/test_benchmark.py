@@ -24,7 +24,7 @@ def test_a_quick_run_measures_every_method_and_keeps_it(tmp_path):
     assert all(timing.seconds > 0 and timing.ratio > 0 and timing.fraction > 0 for timing in timings)
     assert {timing.ratio for timing in timings if timing.method == benchmark.OWN} == {1}
     assert all(method in done.stdout for method in methods)
-    assert "MPICH is not installed, so not measured" in done.stderr
+    assert "MPICH is not installed and is left out" in done.stderr
 
 
 def test_of_every_method_the_best_schedule_counts():

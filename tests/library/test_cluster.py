@@ -138,7 +138,7 @@ def test_engines_that_do_not_start_are_counted_and_their_words_shown():
         ((2, "cloud"), {}, "launcher is one of local, mpi, slurm, .* not 'cloud'"),
         ((2, "local"), {"queue": "gpu"}, "local has no setting queue; it has .*engine_cmd"),
         ((2, "local"), {"submit": ["--nodes=2"]}, "submits no job, so `submit` has no meaning"),
-        ((2, "pbs"), {"submit_command": ["no-such-qsub"]}, "by no-such-qsub, which this machine does not have"),
+        ((2, "pbs"), {"submit_command": ["no-such-qsub"]}, "with no-such-qsub, which this machine doesn't have"),
     ],
 )
 def test_what_cannot_be_started_is_refused_before_anything_is(arguments, settings, words):

@@ -188,7 +188,7 @@ def test_a_network_serves_one_run_after_another_and_counts_each():
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert emulate.obstacle() == "no network can be emulated here: `ip` is missing, install iproute2"
+    assert emulate.obstacle() == "can't emulate a network: `ip` is missing, install iproute2"
 
 
 @needs_network
@@ -200,8 +200,8 @@ def test_a_machine_that_forbids_namespaces_is_told_how_to_allow_them():
         capture_output=True,
         text=True,
     )
-    assert answer.stdout.startswith("no network can be emulated here (unshare: "), answer.stderr
-    assert "run as root, or let everybody make namespaces: `sysctl -w " in answer.stdout
+    assert answer.stdout.startswith("can't emulate a network (unshare: "), answer.stderr
+    assert "run as root, or let all users create namespaces: `sysctl -w " in answer.stdout
 
 
 def test_a_network_that_makes_no_sense_is_refused():

@@ -111,7 +111,7 @@ def test_a_rank_that_never_shows_up_is_named_after_the_time_out():
     words = str(failure.value)
     assert re.search(r"rank \d, step \d: waited 1(\.\d)? s in vain for rank \d to", words)
     assert "rank 2 has returned" in words
-    assert "waited for, and waiting for nobody: rank 2" in words
+    assert "ranks wait for rank 2, which waits for no rank" in words
 
 
 def wrong_arguments(rank, world_size, what):

@@ -135,7 +135,7 @@ def test_warnings_are_kept_and_shown():
 
 
 def test_a_text_without_nccl_is_refused():
-    with pytest.raises(ValueError, match="no line of this text is NCCL's: run with NCCL_DEBUG=INFO"):
+    with pytest.raises(ValueError, match="this text has no line of NCCL's: run with NCCL_DEBUG=INFO"):
         nccl_log.parse("Epoch 1: loss 2.3")
 
 

@@ -70,7 +70,7 @@ def test_a_rank_is_handed_its_own_element_of_a_per_rank_argument_and_nowhere_fin
 
 
 def test_a_per_rank_argument_has_an_element_for_each_rank():
-    with pytest.raises(ValueError, match="an element for each rank: 3, not 2"):
+    with pytest.raises(ValueError, match="one element per rank: 3, not 2"):
         ranks.run(all_that_i_hold, 3, ranks.PerRank([1, 2]), 7)
 
 
@@ -145,8 +145,8 @@ def test_a_rank_that_is_not_there_is_named_as_such(function):
             break
         forkserver._forkserver._stop()  # the next one has something else there
     assert "rank 0 waits to receive from rank 3, but the ranks are 0 to 2, (line" in words
-    assert "waiting for nobody: rank 3" not in words
-    assert "waiting for nobody: rank 2, which has returned, and will never answer (if it used isend: did it" in words
+    assert "ranks wait for rank 3" not in words
+    assert "rank 2, which waits for no rank: it has returned and will never answer (if it used isend: did it" in words
     assert failure.value.waits == {0: 3, 1: 2}
 
 
@@ -166,7 +166,7 @@ def test_a_lost_engine_or_a_rank_that_died_is_to_blame_before_ranks_that_failed_
     assert local.find_culprit({0: failed, 1: well, 2: died}) == 2
     assert local.find_culprit({0: failed, 2: died, 3: lost}) == 3
     assert local.find_culprit({1: failed, 0: failed}) == 1, "the first of a kind"
-    assert local.find_culprit({0: well, 1: ranks.Report("waits")}) is None
+    assert local.find_culprit({0: well, 1: process.Report("waits")}) is None
 
 
 def disagree(rank, world_size):

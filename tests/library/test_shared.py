@@ -15,8 +15,6 @@ from collectives.algorithms.scorecard import ROWS
 from collectives.ranks import shared
 from collectives.ranks.shared import Arena
 
-pytestmark = pytest.mark.ranks
-
 DTYPES = [torch.int64, torch.float32, torch.bfloat16, torch.uint8]
 
 
@@ -232,7 +230,7 @@ def wrong_use(rank, world_size, what):
         ("full", "100 bytes do not fit: of the 4096 for each rank, 64 are free"),
         ("device", "an arena is memory of the host, but this tensor is on meta"),
         ("world", "ring all_reduce is for 3 ranks, but the group has 2"),
-        ("sizes", r"all ranks ask for the same number of bytes, but here it is \[4096, 8192\]"),
+        ("sizes", r"all ranks must pass the same num_bytes, but got \[4096, 8192\]"),
         ("group", "the transport belongs to another group"),
     ],
 )
