@@ -332,10 +332,13 @@ class OwnCourse(Course):
 class ByName:
     """A step of nbgrader's for one submission of any name. nbgrader itself reads the name as a pattern."""
 
+    coursedir: Any  # this and the next are nbgrader's
+    _format_source: Callable[[str, str], str]
+
     def init_notebooks(self) -> None:
         """Find the notebooks of the submission."""
         folder = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
-        self.notebooks = []
+        self.notebooks: list[str] = []
         self.assignments = {folder: glob.glob(f"{glob.escape(folder)}/*.ipynb")}
 
 

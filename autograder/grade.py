@@ -239,7 +239,8 @@ def find(
         raise NothingGraded(f"no exercise is called {exercise}; there are {', '.join(known)}")
     if not folder.is_dir():
         raise NothingGraded(f"{folder} is not a folder")
-    gradable, skipped = [], []
+    gradable: list[Submission] = []
+    skipped: list[Submission] = []
     for student_place in sorted(folder.iterdir()):
         if student_place.name.startswith(".") or (student is not None and student_place.name != student):
             continue

@@ -92,11 +92,11 @@ def results(
         Grade.needs_manual_grade,
     )
     for row in gradebook.db.execute(grades):
-        if (result := of_notebook.get(row.notebook_id)) and row.cell_id in most:
+        if (graded := of_notebook.get(row.notebook_id)) and row.cell_id in most:
             name, at_most = most[row.cell_id]
             score = row.manual_score if row.manual_score is not None else row.auto_score
             points = None if score is None else score + (row.extra_credit or 0.0)
-            result.questions[name] = Question(name, points, at_most, bool(row.needs_manual_grade))
+            graded.questions[name] = Question(name, points, at_most, bool(row.needs_manual_grade))
     by_exercise: dict[str, dict[str, Result]] = defaultdict(dict)
     for result in by_id.values():
         by_exercise[result.exercise][result.student] = result
@@ -105,7 +105,7 @@ def results(
 
 def maxima(gradebook: Gradebook) -> dict[str, tuple[str, float]]:
     """Return {id of a graded cell: (its grade_id, its maximum of points)}."""
-    cells = {}
+    cells: dict[str, tuple[str, float]] = {}
     for kind in (GradeCell, TaskCell):
         # Both joined tables have a column `id`; `__table__.c.id` says which one.
         rows = gradebook.db.execute(

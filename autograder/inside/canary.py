@@ -29,6 +29,7 @@ _CALLS = {
     "aarch64": dict(clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, io_uring_setup=425),
 }
 _NEW_NS, _NEW_USER, _SEIZE = 0x20000, 0x10000000, 0x4206
+_fork_server: Any = multiprocessing.forkserver._forkserver  # whose attributes are private
 
 
 def serve(connection: socket.socket) -> None:
@@ -147,7 +148,7 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         ("audits", socket.AF_NETLINK, socket.SOCK_RAW, 9),
     ):
         yield f"socket for {name}", calling(libc.socket, family, kind, protocol)
-    yield "ptrace", calling(libc.ptrace, _SEIZE, multiprocessing.forkserver._forkserver._forkserver_pid, None, None)
+    yield "ptrace", calling(libc.ptrace, _SEIZE, _fork_server._forkserver_pid, None, None)
     yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)
     yield "personality", calling(libc.personality, 0x0040000)
     yield "memfd_create", calling(libc.memfd_create, b"hidden", 0)
@@ -193,7 +194,7 @@ def _surroundings(message: dict[str, Any]) -> Iterator[str]:
     devices = [name for _, name in socket.if_nameindex() if name != "lo"]
     if devices:
         yield f"sees the network devices {', '.join(devices)}"
-    family = {1, os.getpid(), multiprocessing.forkserver._forkserver._forkserver_pid}
+    family = {1, os.getpid(), _fork_server._forkserver_pid}
     if others := sorted({int(name) for name in os.listdir("/proc") if name.isdigit()} - family):
         yield f"sees {len(others)} processes that are not its own"
     sockets = 0

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 # What a process does next. Functions return it up to the program's top level, which calls it with none of our frames on
 # the stack: `collectives.ranks` reads a rank's stack to report what the rank is waiting for.
@@ -34,7 +35,7 @@ def adopt(folder: str, *private: socket.socket) -> Continuation | None:
 
     `folder`: for the server's socket. `private`: sockets that the server, and so every rank, must not have.
     """
-    server = multiprocessing.forkserver._forkserver
+    server: Any = multiprocessing.forkserver._forkserver  # whose attributes are private
     with socket.socket(socket.AF_UNIX) as listener:
         address = os.path.join(folder, "socket")
         listener.bind(address)
@@ -45,7 +46,7 @@ def adopt(folder: str, *private: socket.socket) -> Continuation | None:
             os.close(alive)
             for connection in private:
                 connection.close()
-            return functools.partial(multiprocessing.forkserver.main, listener.detach(), watched, preload=None)
+            return functools.partial(multiprocessing.forkserver.main, listener.detach(), watched, preload=())
         os.close(watched)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive, pid
     return None
@@ -54,4 +55,4 @@ def adopt(folder: str, *private: socket.socket) -> Continuation | None:
 def end() -> None:
     """Kill the server that `adopt` forked: ending by itself takes it longer than most notebooks take to judge."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+        os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]

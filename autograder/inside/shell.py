@@ -79,12 +79,14 @@ class _Stream(io.TextIOBase):
 
 
 class _Publisher(DisplayPublisher):
-    def publish(self, data: dict, metadata: dict | None = None, **_: Any) -> None:
+    def publish(self, data: dict, metadata: dict | None = None, source: Any = None, **_: Any) -> None:
         self.shell.recorder.show("display_data", data, metadata)
 
 
 class _Hook(DisplayHook):
     """A hook that records the value of a cell's last expression."""
+
+    shell: Shell
 
     def write_output_prompt(self) -> None:
         pass
@@ -105,6 +107,7 @@ class Shell(InteractiveShell):
     def __init__(self, **options: Any):
         self.recorder = Recorder()
         super().__init__(**options)
+        assert self.history_manager is not None  # `init_history` made it
         self.history_manager.enabled = False
         self.streams = _Stream(self, "stdout"), _Stream(self, "stderr")
 
@@ -124,8 +127,14 @@ class Shell(InteractiveShell):
         return SList(text.splitlines()) if split else LSString(text)
 
     def _output(self, command: str) -> str:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.run(command, shell=True, errors="replace", **streams)
+        process = subprocess.run(
+            command,
+            shell=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         self.user_ns["_exit_code"] = process.returncode
         return process.stdout
 

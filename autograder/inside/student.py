@@ -228,7 +228,7 @@ def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
     if method == "__iter__":
         return iter(target)
     if method == "__getitem__" and isinstance(target, type):
-        return target[args[0]]
+        return target[args[0]]  # type: ignore[index]  # a generic class
     special = getattr(type(target), method, None)
     if special is None:
         raise TypeError(f"{type(target).__name__!r} object has no {method}")
@@ -256,5 +256,6 @@ def _exception(name: str, message: str) -> Exception:
     import builtins
 
     kind = getattr(builtins, name, None)
-    known = isinstance(kind, type) and issubclass(kind, Exception)
-    return kind(message) if known else type(name, (Exception,), {})(message)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        return kind(message)
+    return type(name, (Exception,), {})(message)

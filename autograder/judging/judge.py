@@ -93,7 +93,7 @@ def role(cell: Mapping) -> str:
 class Judgement:
     """One notebook and its state while it is judged, in a process of its own."""
 
-    def __init__(self, settings: Settings, enter: Callable[[], Sandbox], files: dict[str, bytes]):
+    def __init__(self, settings: Settings, enter: Callable[[], Sandbox | Unsandboxed], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
         self.shell = make_shell()
         self.link: Link | None = None
@@ -213,12 +213,14 @@ class Judgement:
             self.link.lost()  # what an earlier cell left running ended it, so this cell gets a new one
         if self.link is None or self.link.ended is not None:
             self._restart()
+        assert self.link is not None  # `_restart` made it
         self.link.deadline = min(time.monotonic() + self.settings.cell_seconds, self.end)
         return self.link
 
     def _restart(self) -> None:
         """Make a new sandbox and run in it every cell that ran in the last one."""
         if self.restarts > RESTARTS:
+            assert self.link is not None and self.link.ended is not None  # the last of them
             raise Ended(self.link.ended.verdict, f"Not run: earlier cells ended the interpreter {self.restarts} times.")
         self.restarts += 1
         packages = self.settings.packages
@@ -238,14 +240,16 @@ class Judgement:
             def function(*args: Any, **kwargs: Any) -> Any:
                 if not _has_remote([args, kwargs]):
                     return original(*args, **kwargs)
-                before = self.link.sandbox.loopback()
-                with self.link.sandbox.captured() as capture:
-                    result = self.link.call(function, "", list(args), kwargs)
+                link = self.link
+                assert link is not None  # a student's object came over it
+                before = link.sandbox.loopback()
+                with link.sandbox.captured() as capture:
+                    result = link.call(function, "", list(args), kwargs)
                 if isinstance(result, list):
                     result = Seen(result)
-                    after = self.link.sandbox.loopback()
+                    after = link.sandbox.loopback()
                     result.loopback = None if before is None or after is None else after - before
-                    result.streams = capture and capture.streams
+                    result.streams = capture.streams if capture else None
                 return result
 
             setattr(sys.modules[module], name, function)
@@ -311,7 +315,7 @@ class Unsandboxed:
         """Return None: the traffic of a plain process isn't counted."""
         return None
 
-    def captured(self) -> contextlib.nullcontext:
+    def captured(self) -> contextlib.nullcontext[None]:
         """Return an empty context manager: the traffic of a plain process isn't captured."""
         return contextlib.nullcontext()
 
@@ -345,7 +349,7 @@ def serve(listener: socket.socket, settings: Settings, address: str | None) -> f
     os.dup2(0, 1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not waited for and leave no zombies
     while True:
-        if life in select.select([listener, life], [], [])[0]:
+        if life in select.select([listener.fileno(), life], [], [])[0]:
             os.killpg(0, signal.SIGKILL)  # this process and all its forks
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -405,7 +409,12 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
     """Write the outputs into the request's notebook; return its remarks, see `Judgement.judge`."""
     files = {name: bytes.fromhex(data) for name, data in request["files"].items()}
     lay_out(files)
-    make = Unsandboxed if settings.unsandboxed else functools.partial(enter, address, settings.limits)
+    make: Callable[[], Sandbox | Unsandboxed]
+    if settings.unsandboxed:
+        make = Unsandboxed
+    else:
+        assert address is not None  # `Judges` started a warm interpreter
+        make = functools.partial(enter, address, settings.limits)
     judgement = Judgement(settings, make, files)
     try:
         return judgement.judge(request["notebook"])
@@ -421,7 +430,9 @@ def main() -> fork_server.Continuation:
     """
     line = json.loads(sys.stdin.readline())
     limits = Limits(**line["settings"].pop("limits"))
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in line["settings"].items()}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in line["settings"].items()
+    }
     settings = Settings(**fields, limits=limits)
     listener = socket.socket(fileno=line["listener"])
     return serve(listener, settings, line["address"])

@@ -95,6 +95,7 @@ class Judges:
             self.warm = Warm(preload=(*self.settings.preload, "autograder.inside.student"))
             self.proof = prove(self.warm.address)
             address = self.warm.address
+        assert self.process.stdin and self.process.stdout  # pipes
         self.process.stdin.write(written(self.settings, self.listener.fileno(), address))
         self.process.stdin.flush()
         if self.process.stdout.readline() != "ready\n":
@@ -183,7 +184,8 @@ def _is_module(name: str, packages: tuple[str, ...]) -> bool:
         places = spec.submodule_search_locations
         if places is None and depth + 1 < len(parts):
             return False
-    return _top(name) in packages or of_python(spec.origin or next(iter(places)))
+    assert spec is not None  # a name has at least one part
+    return _top(name) in packages or of_python(spec.origin or next(iter(places or ())))
 
 
 def _top(name: str) -> str:

@@ -18,6 +18,7 @@ from .proxies import KINDS, Exceptions, Remote
 
 if TYPE_CHECKING:
     from ..sandbox.envelope import Sandbox
+    from .judge import Unsandboxed
 
 _SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # their functions cross by name
 
@@ -42,7 +43,9 @@ class Link:
     `deadline`: when the current cell's time is up, in seconds of time.monotonic().
     """
 
-    def __init__(self, sandbox: Sandbox, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool):
+    def __init__(
+        self, sandbox: Sandbox | Unsandboxed, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool
+    ):
         self.sandbox, self.packages, self.shared, self.in_place = sandbox, packages, shared, in_place
         self.resolve = trusted(packages, shared)
         self.exceptions = Exceptions(self.resolve)
@@ -168,7 +171,7 @@ class Link:
         if module and name and self._importable(value, module, name):
             return ["import", module, name]
         if isinstance(value, FunctionType) and self.shared.get(value.__name__) is value:
-            return ["global", value.__name__]  # a cell that ran on both sides defined it
+            return ["global", value.__name__]  # type: ignore[union-attr]  # a cell that ran on both sides defined it
         if callable(value):
             self.callbacks.append(value)
             return ["callback", len(self.callbacks) - 1, getattr(value, "__name__", "function")]

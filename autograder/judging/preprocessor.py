@@ -42,12 +42,14 @@ class WrongSetup(Exception):
 class TakenIn(NotebookExporter):
     """An exporter that reads a submission and gives nbgrader the notebook rebuilt from the instructor's."""
 
+    parent: Any  # nbgrader's converter
     rebuilt = Bool(False, help="Whether the notebooks in the submitted directory are rebuilt already").tag(config=True)
 
-    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple[Any, dict]:
         """Export a submission's rebuilt notebook; in nbgrader's second pass, the one that its first pass wrote."""
         if self.rebuilt or not self.parent._sanitizing:
             return super().from_filename(filename, resources=resources, **kw)
+        assert resources is not None  # nbgrader passes the submission's
         about = resources["nbgrader"]
         converter = GenerateAssignment(coursedir=self.parent.coursedir, parent=self.parent.parent)
         template = intake.template(converter, about["assignment"], about["notebook"])
@@ -64,7 +66,7 @@ _TRAITS = {name: _KINDS[type(value)](default_value=value).tag(config=True) for n
 _Settable = type(NbGraderPreprocessor)("_Settable", (NbGraderPreprocessor,), _TRAITS)
 
 
-class Judge(_Settable):
+class Judge(_Settable):  # type: ignore[valid-type, misc]
     """A preprocessor that judges a submission, or reuses the verdict on an equal one."""
 
     verdicts = Unicode("judged", help="Folder of the verdicts, below the course's root").tag(config=True)

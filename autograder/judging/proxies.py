@@ -172,7 +172,7 @@ def _signature(words: str) -> inspect.Signature:
 
     tree = ast.parse(f"def f{words}: pass").body[0].args  # type: ignore[attr-defined]
     parameters = []
-    names = [(arg.arg, inspect.Parameter.POSITIONAL_ONLY) for arg in tree.posonlyargs]
+    names: list[tuple[str, Any]] = [(arg.arg, inspect.Parameter.POSITIONAL_ONLY) for arg in tree.posonlyargs]
     names += [(arg.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD) for arg in tree.args]
     defaults = [inspect.Parameter.empty] * (len(names) - len(tree.defaults)) + [ast.unparse(d) for d in tree.defaults]
     parameters += [inspect.Parameter(n, kind, default=d) for (n, kind), d in zip(names, defaults, strict=True)]
@@ -243,7 +243,7 @@ def _remember(file: str, line: int, text: str) -> None:
     if file in linecache.cache and file not in _REMEMBERED:
         return
     _REMEMBERED.add(file)
-    lines = list(linecache.cache[file][2]) if file in linecache.cache else []
+    lines = list(linecache.cache[file][2]) if file in linecache.cache else []  # type: ignore[misc]
     lines += ["\n"] * (line - len(lines))
     lines[line - 1] = text + "\n"
     linecache.cache[file] = (len(lines), None, lines, file)

@@ -183,7 +183,7 @@ class InertPage(HTMLExporter):
         environment.bytecode_cache = _COMPILED
         return environment
 
-    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[Any, dict]:
         """Render the page of a graded notebook."""
         return in_time(lambda show: self._page(nb, resources, show, **kw))
 

@@ -45,4 +45,5 @@ def _begin(make: Callable) -> None:
 
 
 def _made(*args: Any) -> Any:
+    assert _make is not None  # `_begin` set it
     return _make(*args)

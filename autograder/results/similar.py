@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RUN = 12  # tokens in a fingerprint
 WINDOW = 4  # consecutive runs; winnowing keeps one of them
@@ -148,7 +148,7 @@ def _walk(tree: ast.AST) -> tuple[list[str], set[str]]:
     own: set[str] = set()
     left: list[ast.AST] = [tree]
     while left:
-        node = left.pop()
+        node: Any = left.pop()
         kind = type(node)
         if kind is ast.Name:
             tokens.append(node.id)

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..inside.warm import HOME, USER
 from . import seccomp
@@ -177,7 +178,7 @@ class Warm:
             files.add(life)
             mapped, block = files.pipe()
             info, informed = files.pipe()
-            settings = {
+            settings: dict[str, Any] = {
                 "modules": self.modules,
                 "entry": self.entry,
                 "filter": base64.b64encode(_filter()).decode(),
@@ -283,6 +284,7 @@ class Sandbox:
 
     def captured(self) -> Capture:
         """Return a context manager that captures all TCP data on its loopback."""
+        assert self._wire is not None  # its init sent it before it was ready
         return Capture(self._wire)
 
     def ended(self) -> str | None:
@@ -485,7 +487,7 @@ def _packages(names: Sequence[str]) -> list[str]:
             spec = None
         if spec is None:
             raise CannotSandbox(f"no module is called {top}: install it, or remove it from `preload`")
-        places = list(spec.submodule_search_locations or ()) or [spec.origin]
+        places: list[str | None] = list(spec.submodule_search_locations or ()) or [spec.origin]
         outside += [place for place in places if place and os.path.exists(place) and not of_python(place)]
     return outside
 

@@ -90,8 +90,8 @@ def _count(file: Path, name: str) -> int:
 def _parents() -> tuple[Path, Path] | None:
     """Return the groups below which this process may make others, for memory and for processes; None without them."""
     own = _own_groups()
-    parents = [_usable(own[name]) for name in ("memory", "pids") if name in own]
-    if len(parents) == 2 and all(parents):
+    parents = [usable for name in ("memory", "pids") if name in own and (usable := _usable(own[name]))]
+    if len(parents) == 2:
         return parents[0], parents[1]
     folder = next((folder for folder in _upwards(own.get("")) if _delegated(folder)), None)
     return (folder, folder) if folder else None
@@ -102,15 +102,15 @@ def _own_groups() -> dict[str, tuple[Path, Path]]:
     mounted = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
-        root, point = before.split()[3:5]
+        root, place = before.split()[3:5]
         kind, _, options = after.split()
         controllers = {"cgroup2": [""], "cgroup": options.split(",")}.get(kind, [])
         for controller in controllers:
-            mounted[controller] = root, Path(point)
+            mounted[controller] = root, Path(place)
     own = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
+        _, names, path = line.split(":", 2)
+        for controller in names.split(","):
             if controller in mounted:
                 root, point = mounted[controller]
                 below = os.path.relpath(path, root) if path.startswith(root) else "."

@@ -248,7 +248,7 @@ def parsed(raw: bytes, notes: list[str]) -> list[Cell]:
 
 
 def _decoded(raw: bytes, notes: list[str]) -> str:
-    encoding = json.detect_encoding(raw)  # UTF-8, 16 or 32, with or without a byte order mark
+    encoding: str = json.detect_encoding(raw)  # UTF-8, 16 or 32, with or without a byte order mark
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError:
@@ -369,9 +369,9 @@ def _places(made_from: Template, cells: list[Cell]) -> list[int | None]:
         if "nbgrader" not in cell.metadata:
             as_is.setdefault((cell.cell_type, cell.source.strip()), []).append(i)
     places: list[int | None] = []
-    for cell in cells:
-        place = by_grade_id.get(cell.grade_id, by_id.get(cell.id))
-        same = as_is.get((cell.kind, cell.source.strip()))
+    for handed_in in cells:
+        place = by_grade_id.get(handed_in.grade_id, by_id.get(handed_in.id))
+        same = as_is.get((handed_in.kind, handed_in.source.strip()))
         if place is None and same:
             place = same.pop(0) if len(same) > 1 else same[0]
         places.append(place)

@@ -32,6 +32,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nbgrader.api import Gradebook
@@ -158,7 +159,7 @@ class SafeExtractor(ExtractorPlugin):
                 if path.suffix.lower() == ".zip" and not self.is_one_submission(shown):
                     yield from self.members(path, shown)
                 else:
-                    yield self.candidate(shown, shown, time, lambda most, path=path: read_file(path, most))
+                    yield self.candidate(shown, shown, time, partial(read_file, path))
 
     def is_one_submission(self, name: str) -> bool:
         """Return whether a zip's name is that of one student's upload, rather than of a zip with many."""
@@ -192,7 +193,7 @@ class SafeExtractor(ExtractorPlugin):
                         inside,
                         info.filename,
                         moment(info),
-                        lambda most, info=info: read_member(archive, info, most),
+                        partial(read_member, archive, info),
                     )
                 except BadZip as reason:
                     self.refuse(inside, str(reason))
@@ -200,6 +201,7 @@ class SafeExtractor(ExtractorPlugin):
     def candidate(self, shown: str, name: str, time: datetime, read: Callable[[int], bytes]) -> Candidate:
         """Return the hand-in that a file's name describes: whose it is, and which upload."""
         base = PurePosixPath(name).name
+        names: tuple[str, ...]
         if match := MOODLE.search(name):
             names, owner, file = (match["name"],), f"Moodle's {match['name']}_{match['user']}", match["file"]
             file, upload = PurePosixPath(file).name, 0
@@ -402,8 +404,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         taken, refused = collect(command.sources, command.exercise, command.into)
-    except BadZip as reason:
-        print(f"cannot collect: {reason}", file=sys.stderr)
+    except BadZip as error:
+        print(f"cannot collect: {error}", file=sys.stderr)
         return 2
     for shown, reason in refused:
         print(f"REFUSED {printable(shown)}: {reason}")

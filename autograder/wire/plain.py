@@ -15,7 +15,7 @@ import keyword
 import math
 import sys
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -68,14 +68,14 @@ class Encoder:
         resolve: Resolve = lambda module, name: None,
         other: Callable[[Any], list | None] = lambda value: None,
         known: dict[int, int] | None = None,
-        whole: set[int] = frozenset(),
+        whole: Container[int] = frozenset(),
     ):
         self.resolve, self.other, self.whole = resolve, other, whole
         self.known = known or {}
         self.numbers: dict[int, int] = {}  # id of an object -> its number in this message
         self.objects: list[Any] = []  # by number; this keeps them alive, so no id is used twice
         self.blobs: list[bytes] = []
-        self.storages: dict[int, int] = {}  # a tensor's memory -> its blob's number
+        self.storages: dict[tuple[int, int], int] = {}  # a tensor's memory -> its blob's number
         self.size = 0
 
     def message(self, value: Any) -> bytes:
@@ -135,7 +135,9 @@ class Encoder:
 
     def record(self, value: Any, depth: int) -> list:
         """Return the tree of a NamedTuple, a dataclass or a notebook's object: its class and its fields."""
-        fields = [[name, self.tree(field, depth)] for name, field in _fields(value).items()]
+        values = _fields(value)
+        assert values is not None  # or `_record_writer` had not chosen this writer
+        fields = [[name, self.tree(field, depth)] for name, field in values.items()]
         return ["record", type(value).__module__, type(value).__qualname__, fields]
 
     def list_of_a_kind(self, value: list, depth: int) -> list:
@@ -298,7 +300,7 @@ _IMMUTABLE = {
     Fraction: _parts("fraction", "numerator", "denominator"),
 }
 
-_READ = {
+_READ: dict[str, Callable] = {
     "int": lambda decoder, digits: int(digits, 16),
     "float": lambda decoder, digits: float(digits),
     "bytes": lambda decoder, blob: bytes(decoder.blobs[blob]),
@@ -345,7 +347,7 @@ def _pairs(encoder: Encoder, value: dict, depth: int) -> list:
     return ["dict", [[encoder.tree(key, depth), encoder.tree(item, depth)] for key, item in value.items()]]
 
 
-_MUTABLE = {
+_MUTABLE: dict[type, Callable] = {
     list: _sequence("list"),
     set: _sequence("set"),
     dict: _pairs,
@@ -353,7 +355,7 @@ _MUTABLE = {
 }
 
 
-def _named(encoder: Encoder, value: tuple, depth: int) -> list:
+def _named(encoder: Encoder, value: Any, depth: int) -> list:
     """Write a NamedTuple of the sender's own class: its name, its fields, its values."""
     return ["named", type(value).__name__, list(value._fields), [encoder.tree(item, depth) for item in value]]
 
@@ -409,6 +411,7 @@ def _base(encoder: Encoder, value: Any, depth: int) -> Any:
         return ["dtype", "numpy", value.str]
     if torch is not None and isinstance(value, torch.dtype):
         return ["dtype", "torch", str(value).removeprefix("torch.")]
+    base: Any
     for base in (int, float, str, list, tuple, dict, set):  # a Counter is a dict, an IntEnum an int
         if isinstance(value, base):
             return encoder.tree(base.__new__(base, value) if base in (int, float, str) else base(value), depth)
@@ -534,7 +537,7 @@ def _build(kind: type, values: dict[str, Any]) -> Any:
     return value
 
 
-_CHANGE = {
+_CHANGE: dict[str, Callable] = {
     "list": _change_list,
     "set": _change_set,
     "dict": _change_dict,
@@ -545,7 +548,7 @@ _CHANGE = {
     "list of": lambda decoder, value, module, name, items: _change_list(decoder, value, items),
     "named": lambda decoder, value, *content: None,
 }
-_READ_NEW = {
+_READ_NEW: dict[str, Callable] = {
     "list": _new(list, _change_list),
     "set": _new(set, _change_set),
     "dict": _new(dict, _change_dict),

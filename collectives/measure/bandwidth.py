@@ -50,7 +50,7 @@ class Timing(NamedTuple):
     """
 
     num_bytes: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     seconds: float
     algbw: float
     busbw: float
@@ -176,7 +176,7 @@ def _prepare(collective: str, count: int, dtype: torch.dtype) -> tuple[Callable[
     every_part = slice(None) if collective in ("all_reduce", "broadcast") else slice(rank * part, (rank + 1) * part)
     if collective in REDUCING:
         result = mine if collective == "all_reduce" else torch.empty(part, dtype=dtype, device=device)
-        expected = sum(of_rank[peer % n] for peer in range(world_size))[every_part]
+        expected = sum(of_rank[peer % n] for peer in range(world_size))[every_part]  # type: ignore[index]
     elif collective == "broadcast":
         result, expected = mine, of_rank[0]
     else:  # from each peer, the part at the peer's own index (all-gather) or at this rank's (all-to-all)

@@ -86,7 +86,7 @@ def _race(rank: int, world_size: int, sizes: list[int], seconds: float) -> dict[
     results = {}
     for size in sizes:
         x, y, z = (tensor[: size // 4].zero_() for tensor in (ordinary, living, other))
-        methods = {
+        methods: dict[tuple[str, str], Callable] = {
             (OWN, ""): lambda x=x: dist.all_reduce(x),
             (BLOCKING, "ring all_reduce"): lambda x=x: blocking_ring(rank, world_size, x),
             (COPY, ""): lambda x=x, z=z: z.copy_(x),

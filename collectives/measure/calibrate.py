@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..algorithms import double_tree, doubling, halving_doubling, ring, tree
 from ..algorithms.scorecard import unit_costs
@@ -47,7 +48,8 @@ class Features(NamedTuple):
 def features(schedule: Schedule, num_bytes: int) -> Features:
     """Return the features of `schedule` on `num_bytes`: its price with one coefficient at a time set to 1."""
     costs = unit_costs(schedule, num_bytes, ITEMSIZE)
-    return Features(*(cost.seconds for cost in costs), costs[0].messages, float(costs[0].bytes_sent.sum()))
+    steps, path_bytes, path_added = (cost.seconds for cost in costs)
+    return Features(steps, path_bytes, path_added, costs[0].messages, float(costs[0].bytes_sent.sum()))
 
 
 def ping_pong(
@@ -99,7 +101,8 @@ def stopwatch(
     import torch
     import torch.distributed as dist
 
-    buffer, rounds = torch.zeros(num_bytes // ITEMSIZE), []
+    buffer = torch.zeros(num_bytes // ITEMSIZE)
+    rounds: list[list[float]] = []
     for _ in range(repeats + 1):
         rounds.append([])
         for contestant in contestants:
@@ -118,14 +121,14 @@ def slowest(results: Sequence[Sequence[Sequence[float]]], quantile: float = 0.5)
     return np.quantile(np.max(results, axis=0), quantile, axis=1).tolist()
 
 
-def fit(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+def fit(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
     """Fit alpha and beta of a link to messages of `sizes` bytes that took `seconds`, by relative least squares."""
     sizes = np.asarray(sizes, dtype=float)
     alpha, beta = fit_terms(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
     return alpha, beta
 
 
-def fit_terms(columns: np.ndarray, seconds: Sequence[float]) -> np.ndarray:
+def fit_terms(columns: ArrayLike, seconds: ArrayLike) -> np.ndarray:
     """Fit non-negative costs per unit of each column, which minimize the squares of the *relative* errors.
 
     `columns`: [num_measurements, num_terms]; `seconds`: [num_measurements]. Returns seconds per unit: [num_terms].
@@ -136,7 +139,7 @@ def fit_terms(columns: np.ndarray, seconds: Sequence[float]) -> np.ndarray:
     return _non_negative(shares / scale, np.ones(len(shares))) / scale
 
 
-def held_out(columns: np.ndarray, seconds: Sequence[float], fold: Sequence[int]) -> np.ndarray:
+def held_out(columns: ArrayLike, seconds: ArrayLike, fold: ArrayLike) -> np.ndarray:
     """Return cross-validated predictions in seconds: each fold's, from the terms fitted to all other folds."""
     columns, seconds, fold = (np.asarray(each) for each in (columns, seconds, fold))
     predicted = np.zeros(len(seconds))
@@ -176,10 +179,10 @@ def crossings(sizes: Sequence[float], first: Sequence[float], second: Sequence[f
     """
     ahead = np.asarray(first) < np.asarray(second)
     turns = np.flatnonzero(ahead[1:] != ahead[:-1])
-    return [(sizes[turn], sizes[turn + 1]) for turn in turns]
+    return [(sizes[turn], sizes[turn + 1]) for turn in turns.tolist()]
 
 
-def off(predicted: Sequence[float], measured: Sequence[float]) -> float:
+def off(predicted: ArrayLike, measured: ArrayLike) -> float:
     """Return the median relative error of predictions."""
     predicted, measured = np.asarray(predicted), np.asarray(measured)
     return float(np.median(np.abs(predicted - measured) / measured))

@@ -52,7 +52,7 @@ class Call(NamedTuple):
     """A rank's call (NCCL_DEBUG_SUBSYS=COLL). `count`: elements as in NCCL's API; in an all-gather, the rank's part."""
 
     collective: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     dtype: str
     world_size: int
 
@@ -268,7 +268,7 @@ def _columns(head: str) -> list[tuple[str, str]]:
     """Return (algorithm, protocol) of each column, from the line above the table."""
     cells = [cell.strip() for cell in head.strip(" |").split("|")]
     if "/" in cells[0]:  # up to 2.12 or so: "Tree/    LL | Tree/ LL128 | ..."
-        return [tuple(part.strip() for part in cell.split("/")) for cell in cells]
+        return [tuple(part.strip() for part in cell.split("/")) for cell in cells]  # type: ignore[misc]
     return list(product(cells, PROTOCOLS))
 
 
@@ -300,11 +300,11 @@ def summary(log: Log) -> str:
         direct = " with GPUDirect RDMA" * any("GDRDMA" in c.via for c in log.connections if c.transport == transport)
         lines.append(f"{transport}{direct}: {count} connections, between {len(pairs)} pairs of ranks")
     for choice, count in sorted(log.choices.items(), key=lambda item: item[0][1]):
-        channels = f" on {choice.channels} channel{'s' * (choice.channels != 1)}" if choice.channels else ""
+        used = f" on {choice.channels} channel{'s' * (choice.channels != 1)}" if choice.channels else ""
         expected = f", expected to take {choice.seconds * 1e6:,.1f} µs" if choice.seconds else ""
         lines.append(
             f"{choice.collective or 'a collective'} of {choice.num_bytes:,} bytes: {choice.algorithm}, "
-            f"{choice.protocol}{channels}{expected} ({count} time{'s' * (count != 1)})"
+            f"{choice.protocol}{used}{expected} ({count} time{'s' * (count != 1)})"
         )
     lines += [f"set by hand: {name}={value}" for name, value in log.settings.items()]
     lines += [f"NCCL warns: {words}" for words in log.warnings]

@@ -101,7 +101,9 @@ class Engines:
         self.start_timeout = start_timeout
         self._class = _launcher_class(launcher, settings, submit)
         self._settings = settings
-        self._client = self._cluster = self._folder = None
+        self._client: Any = None
+        self._cluster: Any = None
+        self._folder: tempfile.TemporaryDirectory | None = None
         self._ids: list[int] = []  # engine ids, by rank
         self._preloaded: list[str] = []  # modules that the engines' fork servers have imported
         self._inherited: dict[str, str] = {}  # this process's environment when the engines started

@@ -117,8 +117,8 @@ class EmulatedNetwork:
     def _carried(self) -> np.ndarray:
         """Return the bytes from and to each node so far, as the switch counts them: int [2, nodes]."""
         with open(f"/proc/{self._holder.pid}/net/dev") as table:
-            rows = dict(line.split(":") for line in table if ":" in line)
-        rows = {name.strip(): numbers.split() for name, numbers in rows.items()}
+            pairs = [line.split(":") for line in table if ":" in line]
+        rows = {name.strip(): numbers.split() for name, numbers in pairs}
         lines = [rows[f"node{node}"] for node in range(self.nodes)]
         received, transmitted = 0, 8  # columns, from the switch's point of view
         return np.array([[int(line[column]) for line in lines] for column in (received, transmitted)])
@@ -140,6 +140,7 @@ def _start(commands: str) -> subprocess.Popen:
         text=True,
         start_new_session=True,  # a keyboard interrupt must not reach it
     )
+    assert holder.stdout is not None  # a pipe
     if holder.stdout.readline() != "ready\n":
         _, complaint = holder.communicate()
         advice = "this kernel lacks veth, bridge or tbf" if "nknown" in complaint else _ADVICE

@@ -142,7 +142,7 @@ class _Run:
         while unfinished := self._unfinished():
             if not begun and len(self.begun) == len(self.ranks):
                 deadline, begun = time.monotonic() + self.timeout, True
-            waiting = {process.pipe: process for process in unfinished}
+            waiting: dict[Any, RankProcess] = {process.pipe: process for process in unfinished}
             ready = connection.wait(list(waiting), max(deadline - time.monotonic(), 0))
             if not ready:
                 late = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
@@ -190,7 +190,7 @@ def explain(headline: str, reports: list[Report], culprit: int | None) -> RanksE
     lines = [headline, *(f"  rank {rank} {report.state}" for rank, report in others)]
     if cycle := find_cycle(waits):
         lines.append("  each waits for the next: " + " → ".join(f"rank {rank}" for rank in cycle))
-    for rank in sorted(set(waits.values()) - {None, culprit}):
+    for rank in sorted({peer for peer in waits.values() if peer is not None} - {culprit}):
         if rank in range(len(reports)) and waits.get(rank) is None:  # a peer may also be a rank that doesn't exist
             over = _RETURNED if reports[rank].kind == "returned" else ""
             lines.append(f"  ranks wait for rank {rank}, which waits for no rank{over}")

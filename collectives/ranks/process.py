@@ -150,7 +150,8 @@ def preload(*modules: str) -> None:
     """
     if new := [module for module in modules if module not in preloaded]:
         preloaded.extend(new)
-        forkserver._forkserver._stop()  # multiprocessing's server; does nothing if it doesn't run yet
+        # multiprocessing's server; does nothing if it doesn't run yet
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 def start_fork_server() -> None:
@@ -161,7 +162,7 @@ def start_fork_server() -> None:
     process.join()
 
 
-def _fork_server() -> multiprocessing.context.BaseContext:
+def _fork_server() -> multiprocessing.context.ForkServerContext:
     """Return the context that forks processes from a server with torch imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preloaded)
@@ -302,7 +303,7 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
     )
 
 
-def _whereabouts(frame: types.FrameType, world_size: int) -> tuple[str, int | None]:
+def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, int | None]:
     """Return what a rank is waiting for, in words, and the peer if there is one. Both are read off its stack."""
     what, peer = None, None
     while frame is not None:
@@ -332,7 +333,7 @@ def _named(peer: int | None, world_size: int) -> str:
     return f"rank {peer}" if 0 <= peer < world_size else f"rank {peer}, but the ranks are 0 to {world_size - 1},"
 
 
-def _senders(frame: types.FrameType) -> list[int]:
+def _senders(frame: types.FrameType | None) -> list[int]:
     """Return the ranks that `P2POp`s receive from, among the variables of `frame` or else of its callers."""
     while frame is not None and _is_users(frame):
         lists = [value if isinstance(value, list) else [value] for value in frame.f_locals.values()]

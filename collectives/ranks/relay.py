@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections import deque
+from typing import Any
 
 # Constants of Linux's if_ether.h, socket.h and if_packet.h.
 _EVERY_PROTOCOL = 0x0003
@@ -19,12 +20,14 @@ _LONGEST = 2**17  # bytes: the kernel merges several packets of one connection i
 def carry(devices: list[str], delay: float) -> None:
     """Forward each packet from a device to its partner `delay` seconds later, until stdin closes."""
     entrances = [_open(device) for device in devices]
+    sources: list[Any] = [sys.stdin, *entrances]
     exit_of = {entrance: entrances[index ^ 1] for index, entrance in enumerate(entrances)}
-    under_way = deque()  # first in, first out: all packets have the same delay
+    # First in, first out: all packets have the same delay.
+    under_way: deque[tuple[float, socket.socket, bytes]] = deque()
     print("ready", flush=True)
     while True:
         left = max(under_way[0][0] - time.monotonic(), 0) if under_way else None
-        for ready in select.select([sys.stdin, *entrances], [], [], left)[0]:
+        for ready in select.select(sources, [], [], left)[0]:
             if ready is sys.stdin:
                 return
             under_way.append((time.monotonic() + delay, exit_of[ready], ready.recv(_LONGEST)))

@@ -134,7 +134,9 @@ class Arena:
         import torch
         import torch.distributed as dist
 
-        self.group = group = group or dist.group.WORLD
+        group = group or dist.group.WORLD
+        assert group is not None, "call dist.init_process_group first"
+        self.group = group
         self.rank, self.world_size = group.rank(), group.size()
         self.names = dist.get_process_group_ranks(group)  # global ranks, for errors
         self.num_bytes = -(-num_bytes // PAGE) * PAGE
@@ -333,7 +335,8 @@ def _shared_memory(world_size: int, num_bytes: int, group: dist.ProcessGroup) ->
             raise ValueError(f"ranks share memory only on one host; these are on {len(set(hosts))}")
         if len(set(sizes)) > 1:
             raise ValueError(f"all ranks must pass the same num_bytes, but got {sorted(set(sizes))}")
-        descriptor = descriptor if first else os.open(paths[0], os.O_RDWR)
+        if descriptor is None:
+            descriptor = os.open(paths[0], os.O_RDWR)
         os.ftruncate(descriptor, world_size * (PAGE + num_bytes))
         memory = mmap.mmap(descriptor, world_size * (PAGE + num_bytes))
         dist.barrier(group)  # all have mapped it, so rank 0 may close the file

@@ -15,8 +15,6 @@ from collectives.algorithms.scorecard import ROWS
 from collectives.ranks import shared
 from collectives.ranks.shared import Arena
 
-pytestmark = pytest.mark.ranks
-
 DTYPES = [torch.int64, torch.float32, torch.bfloat16, torch.uint8]
 
 

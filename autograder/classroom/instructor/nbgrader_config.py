@@ -1,4 +1,4 @@
-"""nbgrader's settings for the demonstration's instructor: the course's folder, and the judge."""
+"""nbgrader, for the instructor of the demonstration: where the course is, and who grades."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT))
 
 c = get_config()  # noqa: F821 (nbgrader provides it)
 c.CourseDirectory.root = os.path.join(os.environ["CLASSROOM"], "homes", "instructor", "course")
-c.ExchangeCollect.check_owner = False  # here one system user owns all submissions
+c.ExchangeCollect.check_owner = False  # one system user owns all submissions here
 
 from autograder import configure  # noqa: E402
 from autograder.book import SETTINGS  # noqa: E402
