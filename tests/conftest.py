@@ -71,7 +71,7 @@ def open_page(browser, tmp_path, page_head):
 
 
 # Of the answers that need real ranks: in these files one in so many is tried.
-ON_RANKS = {"test_ch03_ch04", "test_ch09_zero", "test_ch11_tensor_parallel"}
+ON_RANKS = {"test_ch03_ring", "test_ch09_zero", "test_ch11_tensor_parallel"}
 ONE_IN = {
     "wrong_answer_is_refused": (5, ON_RANKS),
     "right_answer_is_accepted": (

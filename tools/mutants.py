@@ -28,8 +28,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="exercise", choices=[[], *release.names()])
     names = parser.parse_args().names or release.names()
     with tempfile.TemporaryDirectory() as folder:
-        chosen = f"({TESTS}) and ({' or '.join(names)})"
-        command = [sys.executable, "-m", "pytest", "-q", "-k", chosen, *sorted({str(tests_of(name)) for name in names})]
+        side_by_side = ["-n", "2", "--dist", "loadfile"]  # each exercise in one process, which writes its file alone
+        command = [sys.executable, "-m", "pytest", "-q", "-k", TESTS, *side_by_side, *map(tests_of, names)]
         if subprocess.run(command, cwd=ROOT, env=os.environ | {"RECORD_MUTANTS": folder}).returncode:
             print("mutants: table not updated: fix the failing tests first", file=sys.stderr)
             return 1
@@ -42,9 +42,8 @@ def main() -> int:
 
 
 def tests_of(name: str) -> Path:
-    """Return the file with an exercise's tests. 03 and 04 share a file, whose tests have their names."""
-    own = ROOT / "tests" / "practice" / f"test_ch{name}.py"
-    return own if own.exists() else ROOT / "tests" / "practice" / "test_ch03_ch04.py"
+    """Return the file with an exercise's tests."""
+    return ROOT / "tests" / "practice" / f"test_ch{name}.py"
 
 
 def rows_of(path: Path) -> dict:
