@@ -329,9 +329,8 @@ def _weight_gradient(weight: nn.Parameter, uses: list[Use]) -> torch.Tensor | No
     both by its own module and from outside gets only the gradient of its use inside the module.
     """
     mine = [use for use in uses if use.module is not None and any(weight is own for own in _own(use.module))]
-    mine = [
-        use for use in mine or uses[:1] if use.gradient is not None or use.module is None
-    ]  # the loss ignores others
+    # The loss ignores uses without a gradient.
+    mine = [use for use in mine or uses[:1] if use.gradient is not None or use.module is None]
     if not mine:
         return None
     # If one use feeds another, its known gradient already includes that path: the hooks stop it from counting twice.
