@@ -1,4 +1,4 @@
-"""nbgrader's settings for this course. nbgrader finds this file when you run it in this folder: `cd autograder`."""
+"""nbgrader's settings for this course. Run nbgrader in this folder (`cd autograder`), so that it finds this file."""
 
 import os
 import sys
@@ -12,12 +12,12 @@ sys.path.insert(0, str(ROOT))
 from autograder import configure  # noqa: E402
 from autograder.book import SETTINGS  # noqa: E402
 
-# nbgrader runs `alembic` by its bare name: make it find the one beside this Python, whatever environment is active.
+# nbgrader runs `alembic` by its bare name: let it find the one beside this Python, even without an activated .venv.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ.get("PATH", "")])
 
 c = get_config()  # noqa: F821 (nbgrader provides it)
 
-# Folders. `make exercises` makes the source notebooks from solutions/, answers and hidden tests included.
+# `make exercises` writes the source notebooks from solutions/, answers and hidden tests included.
 c.CourseDirectory.course_id = "collectives"
 c.CourseDirectory.root = str(ROOT)
 c.CourseDirectory.source_directory = "_build/source"

@@ -32,9 +32,9 @@ def draw(
     raises nothing.
     """
     if inputs:
-        return Family(lambda **chosen: draw(schedule(**chosen), contract), inputs, caption)
+        return Family(lambda **chosen: draw(schedule(**chosen), contract), inputs, caption)  # type: ignore[operator]
     if isinstance(schedule, Figure):
         return schedule
     if isinstance(schedule, Schedule):
         return Drawing(schedule, contract, caption)
-    return Gantt(schedule, caption)
+    return Gantt(schedule, caption)  # type: ignore[arg-type]  # Gantt refuses a function, and says what to pass

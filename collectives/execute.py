@@ -36,7 +36,9 @@ class ExecutionError(RuntimeError):
 class Transport(Protocol):
     """A way to carry the messages of a schedule between the ranks of `group`."""
 
-    group: dist.ProcessGroup | None
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The group of its ranks; None for all ranks."""
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
         """Run this rank's part of `schedule` in place on `buffer`.
@@ -60,6 +62,23 @@ class Part:
     arrive: list[tuple[int, str]]
     leave: list[tuple[int, str]]
     in_place: list[bool]
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of(schedule: Schedule, rank: int) -> list[Part]:
+        """Return what `rank` does in `schedule`, step by step, without the steps in which it does nothing."""
+        schedule.validate()
+        parts = []
+        for number, step in enumerate(schedule):
+            mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
+            sends = [transfer for transfer in mine if transfer.src == rank]
+            receives = [transfer for transfer in mine if transfer.dst == rank]
+            if mine:
+                arrive = [(transfer.src, f"to send {_what(transfer)}") for transfer in receives]
+                leave = [(transfer.dst, f"to take {_what(transfer)}") for transfer in sends]
+                in_place = [_in_place(transfer, sends) for transfer in receives]
+                parts.append(Part(number, step, sends, receives, arrive, leave, in_place))
+        return parts
 
 
 def execute(
@@ -92,26 +111,9 @@ def execute(
         raise ValueError("the transport belongs to another group; omit `group`")
     _check_arguments(schedule, buffer, dist.get_world_size(transport.group))
     bounds = schedule.bounds(len(buffer))
-    for part in parts(schedule, dist.get_rank(transport.group)):
+    for part in Part.of(schedule, dist.get_rank(transport.group)):
         part.step.check_fit(bounds)
     transport.run(schedule, buffer, timeout)
-
-
-@lru_cache(maxsize=64)
-def parts(schedule: Schedule, rank: int) -> list[Part]:
-    """Return the part of `rank` in each step in which it sends or receives."""
-    schedule.validate()
-    active = []
-    for number, step in enumerate(schedule):
-        mine = [transfer for transfer in step if rank in (transfer.src, transfer.dst)]
-        sends = [transfer for transfer in mine if transfer.src == rank]
-        receives = [transfer for transfer in mine if transfer.dst == rank]
-        if mine:
-            arrive = [(transfer.src, f"to send {_what(transfer)}") for transfer in receives]
-            leave = [(transfer.dst, f"to take {_what(transfer)}") for transfer in sends]
-            in_place = [_in_place(transfer, sends) for transfer in receives]
-            active.append(Part(number, step, sends, receives, arrive, leave, in_place))
-    return active
 
 
 def _what(transfer: Transfer) -> str:
@@ -154,7 +156,8 @@ class _Messages:
     def __init__(self, group: dist.ProcessGroup | None):
         import torch.distributed as dist
 
-        self.group = group or dist.group.WORLD
+        # It is None only before `init_process_group`, and then `execute` fails when it asks for the world size.
+        self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
 
     def run(self, schedule: Schedule, buffer: torch.Tensor, timeout: float) -> None:
         import torch.distributed as dist
@@ -162,7 +165,7 @@ class _Messages:
         rank = self.group.rank()
         names = dist.get_process_group_ranks(self.group)  # global rank numbers, for error messages
         bounds = schedule.bounds(len(buffer)).tolist()
-        for part in parts(schedule, rank):
+        for part in Part.of(schedule, rank):
             places = [view(buffer, bounds, t.lands, t.count) for t in part.receives]
             landings = _landings(part, places, buffer)
             receives = [(landing, t.src) for landing, t in zip(landings, part.receives, strict=True)]

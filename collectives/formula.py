@@ -79,7 +79,7 @@ class Program:
         return [float(value) for value in places]
 
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -105,7 +105,7 @@ class Symbol:
     """A number that is not known yet: arithmetic on it adds lines to its program."""
 
     __array_ufunc__ = None  # makes numpy scalars defer to the operators below
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, program: Program, place: int):
         self.program, self.place = program, place
@@ -125,7 +125,7 @@ class Symbol:
         return self
 
     def __neg__(self):
-        return 0 - self
+        return 0 - self  # type: ignore[operator]  # below, `setattr` adds __rsub__
 
     def __abs__(self):
         return self.program.add("abs", self)
@@ -169,11 +169,12 @@ for _name, _operation in _ARITHMETIC.items():
     setattr(Symbol, f"__r{_name}__", _operator(_operation, swapped=True))
 for _name, _operation in {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}.items():
     setattr(Symbol, f"__{_name}__", _operator(_operation))
-Symbol.__gt__, Symbol.__ge__ = _operator("<", swapped=True), _operator("<=", swapped=True)
-Symbol.__float__ = _refusal("float() or a function of math", f"{_MATH}; or {_TABULATE}")
-Symbol.__int__ = _refusal("int()", f"{_MATH}; or {_TABULATE}")
-Symbol.__round__ = _refusal("round()", f"{_MATH}; or {_TABULATE}")
-Symbol.__index__ = _refusal("range(), an index or a function of whole numbers", _TABULATE)
+for _name, _operation in {"gt": "<", "ge": "<="}.items():
+    setattr(Symbol, f"__{_name}__", _operator(_operation, swapped=True))
+Symbol.__float__ = _refusal("float() or a function of math", f"{_MATH}; or {_TABULATE}")  # type: ignore[attr-defined]
+Symbol.__int__ = _refusal("int()", f"{_MATH}; or {_TABULATE}")  # type: ignore[attr-defined]
+Symbol.__round__ = _refusal("round()", f"{_MATH}; or {_TABULATE}")  # type: ignore[attr-defined]
+Symbol.__index__ = _refusal("range(), an index or a function of whole numbers", _TABULATE)  # type: ignore[attr-defined]
 
 
 def log2(x):

@@ -114,6 +114,7 @@ def _by_symmetry(schedule: Schedule, chunk_bytes: int, topology: Topology) -> Co
     """Return the cost of a rotated schedule, in which every rank does what rank 0 does at the same time."""
     ranks, steps, adds = schedule.world_size, 0, 0
     distances: Counter[int] = Counter()  # rank 0's messages, by the distance from src to dst
+    assert schedule.rank_zero is not None
     for sends in schedule.rank_zero():
         steps += 1
         for transfer in sends:
@@ -227,11 +228,14 @@ class _Pattern:
                 np.maximum.at(receiver, dst, done)
         clock.ranks = np.maximum(sender, receiver)
 
-    def _through_nics(self, turn: np.ndarray, free: np.ndarray, ready: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    def _through_nics(
+        self, turn: np.ndarray | slice, free: np.ndarray, ready: np.ndarray, moved: np.ndarray
+    ) -> np.ndarray:
         """Return when the messages of a turn start on their NICs, and mark the NICs as busy while the bytes pass.
 
         `free`: the clock's `nics`. `ready`: when the ranks of each message are ready.
         """
+        assert self.nics is not None
         out, into = self.nics[:, turn]
         ready = np.maximum(ready, np.maximum(free[0, out], free[1, into]))
         free[0, out] = free[1, into] = ready + self.beta[turn] * moved[turn]
@@ -251,10 +255,11 @@ class _Pattern:
 
     def _turns(self) -> list[np.ndarray]:
         """Return the messages in turns, so that within a turn no port or NIC exceeds what it can do at once."""
-        ends = (("send", self.src, self.ports), ("receive", self.dst, self.ports))
+        ends = [("send", self.src, self.ports), ("receive", self.dst, self.ports)]
         if self.nics is not None:
-            ends += (("out", self.nics[0], 1), ("in", self.nics[1], 1))
-        turn_of, used = [], Counter()
+            ends += [("out", self.nics[0], 1), ("in", self.nics[1], 1)]
+        turn_of: list[int] = []
+        used: Counter[tuple[str, int]] = Counter()
         no_nic = ("out", self.no_nic), ("in", self.no_nic)
         for numbers in zip(*(numbers.tolist() for _, numbers, _ in ends), strict=True):
             needs = [((kind, number), most) for (kind, _, most), number in zip(ends, numbers, strict=True)]
@@ -263,8 +268,8 @@ class _Pattern:
             for resource, most in needs:
                 used[resource] = max(used[resource], turn * most) + 1
             turn_of.append(turn)
-        turn_of = np.array(turn_of, dtype=np.int64)
-        return [np.flatnonzero(turn_of == turn) for turn in range(turn_of.max(initial=-1) + 1)]
+        turns = np.array(turn_of, dtype=np.int64)
+        return [np.flatnonzero(turns == turn) for turn in range(turns.max(initial=-1) + 1)]
 
     def _nics(self, topology: Topology) -> np.ndarray | None:
         """Return the NICs that each message leaves and enters through: int [2, num_messages].

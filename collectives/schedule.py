@@ -13,7 +13,7 @@ This module only describes schedules. `simulate`, `execute`, `price` and `draw` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
@@ -45,7 +45,7 @@ class Transfer(NamedTuple):
     chunk: int
     combine: str = COPY
     into: int | None = None
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count
 
     @property
     def lands(self) -> int:
@@ -83,14 +83,11 @@ class Step:
         numbers = np.array([(t.src, t.dst, t.chunk, t.lands, t.count) for t in rows], dtype=np.int64)
         src, dst, chunk, into, count = numbers.reshape(-1, 5).T
         combine = tuple(t.combine for t in rows)
-        if (into == chunk).all():
-            into = None
-        if (count == 1).all():
-            count = None
-        return cls(src, dst, chunk, combine, phase, into, count)
+        same, single = (into == chunk).all(), (count == 1).all()
+        return cls(src, dst, chunk, combine, phase, None if same else into, None if single else count)
 
     def __post_init__(self):
-        columns = [self.src, self.dst, self.chunk, self.into, self.count]
+        columns: list[Sized | None] = [self.src, self.dst, self.chunk, self.into, self.count]
         columns += [] if isinstance(self.combine, str) else [self.combine]
         if len({len(column) for column in columns if column is not None}) > 1:
             raise ScheduleError("the arrays of a step must have the same length: one entry for each transfer")

@@ -9,6 +9,8 @@ import pytest
 import served  # of tools/
 
 ROOT = Path(__file__).resolve().parents[1]
+# Node lies beside Python where `make` has put it; a test that starts `node` finds it there.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +35,7 @@ def site(built_book) -> str:
 def browser():
     """A headless Chromium, the system's own."""
     if served.chromium() is None:
-        pytest.fail("Chromium is missing: run `make env`, or apt-get install chromium", pytrace=False)
+        pytest.fail("Chromium is missing: run `make test`, or apt-get install chromium", pytrace=False)
     with served.browsing() as chromium:
         yield chromium
 

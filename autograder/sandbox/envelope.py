@@ -68,7 +68,7 @@ _CAPABILITIES = (
     *("CHOWN", "DAC_OVERRIDE"),
 )
 
-INSTALL = "on Debian or Ubuntu: apt-get install bubblewrap libseccomp2; `make env` does it"
+INSTALL = "on Debian or Ubuntu: apt-get install bubblewrap libseccomp2; `make grade` does it"
 ALLOW = (
     "let users make namespaces: `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
     "`kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu), `user.max_user_namespaces=10000` (Red Hat); "

@@ -10,6 +10,7 @@ Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full ban
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 
@@ -54,10 +55,10 @@ def _steps(world_size: int, num_chunks: int) -> list[Step]:
     """
     trees = parents(world_size)
     turns = _turns(trees)
-    upwards = [sorted(parent, key=lambda rank, parent=parent: -_depth(rank, parent)) for parent in trees]
+    upwards = [sorted(parent, key=partial(_depth, parent=parent), reverse=True) for parent in trees]
     steps: dict[int, list[Transfer]] = defaultdict(list)
-    ready = defaultdict(int)  # (rank, chunk) → the first step in which the slot can be sent
-    free = defaultdict(int)  # (src, dst, turn) → the first step in which the edge is free
+    ready: dict[tuple[int, int], int] = defaultdict(int)  # (rank, chunk) → the first step in which it can be sent
+    free: dict[tuple[int, int, int], int] = defaultdict(int)  # (src, dst, turn) → the first step in which it is free
 
     def add(src: int, dst: int, chunk: int, combine: str, turn: int) -> None:
         soonest = max(ready[src, chunk], free[src, dst, turn])

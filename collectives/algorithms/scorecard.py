@@ -266,10 +266,11 @@ def markdown(world_size: int) -> str:
     # "times", not a multiplication sign: screen readers read the header aloud.
     head = r"| algorithm | times $\alpha$ | times $S\beta$ | times $S\gamma$ | closed form | source |"
     lines = [head, "|---|--:|--:|--:|---|---|"]
-    collective = None
+    collective = ""
     for row in ROWS:
         if row.takes(world_size):
             schedule = row.algorithm(world_size)
+            assert schedule.collective is not None
             if schedule.collective != collective:  # each collective has a heading row above its algorithms
                 collective = schedule.collective
                 lines.append(f"| **{collective.replace('_', '-')}** | | | | | |")

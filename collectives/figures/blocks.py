@@ -148,7 +148,7 @@ class Blocks(Figure):
             "stories": stories,
             "legend": self.legend,
             "nothing": NOTHING,
-            **({"grid": self._places()} if self.grid else {}),
+            **({"grid": self._places(self.grid)} if self.grid else {}),
         }
 
     def _choices(self) -> dict:
@@ -156,10 +156,10 @@ class Blocks(Figure):
         questions = [[question, list(answers), 0] for question, answers in self.choices.items()]
         return {"choices": questions, "told": [self.told(number) for number in range(len(self.stories))]}
 
-    def _places(self) -> dict:
+    def _places(self, grid: Mesh) -> dict:
         """Return the grid's `axes`, and each rank's `places` along them."""
-        places = [list(self.grid.coordinates(rank).values()) for rank in range(self.world_size)]
-        return {"axes": list(self.grid.axes), "places": places}
+        places = [list(grid.coordinates(rank).values()) for rank in range(self.world_size)]
+        return {"axes": list(grid.axes), "places": places}
 
     def still_svg(self) -> str:
         """As `Figure.still_svg`: all scenes of the first story, two in a row."""
@@ -176,8 +176,8 @@ def by_axis(world_size: int = 4, sizes: Mapping[str, int] | None = None) -> Bloc
     """
     sizes = sizes or {"rows": 4096, "inner": 8192, "columns": 8192}
     stories = []
-    for layouts in product(*AXIS_NAMES.values()):
-        stories.append(_product_story(derive(*layouts, sizes, world_size), layouts, sizes, world_size))
+    for x, w, y in product(*AXIS_NAMES.values()):
+        stories.append(_product_story(derive(x, w, y, sizes, world_size), (x, w, y), sizes, world_size))
     choices = {f"layout of {matrix}": list(names.values()) for matrix, names in AXIS_NAMES.items()}
     return Blocks(stories, world_size, f"Y = X W on {world_size} ranks: pick a layout for each matrix", choices)
 
@@ -272,7 +272,7 @@ def _gates_story(world_size: int, backward: bool) -> Story:
     shapes = {name: SHAPES[name[-1]] for name in moves}
     held = {name: _held(move, shapes[name], world_size) for name, move in moves.items()}
     terms = {end: _held(plans.second.y, shapes[end], world_size, False)}
-    note = plans.second.y.collective.replace("_", "-")
+    note = _notes(plans.second.y)["Y"]
     first, second = ("B transposed", "A transposed") if backward else ("A", "B")
     begin = {start: held[start]}
     halfway = {**begin, middle: held[middle]}
@@ -312,7 +312,7 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     start = {"X": x, "W q,k,v": by_head(size), "W out": by_head(size, cut_by_rows=True)}
     projected = {**start, "q,k,v": by_head(tokens)}
     attended = {**projected, "heads": by_head(tokens)}
-    note = plans.second.y.collective.replace("_", "-")
+    note = _notes(plans.second.y)["Y"]
     numbers = [listed([block.label for block in blocks]) for blocks in by_head(1)]
     noun = "heads" if own > 1 else "head"
     owners = "; ".join(f"rank {rank} has {noun} {own_heads}" for rank, own_heads in enumerate(numbers))
@@ -411,7 +411,7 @@ class _Layer:
         # Along tp: a product. Backward is dX = dY W^T, and the columns of W are the inner axis of W^T.
         by_rows, by_columns = ("inner", "inner", REPLICATED), (REPLICATED, "columns", "columns")
         passes = (by_rows, by_columns) if cut == "inner" else (by_columns, by_rows)
-        self.forward, self.backward = (derive(*layouts, weights_stay=True) for layouts in passes)
+        self.forward, self.backward = (derive(x, w, y, weights_stay=True) for x, w, y in passes)
         self.sizes = {**sizes, "rows": sizes["rows"] / self.dp}
         self.sizes_back = {**self.sizes, "inner": sizes["columns"], "columns": sizes["inner"]}
         # Along dp: an all-gather of a rank's slice of W, and a reduce-scatter of the slice's gradient.
@@ -445,16 +445,16 @@ class _Layer:
         """Return the bytes that a rank sends in a move along dp."""
         return self.itemsize * move.sent(self.slice_sizes, self.dp)
 
-    def summed(self, move: Move, sizes: Mapping[str, int]) -> float:
+    def summed(self, move: Move, sizes: Mapping[str, float]) -> float:
         """Return the bytes that a rank sends in a product's move along tp."""
         return self.itemsize * move.sent(sizes, self.tp)
 
     def called(self, axis: str, move: Move) -> str:
         """Return a phrase such as "All-gather along dp, among ranks 0, 2 and among 1, 3"."""
         groups = " and among ".join(", ".join(map(str, group)) for group in self.grid.groups(axis))
-        return f"{move.collective.replace('_', '-').capitalize()} along {axis}, among ranks {groups}"
+        return f"{_notes(move)[move.matrix].capitalize()} along {axis}, among ranks {groups}"
 
-    def told(self, move: Move, sizes: Mapping[str, int], name: str, taker: str) -> str:
+    def told(self, move: Move, sizes: Mapping[str, float], name: str, taker: str) -> str:
         """Return the text of a product's move along tp."""
         if not move.collective:
             return f"No rank sends along tp: {name} is sharded by columns, a layout that {taker} can take."
@@ -557,7 +557,7 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:,.1f} MB"
 
 
-def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool = True) -> list[Content]:
+def _held(move: Move, shape: Sequence[float], world_size: int, after: bool = True) -> list[Content]:
     """Return what each rank holds of a matrix of this shape, after the move or before it."""
     layout, (rows, columns) = move.after if after else move.before, shape
     if layout == PARTIAL:
@@ -570,9 +570,9 @@ def _held(move: Move, shape: tuple[float, float], world_size: int, after: bool =
     return [(Tile(0, 0, rows, columns, 0, "a"),)] * world_size
 
 
-def _slice(rank: int, axis: int, shape: tuple[float, float], world_size: int) -> Tile:
+def _slice(rank: int, axis: int, shape: Sequence[float], world_size: int) -> Tile:
     """Return a rank's slice of a matrix along `axis`, 0 or 1."""
-    return _part(Tile(0.0, 0.0, *shape, rank, "s", str(rank)), axis, rank, world_size)
+    return _part(Tile(0.0, 0.0, shape[0], shape[1], rank, "s", str(rank)), axis, rank, world_size)
 
 
 def _told(move: Move, name: str = "") -> str:

@@ -191,8 +191,8 @@ class Calculator:
         self._tabulated = [each for each in inputs if each.tabulated]
         if (count := math.prod(len(each.options) for each in self._tabulated)) > MAX_COMBINATIONS:
             raise ValueError(f"{count} combinations of choices: at most {MAX_COMBINATIONS} fit; give fewer choices")
-        self.results = []  # for each combination of choices, the place of each output in the program
-        self.moments = []  # for each combination, {key of `Lanes.pick`: its place in the program}
+        self.results: list[list[int]] = []  # for each combination of choices, the place of each output in the program
+        self.moments: list[dict] = []  # for each combination, {key of `Lanes.pick`: its place in the program}
         for values in product(*(each.options for each in self._tabulated)):
             chosen = dict(zip((each.name for each in self._tabulated), values, strict=True))
             self._place(read(self.program, formula, {**symbols, **chosen}, self._pick))
@@ -310,18 +310,18 @@ class Calculator:
             "colours": {numbers[name]: colour for name, colour in self._colours().items()},
             "bars": [{"label": each.label, "parts": [numbers[name] for name in each.parts]} for each in self.bars],
             "limit": self.limit and numbers[self.limit.name],
-            "chart": self.chart and self._chart_data(numbers),
+            "chart": self.chart and self._chart_data(self.chart, numbers),
             **({"timeline": self.timeline.data(self.moments, SECONDS)} if self.timeline else {}),
         }
 
-    def _chart_data(self, numbers: Mapping[str, int]) -> dict:
+    def _chart_data(self, chart: Chart, numbers: Mapping[str, int]) -> dict:
         """Return the chart as plain data. `numbers`: the number of each output, by name."""
         return {
-            "over": [each.name for each in self.inputs].index(self.chart.over),
-            "of": [numbers[name] for name in self.chart.of],
-            "log": self.chart.log,
-            **({"mark": numbers[self.chart.mark]} if self.chart.mark else {}),
-            **({"scales": True} if self.chart.scales else {}),
+            "over": [each.name for each in self.inputs].index(chart.over),
+            "of": [numbers[name] for name in chart.of],
+            "log": chart.log,
+            **({"mark": numbers[chart.mark]} if chart.mark else {}),
+            **({"scales": True} if chart.scales else {}),
         }
 
     def _colours(self) -> dict[str, str]:

@@ -87,7 +87,9 @@ class Family(Figure):
 
     def still_svg(self) -> str:
         """As `Figure.still_svg`, for the values that the inputs start with."""
-        return self.at().still_svg()
+        figure = self.at()
+        assert figure is not None  # `__init__` refuses inputs that start with None
+        return figure.still_svg()
 
 
 def _answers(each: Slider | Choice) -> list[str]:

@@ -138,7 +138,7 @@ class Gantt(Figure):
         return " ".join([f"{what}.", *(f"{title[:1].upper()}{title[1:]}: {text}." for title, text in texts.items())])
 
     def _changes(self, title: str, moment: int) -> str:
-        changes = {"ends": [], "begins and ends": [], "begins": []}
+        changes: dict[str, list[str]] = {"ends": [], "begins and ends": [], "begins": []}
         for bar in self.bars[title]:
             if moment in (bar.first, bar.last):
                 verb = "begins and ends" if bar.first == bar.last else "ends" if bar.last == moment else "begins"
@@ -208,7 +208,7 @@ class Gantt(Figure):
 
     def _groups(self, title: str, kinds: list[str]) -> list[dict]:
         timeline = self.timelines[title]
-        groups = []
+        groups: list[dict] = []
         for group in timeline.groups:
             lanes = []
             for owner, lane in timeline.lanes:
@@ -219,10 +219,10 @@ class Gantt(Figure):
             groups.append({"name": group, "exposed": self.exposed[title][group], "lanes": lanes})
         if all(len(group["lanes"]) == 1 for group in groups):  # then each row shows the name of its group
             several = len({group["lanes"][0]["name"] for group in groups}) > 1
-            for group in groups:
-                (lane,), owner = group["lanes"], group["name"]
-                lane["name"] = _lane((owner, lane["name"])) if several or not owner else owner
-                group["name"] = ""
+            for row in groups:
+                (only,), owner = row["lanes"], row["name"]
+                only["name"] = _lane((owner, only["name"])) if several or not owner else owner
+                row["name"] = ""
         return groups
 
     # --- the still ---
@@ -367,7 +367,7 @@ class _Still:
     def legend(self, y: float) -> float:
         """Place a sample bar for each kind; return where they end."""
         x = 0.0
-        items = [(text, kind) for kind, (text, *_) in enumerate(self.data["kinds"])]
+        items: list[tuple[str, int | None]] = [(text, kind) for kind, (text, *_) in enumerate(self.data["kinds"])]
         items += [("exposed communication", None)] if self.data["exposed"] else []
         for text, kind in items:
             width = 34 + len(text) * TYPE * LETTER

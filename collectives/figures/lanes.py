@@ -51,7 +51,7 @@ class Lanes:
         if not isinstance(timeline, Timeline) or len(timeline.groups) > 1:
             actual = f"one of {len(timeline.groups)}" if isinstance(timeline, Timeline) else type(timeline).__name__
             raise FormulaError(f"lanes show a Timeline of one rank; {self.name or 'the result'} is {actual}")
-        picked = {name: getattr(timeline, name) for name in TOLD}
+        picked: dict = {name: getattr(timeline, name) for name in TOLD}
         for lane in timeline.lanes:
             for span in timeline.spans:
                 if (span.group, span.lane) == lane and (isinstance(span.seconds, Symbol) or span.seconds):

@@ -57,7 +57,7 @@ class Question:
             raise ValueError(f"{self.text!r}: only numbers take a unit; write it into the texts instead")
 
     def _check_numbers(self) -> None:
-        numbers = sorted(self.answers)
+        numbers = sorted(map(float, self.answers))
         if not all(map(math.isfinite, numbers)):
             raise ValueError(f"{self.text!r}: every answer must be a finite number")
         for low, high in pairwise(numbers):
@@ -125,7 +125,7 @@ class Quiz:
 def _plain(question: Question) -> str:
     number = f"a number, in {question.unit}" if question.unit else "a number"
     hint = f" ({escape(number)})" if question.is_typed else ""
-    options = "".join(f"<li>{escape(option)}</li>" for option in question.options if not question.is_typed)
+    options = "".join(f"<li>{escape(str(option))}</li>" for option in question.options if not question.is_typed)
     return (
         f"<li><p>{escape(question.text)}{hint}</p>{f'<ul>{options}</ul>' if options else ''}"
         f"<details><summary>Answer</summary><p><strong>{escape(question.named(question.right))}.</strong> "

@@ -28,7 +28,7 @@ class Token(NamedTuple):
     """
 
     rank: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     place: int
     leaves: int
     expert: int

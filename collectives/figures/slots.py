@@ -117,8 +117,10 @@ def words(schedule: Schedule, contract: Contract | None = None) -> list[str]:
 def _words(schedule: Schedule, contract: Contract | None, given: np.ndarray, told: list[Frame], fault) -> list[str]:
     texts = [_before(schedule, given)]
     for index, (before, after) in enumerate(pairwise(told)):
-        phase = f", {_prose(after.step.phase)}" if after.step.phase else ""
-        sentences = [*_moves(after), *_outcomes(before, after)]
+        step = after.step
+        assert step is not None  # only the first frame has no step
+        phase = f", {_prose(step.phase)}" if step.phase else ""
+        sentences = [*_moves(step, after.counts), *_outcomes(step, before, after)]
         if fault is not None and fault.step == index:
             sentences.append("This is the step that goes wrong.")
         texts.append(f"Step {index} ({index + 1} of {len(told) - 1}){phase}: {' '.join(sentences)}")
@@ -139,10 +141,10 @@ def _before(schedule: Schedule, given: np.ndarray) -> str:
     return f"Before: every rank holds only its own part of the {schedule.num_chunks} chunks."
 
 
-def _moves(frame: Frame) -> list[str]:
+def _moves(step: Step, counts: np.ndarray) -> list[str]:
     """Return a sentence for the transfers that are added on arrival, and one for those that are copied."""
-    by_combine = [[t for t in frame.step if t.combine == combine] for combine in (REDUCE, COPY)]
-    return [_move(transfers, frame.counts) for transfers in by_combine if transfers]
+    by_combine = [[t for t in step if t.combine == combine] for combine in (REDUCE, COPY)]
+    return [_move(transfers, counts) for transfers in by_combine if transfers]
 
 
 def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
@@ -188,10 +190,10 @@ def _routes(transfers: list[Transfer]) -> str:
     return listed(routes, last=", ")
 
 
-def _outcomes(before: Frame, after: Frame) -> list[str]:
+def _outcomes(step: Step, before: Frame, after: Frame) -> list[str]:
     """Return sentences about what the step changed: the size of the sums, and slots now finished, stale or wrong."""
-    sentences, adds = [], after.step.reduces
-    arrived = after.step.dst[adds], after.step.lands[adds]
+    sentences, adds = [], step.reduces
+    arrived = step.dst[adds], step.lands[adds]
     sizes = set((after.counts[arrived] > 0).sum(axis=-1).tolist())
     if adds.sum() > SPOKEN_TRANSFERS and len(sizes) == 1 and (after.counts[arrived] <= 1).all():
         size = sizes.pop()
@@ -250,6 +252,7 @@ class Drawing(Figure):
         steps = []
         for index, (before, after) in enumerate(pairwise(slots), start=1):
             step = self.frames[index].step
+            assert step is not None  # only the first frame has no step
             moves = [
                 [t.src, t.dst, t.chunk, int(t.combine == REDUCE), lane, int(self.blames(index, t)), t.lands]
                 for t, lane in zip(step, lanes(step), strict=True)
@@ -280,7 +283,7 @@ class Drawing(Figure):
     def blames(self, index: int, transfer: Transfer) -> bool:
         """Return whether `transfer`, in the step that led to frame `index`, goes wrong."""
         spoils = self.frames[index].kinds[transfer.dst, transfer.lands] == "wrong"
-        return self.goes_wrong(index) and bool(spoils or transfer.lands == self.fault.chunk)
+        return self.fault is not None and self.goes_wrong(index) and bool(spoils or transfer.lands == self.fault.chunk)
 
     def _occurs(self, kind: str) -> bool:
         return any((frame.kinds == kind).any() for frame in self.frames)

@@ -175,7 +175,8 @@ def lanes(step: Step) -> list[int]:
 
     Transfers of one chunk that pass over the same ranks get separate lanes, the shortest transfer the lowest.
     """
-    lanes, taken = [0] * len(step), defaultdict(list)
+    lanes = [0] * len(step)
+    taken: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (chunk, lane) → the spans of ranks
     by_length = sorted(enumerate(step), key=lambda item: abs(item[1].src - item[1].dst))
     for index, t in by_length:
         left, right = sorted((t.src, t.dst))
@@ -199,7 +200,7 @@ def _slim(svg: str, label: str) -> str:
     svg = re.sub(r"font-size: 8px[^\"]*?; text-anchor: middle(; )?", "", svg).replace(f"fill: {INK}", "")
     svg = re.sub(r"\s*\n\s*", " ", svg).replace(INK, "currentColor").replace("> <", "><")
     svg = re.sub(r"([;:]) +", r"\1", svg).replace(' style=""', "").replace(";;", ";").replace(';"', '"')
-    size = '{2}" height="{3}'.format(*re.search(r'viewBox="([^"]*)"', svg)[1].split())
+    size = '{2}" height="{3}'.format(*re.findall(r'viewBox="([^"]*)"', svg)[0].split())
     look = f'font-family="sans-serif" font-size="8" text-anchor="middle" fill="currentColor" color="{GREY}"'
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}" width="{size}" {look}', 1).strip()
 

@@ -79,7 +79,7 @@ def to_msccl_xml(schedule: Schedule, proto: str = "Simple") -> str:
     if any(total > MOST_TRANSFERS for total in accumulate(len(step) for step in schedule)):
         raise ScheduleError(f"{schedule.name} has more than {MOST_TRANSFERS:,} transfers, the limit for a file")
     schedule.validate()
-    coll, buffer = KNOWN.get(schedule.collective, CUSTOM)
+    coll, buffer = KNOWN.get(schedule.collective or "", CUSTOM)
     algo = {"name": _line(schedule.name), "proto": proto, "nchannels": 1, "nchunksperloop": schedule.num_chunks}
     algo |= {"ngpus": schedule.world_size, "coll": coll, "inplace": 1}
     root = _element("algo", algo)
@@ -101,7 +101,7 @@ class _Operation:
     there: int
     count: int
     needs: list[_Operation] = field(default_factory=list)  # steps of the same gpu that must finish first
-    block: _Block | None = None
+    block: _Block = field(init=False)
     place: int = 0  # in its threadblock, without nops
     number: int = 0  # in its threadblock, with nops
     awaited: bool = False
@@ -140,7 +140,7 @@ def _compiled(schedule: Schedule) -> list[list[_Block]]:
                 receive.needs += reads.pop(slot, []) + ([last_write[slot]] if slot in last_write else [])
                 last_write[slot] = receive
             receiving[t.src, t.dst].add(receive)
-    gpus = [[] for _ in range(schedule.world_size)]
+    gpus: list[list[_Block]] = [[] for _ in range(schedule.world_size)]
     for rank, blocks in enumerate(gpus):
         mine = [sending[pair] for pair in sending if pair[0] == rank]
         mine += [receiving[pair] for pair in receiving if pair[1] == rank]
@@ -165,10 +165,10 @@ def _turns(step: Step, where: str) -> Iterator[list[Transfer]]:
     turns: list[list[Transfer]] = []
     messages: Counter[tuple[int, int]] = Counter()  # by (src, dst)
     for t in step:
-        turn = messages[t.src, t.dst]
+        number = messages[t.src, t.dst]
         messages[t.src, t.dst] += 1
-        turns += [[]] if turn == len(turns) else []
-        turns[turn].append(t)
+        turns += [[]] if number == len(turns) else []
+        turns[number].append(t)
     written: set[tuple[int, int]] = set()
     for turn in turns:
         for t in turn:
@@ -297,6 +297,7 @@ def from_msccl_xml(text: str) -> Schedule:
     steps: list[list[Transfer]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
     for step in messages:
         source = step.source
+        assert source is not None  # `_File` matches every receive with its send
         into = None if source.first == step.first else step.first
         combine = REDUCE if step.adds else COPY
         steps[level[step]].append(Transfer(source.rank, step.rank, source.first, combine, into, step.count))

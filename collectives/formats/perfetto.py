@@ -105,5 +105,8 @@ def _arrow(number: int, send: dict, receive: dict) -> list[dict]:
     """Return the two ends of an arrow from the start of a send to a later moment of its receive."""
     late = (max(send["ts"], receive["ts"]) + receive["ts"] + receive["dur"]) / 2
     both = {"name": "message", "cat": "message", "id": number}
-    ends = (send, "s", send["ts"], {}), (receive, "f", max(late, send["ts"]), {"bp": "e"})
+    ends: list[tuple[dict, str, float, dict]] = [
+        (send, "s", send["ts"], {}),
+        (receive, "f", max(late, send["ts"]), {"bp": "e"}),
+    ]
     return [{"pid": end["pid"], "tid": end["tid"], "ts": ts, "ph": ph} | both | more for end, ph, ts, more in ends]

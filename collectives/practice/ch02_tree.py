@@ -1,4 +1,4 @@
-"""What exercise 02_tree checks answers with: a broadcast and a reduce as schedules, and a reduce on real ranks."""
+"""Checks of exercise 02: a broadcast and a reduce as schedules, and a reduce on real ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
 def check_rooted(function: Callable, contract: Contract, world_size: int, *root: int) -> Schedule:
     """Check that `function(world_size, *root)` gives the steps of a schedule that keeps `contract`; return it.
 
-    The buffer is a single chunk, and without `root` the root is rank 0. A schedule that breaks its contract is drawn.
+    The buffer is a single chunk; without `root`, the root is rank 0. Draw a schedule that breaks its contract.
     """
     call = call_in_words(function, [world_size, *root])
     steps = steps_of(function, world_size, *root)
@@ -31,17 +31,17 @@ def check_rooted(function: Callable, contract: Contract, world_size: int, *root:
 
 
 def _added(schedule: Schedule, contract: Contract) -> str:
-    """A remark on a broadcast that adds; "" if this one does not."""
+    """Return a remark on a broadcast that adds; "" for any other schedule."""
     adds = any(transfer.combine == REDUCE for step in schedule for transfer in step)
-    remark = " In a broadcast what arrives takes the place of what was there: combine is 'copy', not 'reduce'."
+    remark = " In a broadcast, what arrives replaces what was there: combine is 'copy', not 'reduce'."
     return remark if adds and contract is contracts.broadcast else ""
 
 
 def check_fewest_steps(schedule: Schedule, contract: Contract) -> None:
-    """Check that `schedule`, which keeps `contract`, does so in as few steps as can be, with one message at a time.
+    """Check that `schedule` keeps `contract` in the fewest possible steps, with one message at a time.
 
-    A rank may send one message and receive one in a step, and the data goes to each rank (a sum leaves each rank)
-    once. Any tree that obeys this is good. Steps without a message are not counted. A slower schedule is drawn.
+    In a step, a rank may send one message and receive one. The data reaches each rank once, or a sum leaves each rank
+    once. Any tree that obeys these rules passes. Steps without a message don't count. Draw a slower schedule.
     """
     _check_one_at_a_time(schedule)
     _check_once(schedule, contract)
@@ -80,7 +80,7 @@ def _check_once(schedule: Schedule, contract: Contract) -> None:
 
 
 def _idle(schedule: Schedule, contract: Contract) -> str:
-    """The first step in which fewer ranks send than could, in words."""
+    """Return a sentence on the first step in which fewer ranks send than could."""
     broadcasts, left = contract is contracts.broadcast, schedule.world_size
     have = 1  # ranks with the data
     for index, step in enumerate(schedule):
@@ -103,10 +103,10 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     except NotYet as stuck:
         if "did not finish" not in str(stuck):
             raise
-        there = f"the ranks are 0 to {len(buffers) - 1}"
-        raise NotYet(
-            f"{stuck}\n  Does every receive have its sender, and every send its receiver? Here {there}."
-        ) from None
+        hint = (
+            f"Does every receive have its sender, and every send its receiver? The ranks are 0 to {len(buffers) - 1}."
+        )
+        raise NotYet(f"{stuck}\n  {hint}") from None
     root, total = outcomes[0], buffers.sum(axis=0)
     if root.buffer.shape == total.shape and same(root.buffer, total):
         witnessed_sums(outcomes, buffers)
@@ -114,12 +114,12 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     who = f"with {len(buffers)} ranks and {len(total)} elements, rank 0"
     if not isinstance(root.returned, str) and root.returned.shape == total.shape and same(root.returned, total):
         raise NotYet(f"{who} returns the sum, but its buffer does not hold it: work in place")
-    told = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
-    raise NotYet(f"{who} ends with {told}")
+    result = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
+    raise NotYet(f"{who} ends with {result}")
 
 
 def summed(got: np.ndarray, world_size: int) -> str | None:
-    """Which ranks' `tagged` buffers a sum is made of, in words; None if it is not made of such buffers."""
+    """Return, in words, which ranks' `tagged` buffers a sum contains; None if it is no sum of such buffers."""
     sums, left = np.divmod(got, np.arange(len(got)) + 1)
     if left.any() or (sums != sums[0]).any() or not 0 < sums[0] < 10**world_size:
         return None
@@ -132,40 +132,41 @@ def summed(got: np.ndarray, world_size: int) -> str | None:
 
 
 def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
-    """Check that the sum is right, that each rank but 0 sends its buffer once, and that few messages wait in a row.
+    """Check that the sum is right, each rank but 0 sends its buffer once, and the longest chain of messages is short.
 
-    In which order a rank receives cannot be seen from here; it is given the best one. A slower tree is drawn.
+    The check can't see in which order a rank receives, and assumes the best one. Draw a slower tree.
     """
     world_size, one_buffer = len(buffers), buffers[0].nbytes
     outcomes = check_sum(function, buffers)
     for rank, outcome in enumerate(outcomes):
         sent, most = sum(outcome.bytes_to.values()), min(rank, 1)
         if outcome.messages != most or sent != most * one_buffer:
-            wanted = f"its sum once, {one_buffer} bytes" if rank else "nothing: the sum is wanted there"
+            right = f"its sum once, {one_buffer} bytes" if rank else "nothing: the sum ends there"
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} sends {sent} bytes in {outcome.messages} messages; "
-                f"it should send {wanted}"
+                f"it should send {right}"
             )
     parents = {rank: next(iter(outcome.bytes_to)) for rank, outcome in enumerate(outcomes) if rank}
     messages = earliest(parents)
     if len(messages) != len(parents):
-        raise NotYet(f"with {world_size} ranks, not every rank's sum finds its way to rank 0")
+        raise NotYet(f"with {world_size} ranks, not every rank's sum reaches rank 0")
     steps = [[t for at, t in messages if at == step] for step in range(1 + max((at for at, _ in messages), default=-1))]
     enough = len(list(tree.reduce(world_size)))
     if len(steps) > enough:
         schedule = Schedule.of(world_size, 1, steps, name=function.__name__, root=0)
-        show(draw(schedule, contracts.reduce, caption=f"{function.__name__}: who sends to whom, as early as can be"))
+        show(draw(schedule, contracts.reduce, caption=f"{function.__name__}: every message as early as possible"))
         raise NotYet(
             f"with {world_size} ranks the sum is right, but rank 0 has it only after {len(steps)} messages, one after "
-            f"the other; {enough} are enough (chunk:from→to, as early as can be: {' | '.join(map(str, schedule))})"
+            f"the other; {enough} are enough (chunk:from→to, as early as possible: {' | '.join(map(str, schedule))})"
         )
     witnessed(outcomes, (world_size - 1) * one_buffer, (world_size - 1) * one_buffer, messages=world_size)
 
 
 def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer]]:
-    """The messages by which `rank` gets the sum of its subtree, each with the first step in which it can go.
+    """Return the messages that bring `rank` the sum of its subtree, each with the first step in which it can go.
 
-    `parents`: whom each rank sends its sum to. A rank takes one message a step, those first that are ready first.
+    `parents`: the rank that each rank sends its sum to. A rank receives one message a step, in the order in which they
+    are ready.
     """
     children = [child for child, parent in parents.items() if parent == rank]
     below = [(earliest(parents, child), child) for child in children]
@@ -178,5 +179,5 @@ def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer
 
 
 def how_many_steps(messages: list[tuple[int, Transfer]]) -> int:
-    """How many steps these messages take."""
+    """Return how many steps these messages take."""
     return 1 + max((step for step, _ in messages), default=-1)

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Checks of exercise 03: a ring as a schedule, the elements that it moves, and a reduce-scatter on real ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..schedule import Schedule, chunk_bounds
 from .checks import (
     Answered,
     NotYet,
-    _against_the_schedule,
+    against_the_schedule,
     answer,
     call_in_words,
     check_kept,
@@ -30,7 +30,7 @@ from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
 def check_schedule(function: Callable, world_size: int, contract: Contract) -> Schedule:
     """Check that `function(world_size)` gives the steps of a schedule that keeps `contract`; return the schedule.
 
-    A schedule that breaks its contract is drawn up to the step that goes wrong.
+    Draw a schedule that breaks its contract, up to the step that goes wrong.
     """
     call = call_in_words(function, [world_size])
     steps = steps_of(function, world_size)
@@ -38,7 +38,7 @@ def check_schedule(function: Callable, world_size: int, contract: Contract) -> S
 
 
 def _leftward(schedule: Schedule) -> str:
-    """A remark on a ring that goes the wrong way round; "" if this one does not, or if two ranks make it the same."""
+    """Return a remark on a ring that goes the wrong way round; "" for any other (with 2 ranks, both ways are one)."""
     moves = {(transfer.dst - transfer.src) % schedule.world_size for step in schedule for transfer in step}
     if schedule.world_size > 2 and moves == {schedule.world_size - 1}:
         return " Every chunk goes to the left-hand neighbour, r - 1; the ring goes to the right, r + 1."
@@ -78,13 +78,13 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this rounds the length of every chunk down; see chunk_bounds": transfers * (sizes[0] // sizes[1]),
             "this rounds the length of every chunk up; see chunk_bounds": transfers * -(-sizes[0] // sizes[1]),
             "this rounds a total down; take the length of each transfer's own chunk": transfers * sizes[0] // sizes[1],
-            "this is the formula of the ring reduce-scatter; count the steps given": sizes[0] * (sizes[1] - 1),
-            "these are bytes (of 8 each); elements are asked for": want * 8,
+            "this is the formula of the ring reduce-scatter; count the steps that you get": sizes[0] * (sizes[1] - 1),
+            "these are bytes (of 8 each); count elements": want * 8,
             "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
             "this counts one rank, not all of them": want / schedule.world_size,
         }
         rows.append(Answered(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
-    check_rows(rows, _against_the_schedule)
+    check_rows(rows, against_the_schedule)
 
 
 def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:
@@ -129,7 +129,7 @@ def check_ring_traffic(function: Callable, buffers: np.ndarray, ring: Schedule) 
 
 
 def contents(got: np.ndarray, rank: int, bounds: np.ndarray) -> str | None:
-    """What a chunk of sums of `tagged` buffers is made of, in words; None if it is not such a chunk."""
+    """Return, in words, what a chunk of sums of `tagged` buffers contains; None if it is no such chunk."""
     world_size = len(bounds) - 1
     for chunk, (first, last) in enumerate(pairwise(bounds)):
         if not 0 < last - first == len(got):

@@ -1,4 +1,4 @@
-"""What exercise 05 checks answers with: seconds against `price`, a crossing from both sides, a choice by its regret."""
+"""Checks of exercise 05: seconds against `price`, a crossing from both sides, a choice by its regret, and a fit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..price import price
 from .checks import NotYet, answer, call_in_words, check_formula, number_of, show
 
 ALGORITHMS = {"ring": ring.all_reduce, "tree": tree.all_reduce, "halving-doubling": halving_doubling.all_reduce}
-GOOD, FAIR = 0.02, 0.25  # how much slower than the best a choice may be: for all points, and for some
-NARROW = 1e-6  # how near a crossing has to be, relative
+GOOD, FAIR = 0.02, 0.25  # how much slower than the best a choice may be, for full and for some points
+NARROW = 1e-6  # relative error that a crossing may have
 
 
 def seconds(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
-    """What `price` says that the algorithm called `name` takes."""
+    """Return the seconds that `price` gives for the algorithm called `name`."""
     return price(ALGORITHMS[name](world_size), num_bytes, topology.uniform(world_size, alpha, beta)).seconds
 
 
@@ -34,7 +34,7 @@ def seconds(name: str, num_bytes: int, world_size: int, alpha: float, beta: floa
 def check_seconds(function: Callable, name: str, cases: Iterable[tuple]) -> None:
     """Check that `function(num_bytes, world_size, alpha, beta)` is the price of the algorithm called `name`.
 
-    Where the number of ranks is none that halving-doubling can pair, what it does with the others is drawn.
+    For a number of ranks that halving-doubling can't pair, draw what it does with the ranks left over.
     """
     cases = list(cases)
     try:
@@ -48,53 +48,57 @@ def check_seconds(function: Callable, name: str, cases: Iterable[tuple]) -> None
 
 
 def _slips(name: str, want: float, num_bytes: int, world_size: int, alpha: float, beta: float) -> dict[str, float]:
-    """What goes wrong when an algorithm's seconds are written down, and the number that comes out."""
+    """Return {a slip in words: the number it leads to} for the seconds of an algorithm."""
     messages, payloads, _ = _priced(name, world_size)
-    one = num_bytes * beta
+    log, inner = math.log2(world_size), largest_power_of_two(world_size)
+
+    def cost(messages: float, payloads: float) -> float:
+        return messages * alpha + payloads * num_bytes * beta
+
     slips = {
         "this divides by beta; beta is seconds a byte, not a bandwidth": messages * alpha + payloads * num_bytes / beta,
         "this is half of it: an all-reduce goes there and back": want / 2,
-        "this pays alpha once; each message in a row pays it": alpha + payloads * one,
-        "this leaves out the messages' alphas": payloads * one,
-        "this leaves out the bytes": messages * alpha,
-        "these are bits, where bytes are asked for": messages * alpha + 8 * payloads * one,
+        "this pays alpha once; each message in a row pays it": cost(1, payloads),
+        "this leaves out the messages' alphas": cost(0, payloads),
+        "this leaves out the bytes": cost(messages, 0),
+        "this counts bits; beta is seconds a byte": cost(messages, 8 * payloads),
     }
-    inner, log = largest_power_of_two(world_size), math.log2(world_size)
     if name == "ring":
         slips |= {
-            "a chunk is S/P; this sends the whole buffer in every step": messages * (alpha + one),
-            "a phase has P - 1 steps, not P": 2 * world_size * alpha + 2 * one,
-            "this halves only the messages: there are P - 1 in each of two phases": messages / 2 * alpha
-            + payloads * one,
-            "this halves only the bytes: both phases send them": messages * alpha + payloads / 2 * one,
+            "a chunk is S/P; this sends the whole buffer in every step": cost(messages, messages),
+            "a phase has P - 1 steps, not P": cost(2 * world_size, 2),
+            "this halves only the messages: there are P - 1 in each of two phases": cost(messages / 2, payloads),
+            "this halves only the bytes: both phases send them": cost(messages, payloads / 2),
         }
     if name == "tree":
+        natural = math.log(world_size)
         slips |= {
-            "a tree has a whole number of levels: round the logarithm up": 2 * log * (alpha + one),
-            "a tree has a level more: round the logarithm up, not down": 2 * int(log) * (alpha + one),
-            "the natural logarithm is not the one to base 2": 2 * math.log(world_size) * (alpha + one),
-            "this sends one buffer each way; a rank of this tree passes it on whole at every level": messages * alpha
-            + 2 * one,
+            "a tree has a whole number of levels: round the logarithm up": cost(2 * log, 2 * log),
+            "a tree has a level more: round the logarithm up, not down": cost(2 * int(log), 2 * int(log)),
+            "the natural logarithm is not the one to base 2": cost(2 * natural, 2 * natural),
+            "this sends one buffer each way; this tree passes it on whole at every level": cost(messages, 2),
         }
     if name == "halving-doubling":
-        core = 2 * math.log2(inner) * alpha + 2 * (inner - 1) / inner * one
-        around = 2 * (world_size - 1) / world_size * one
+        steps, core = 2 * math.log2(inner), 2 * (inner - 1) / inner  # among the ranks that are a power of two
+        whole = 2 * (world_size - 1) / world_size  # payloads, if every number of ranks were a power of two
         slips |= {
-            "this is a price for powers of two; the other ranks are folded in first, and out again last": core,
-            "this takes every number of ranks for a power of two": 2 * log * alpha + around,
-            "this rounds the logarithm up, but the bytes of folding are missing": 2 * math.ceil(log) * alpha + around,
-            "this folds the other ranks in, but not out again": core + alpha + one,
-            "folding costs two messages, and each carries the whole buffer: the bytes are missing": core + 2 * alpha,
-            "folding costs two messages, and each pays an alpha: those are missing": core + 2 * one,
-            "every step sends half of what the step before did; this sends the buffer whole": 2
-            * math.log2(inner)
-            * (alpha + one),
+            "this is a price for powers of two; the other ranks are folded in first, and out again last": (
+                cost(steps, core)
+            ),
+            "this takes every number of ranks for a power of two": cost(2 * log, whole),
+            "this rounds the logarithm up, but the bytes of folding are missing": cost(2 * math.ceil(log), whole),
+            "this folds the other ranks in, but not out again": cost(steps + 1, core + 1),
+            "folding costs two messages, and each carries the whole buffer: the bytes are missing": (
+                cost(steps + 2, core)
+            ),
+            "folding costs two messages, and each pays an alpha: those are missing": cost(steps, core + 2),
+            "every step sends half of what the step before did; this sends the buffer whole": cost(steps, steps),
         }
     return slips
 
 
 def random_cases(seed: int, powers_of_two: bool | None = None, how_many: int = 10) -> list[tuple]:
-    """Cases `(num_bytes, world_size, alpha, beta)`; all chunks are equally long. `powers_of_two`: None for any P."""
+    """Return cases `(num_bytes, world_size, alpha, beta)` with equal chunks. `powers_of_two`: of P; None for any P."""
     random = Random(seed)
     sizes = [2**k for k in range(1, 8)] if powers_of_two else list(range(5, 100))
     if powers_of_two is False:
@@ -108,7 +112,7 @@ def random_cases(seed: int, powers_of_two: bool | None = None, how_many: int = 1
 
 
 def _link(random: Random) -> tuple[float, float]:
-    """An alpha and a beta as machines have them: from 1 to 1000 microseconds, and from 10 MB/s to 100 GB/s."""
+    """Draw a realistic alpha, 1 to 1000 microseconds, and beta, from 10 MB/s to 100 GB/s."""
     return round(10 ** random.uniform(-6, -3), 9), 10 ** random.uniform(-11, -7)
 
 
@@ -116,55 +120,55 @@ def _link(random: Random) -> tuple[float, float]:
 
 
 def check_crossing(function: Callable, cases: Iterable[tuple]) -> None:
-    """Check that just below `function(world_size, alpha, beta)` bytes the tree is the cheaper, and just above the ring.
+    """Check that the tree is cheaper just below `function(world_size, alpha, beta)` bytes, and the ring just above.
 
-    Both are priced there. A crossing that is not where it should be is drawn between the two.
+    Price both there. Draw a wrong crossing on top of the two curves.
     """
-    found = []
+    crossings = []
     for case in cases:
         call = call_in_words(function, case)
-        found.append((call, case, number_of(answer(function, *case), call)))
-    for call, case, got in found:
+        crossings.append((call, case, number_of(answer(function, *case), call)))
+    for call, case, got in crossings:
         if got < 1:
-            raise NotYet(f"{call} returns {got:.6g}; a size in bytes is asked for{_crossing_slip(found)}")
+            raise NotYet(f"{call} returns {got:.6g}; return a size in bytes{_crossing_slip(crossings)}")
         for side, cheaper, dearer in ((1 - NARROW, "tree", "ring"), (1 + NARROW, "ring", "tree")):
             num_bytes = int(got * side)
             costs = {name: seconds(name, num_bytes, *case) for name in (cheaper, dearer)}
             if costs[cheaper] > costs[dearer]:
                 show(_curves(case, got))
-                taken = f"the ring takes {costs['ring']:.7g} s and the tree {costs['tree']:.7g} s"
-                words = f"{call} returns {got:,.7g}, but at {num_bytes:,} bytes {taken}: there the {dearer} is cheaper"
-                raise NotYet(words + _crossing_slip(found))
+                prices = f"the ring takes {costs['ring']:.7g} s and the tree {costs['tree']:.7g} s"
+                fault = f"{call} returns {got:,.7g}, but at {num_bytes:,} bytes {prices}: there the {dearer} is cheaper"
+                raise NotYet(fault + _crossing_slip(crossings))
 
 
-def _crossing_slip(found: list[tuple]) -> str:
-    """What explains every wrong crossing, in words; "" if nothing does."""
+def _crossing_slip(crossings: list[tuple]) -> str:
+    """Return the slip that explains every crossing, in words; "" if none does."""
     explained: list[set[str]] = []
-    for _, (world_size, alpha, beta), got in found:
+    for _, (world_size, alpha, beta), got in crossings:
         (ring_steps, ring_payloads, _), (steps, payloads, _) = (_priced(name, world_size) for name in ("ring", "tree"))
-        more, fewer, log = ring_steps - steps, payloads - ring_payloads, 2 * math.log2(world_size)
+        more, fewer = ring_steps - steps, payloads - ring_payloads  # the ring: more messages, fewer payloads
+        ratio, levels = alpha / beta, 2 * math.log2(world_size)
         slips = {
-            "this is upside down: the messages that the ring has more are gained back by the bytes that it has fewer": (
-                beta * fewer / (alpha * more)
-            ),
+            "this is upside down: divide the ring's extra messages by the payloads that it saves": fewer
+            / (ratio * more),
             "beta is seconds a byte, not a bandwidth: divide by it": alpha * more / fewer * beta,
-            "the difference of the payloads belongs under the line": alpha * more * fewer / beta,
-            "this is alpha / beta alone: by how many messages and payloads do the two differ?": alpha / beta,
-            "this leaves out that the ring's bytes count too": alpha * more / (beta * payloads),
-            "this leaves out that the tree's messages count too": alpha * ring_steps / (beta * fewer),
+            "the difference of the payloads belongs in the denominator": ratio * more * fewer,
+            "this is alpha / beta alone: by how many messages and payloads do the two differ?": ratio,
+            "this leaves out that the ring's bytes count too": ratio * more / payloads,
+            "this leaves out that the tree's messages count too": ratio * ring_steps / fewer,
             "a tree has a whole number of levels: round the logarithm up": (
-                alpha * (ring_steps - log) / (beta * (log - ring_payloads))
+                ratio * (ring_steps - levels) / (levels - ring_payloads)
             ),
-            "this has the wrong sign": -alpha * more / (beta * fewer),
-            "this is half of it: is one of the two counted one way only?": alpha * more / (2 * beta * fewer),
+            "this has the wrong sign": -ratio * more / fewer,
+            "this is half of it: does it count one of the two in one direction only?": ratio * more / (2 * fewer),
         }
         explained.append({words for words, value in slips.items() if math.isclose(got, value, rel_tol=1e-9)})
-    every = sorted(set.intersection(*explained))
-    return f": {every[0]}" if every else ""
+    common = sorted(set.intersection(*explained))
+    return f": {common[0]}" if common else ""
 
 
 def random_links(seed: int, powers_of_two: bool) -> list[tuple]:
-    """Cases `(world_size, alpha, beta)` in which ring and tree cross above 100 MB, where rounding does not count."""
+    """Return cases `(world_size, alpha, beta)` that put the crossing above 100 MB, where rounding doesn't matter."""
     random = Random(seed)
     sizes = [4, 8, 16, 64] if powers_of_two else [5, 6, 7, 11, 24, 50, 100]
     return [(size, random.uniform(1, 9), random.uniform(1, 9) * 1e-9) for size in sizes]
@@ -174,9 +178,9 @@ def random_links(seed: int, powers_of_two: bool) -> list[tuple]:
 
 
 def check_choice(function: Callable, grid: Iterable[tuple], within: float) -> None:
-    """Check that what `function(num_bytes, world_size, alpha, beta)` names takes at most (1 + `within`) times the best.
+    """Check that the choice of `function(num_bytes, world_size, alpha, beta)` takes at most (1 + `within`) x the best.
 
-    The point where the most is lost is told; all that are lost are drawn, over sizes and numbers of ranks.
+    Name the point with the largest regret, and draw all that fail over sizes and numbers of ranks.
     """
     lost = []
     for case in grid:
@@ -193,19 +197,19 @@ def check_choice(function: Callable, grid: Iterable[tuple], within: float) -> No
     bad = [row for row in lost if row[0] > within]
     remark = ""
     if all(size != largest_power_of_two(size) for _, _, (_, size, *_), *_ in bad):
-        remark = "; every such point has a number of ranks that is no power of two: does your price fold?"
+        remark = "; at every such point P is no power of two: does your price count the folding?"
     elif {row[3] for row in bad} == {"tree"}:
-        remark = "; every such point is one where you take the tree: which algorithm has as few messages?"
+        remark = "; you take the tree at every such point: which algorithm has as few messages?"
     elif {row[3] for row in bad} == {"ring"}:
-        remark = "; every such point is one where you take the ring: which algorithm has as few bytes?"
+        remark = "; you take the ring at every such point: which algorithm has as few bytes?"
     raise NotYet(
         f"{call} returns {chosen!r}, which takes {costs[chosen]:.4g} s; {best!r} takes {costs[best]:.4g} s. That is "
-        f"{regret:.0%} more, where {within:.0%} is allowed. It is so at {len(bad)} of {len(lost)} points{remark}"
+        f"{regret:.0%} more, where {within:.0%} is allowed. {len(bad)} of {len(lost)} points exceed that{remark}"
     )
 
 
 def _from_coefficients(name: str, num_bytes: int, world_size: int, alpha: float, beta: float) -> float:
-    """What `seconds` says where chunks are equally long, for many sizes at once: the schedule is priced only once."""
+    """Return what `seconds` does where chunks are equal, but price each schedule only once, for all sizes."""
     messages, payloads, _ = _priced(name, world_size)
     return messages * alpha + payloads * num_bytes * beta
 
@@ -216,12 +220,12 @@ def _priced(name: str, world_size: int) -> Coefficients:
 
 
 def grid(seed: int, links: int = 2) -> list[tuple]:
-    """Points `(num_bytes, world_size, alpha, beta)`: many sizes for each of many numbers of ranks."""
+    """Return points `(num_bytes, world_size, alpha, beta)`: many sizes for each of many numbers of ranks."""
     random = Random(seed)
-    chosen = [_link(random) for _ in range(links)]
+    drawn = [_link(random) for _ in range(links)]
     return [
         (int(alpha / beta * 2**power) + 1, world_size, alpha, beta)
-        for alpha, beta in chosen
+        for alpha, beta in drawn
         for world_size in (4, 5, 6, 7, 8, 12, 16, 20, 48, 64, 100)
         for power in range(-4, 11)
     ]
@@ -233,7 +237,7 @@ def grid(seed: int, links: int = 2) -> list[tuple]:
 def check_fit(function: Callable, links: Iterable[tuple[float, float]], noise: float, within: float, seed: int) -> None:
     """Check that `function(sizes, seconds)` finds alpha and beta within a share `within`, from noisy ping-pong.
 
-    `links`: the true (alpha, beta) of each set of data. A fit that is off is drawn through its data.
+    `links`: the true (alpha, beta) of each data set. Draw a fit that is off, with its data.
     """
     for number, (alpha, beta) in enumerate(links):
         sizes, taken = measured(alpha, beta, noise, seed + number)
@@ -242,30 +246,30 @@ def check_fit(function: Callable, links: Iterable[tuple[float, float]], noise: f
         try:
             first, second = (number_of(value, call) for value in got)
         except (TypeError, ValueError):
-            raise NotYet(f"{call} returns {got!r}; two numbers are asked for, alpha and beta") from None
-        for name, found, true in (("alpha", first, alpha), ("beta", second, beta)):
-            if abs(found - true) > within * true:
+            raise NotYet(f"{call} returns {got!r}; return two numbers, alpha and beta") from None
+        for name, fitted, true in (("alpha", first, alpha), ("beta", second, beta)):
+            if abs(fitted - true) > within * true:
                 show(_fitted(sizes, taken, first, second))
-                words = f"{call} on data set {number} finds {name} = {found:.4g}, but it is {true:.4g}"
-                raise NotYet(f"{words} (it may be {within:.1%} off){_fit_slip(sizes, taken, first, second)}")
+                fault = f"{call} on data set {number} finds {name} = {fitted:.4g}, but it is {true:.4g}"
+                raise NotYet(f"{fault} (it may be {within:.1%} off){_fit_slip(sizes, taken, first, second)}")
 
 
 def measured(alpha: float, beta: float, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ping-pong as a machine gives it: sizes, and the seconds of each, off by a share of about `noise`."""
+    """Return a ping-pong as a machine measures it: sizes in bytes, and seconds that are off by a share of `noise`."""
     sizes = 2 ** np.arange(6, 25)  # 64 bytes to 16 MiB
-    wobble = np.exp(noise * np.random.default_rng(seed).standard_normal(len(sizes)))
-    return sizes, (alpha + beta * sizes) * wobble
+    error = np.exp(noise * np.random.default_rng(seed).standard_normal(len(sizes)))
+    return sizes, (alpha + beta * sizes) * error
 
 
 def _fit_slip(sizes: np.ndarray, taken: np.ndarray, alpha: float, beta: float) -> str:
-    """What explains a wrong fit, in words; "" if nothing does."""
+    """Return the slip that explains a wrong fit, in words; "" if none does."""
     slope, start = np.polyfit(sizes, taken, 1)  # least squares of absolute errors
     true_alpha, true_beta = relative_fit(sizes, taken)
     drowns = "this makes absolute errors small: the largest messages decide, and alpha drowns in their noise"
     slips = [
         (drowns, start, slope, 1e-6),
         (drowns, max(start, 0), slope, 1e-6),
-        ("these two are in the wrong order: alpha is asked for first", true_beta, true_alpha, 0.3),
+        ("these two are in the wrong order: return alpha first", true_beta, true_alpha, 0.3),
         ("this is a bandwidth; beta is its inverse, seconds a byte", true_alpha, 1 / true_beta, 0.3),
         ("alpha rests on the first measurement alone: use all of them", taken[0], beta, 1e-6),
     ]
@@ -279,7 +283,7 @@ def _fit_slip(sizes: np.ndarray, taken: np.ndarray, alpha: float, beta: float) -
 
 
 class Picture:
-    """An SVG that a notebook shows, with the page's own ink."""
+    """An SVG that a notebook shows, in the page's text colour."""
 
     def __init__(self, svg: str):
         self.svg = svg
@@ -288,11 +292,11 @@ class Picture:
         return self.svg
 
 
-WIDTH, HEIGHT, LEFT, BELOW = 420, 220, 60, 34  # of a picture, with room for words at the left and below
+WIDTH, HEIGHT, LEFT, BELOW = 420, 220, 60, 34  # pixels of a picture; the margins hold labels
 
 
 def _axes(x: Sequence[float], y: Sequence[float]) -> Callable[[float, float], tuple[float, float]]:
-    """Where a point goes, if both axes are logarithmic and all of `x` and `y` are to be seen."""
+    """Return a function that places a point on logarithmic axes that show all of `x` and `y`."""
     spans = [(math.log(min(values)), math.log(max(values)) - math.log(min(values)) or 1) for values in (x, y)]
 
     def place(a: float, b: float) -> tuple[float, float]:
@@ -315,7 +319,7 @@ def _polyline(points: Iterable[tuple[float, float]], colour: str) -> str:
 
 
 def _curves(case: tuple, got: float) -> Picture:
-    """Ring and tree over the size, with the crossing that was returned as a dashed line."""
+    """Draw ring and tree over the size, with the returned crossing as a dashed line."""
     sizes = [int(got * 4**power) + 1 for power in np.linspace(-5, 5, 21)]
     costs = {name: [seconds(name, size, *case) for size in sizes] for name in ("ring", "tree")}
     place, parts = _axes(sizes, [*costs["ring"], *costs["tree"]]), []
@@ -327,11 +331,11 @@ def _curves(case: tuple, got: float) -> Picture:
     line = 'stroke="currentColor" stroke-dasharray="4 3"'
     parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{HEIGHT - BELOW + 8}" {line}/>')
     parts.append(f'<text x="{x + 4:.1f}" y="18">your crossing</text>')
-    return _svg(parts, "bytes", "seconds", "ring and tree over the size, and where your crossing lies")
+    return _svg(parts, "bytes", "seconds", "ring and tree over the size, and your crossing")
 
 
 def _regrets(lost: list[tuple], within: float) -> Picture:
-    """Every point of a grid by size and number of ranks; where too much is lost, with the better name's letter."""
+    """Draw every point of a grid by size and number of ranks; a point that fails shows the best name's first letter."""
     ranks = sorted({case[1] for _, _, case, *_ in lost})
     sizes = [case[0] * case[3] / case[2] for _, _, case, *_ in lost]  # in alpha / beta
     low, high = math.log(min(sizes)), math.log(max(sizes))
@@ -352,7 +356,7 @@ def _regrets(lost: list[tuple], within: float) -> Picture:
 
 
 def _fitted(sizes: np.ndarray, taken: np.ndarray, alpha: float, beta: float) -> Picture:
-    """Measurements as dots, and the line that a fit would draw through them."""
+    """Draw measurements as dots, and the fitted line."""
     line = np.maximum(alpha + beta * sizes, taken.min() / 100)
     line = np.minimum(line, taken.max() * 100)
     place = _axes(sizes, [*line, *taken])

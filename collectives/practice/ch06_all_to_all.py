@@ -1,7 +1,7 @@
-"""Checks of exercise 06: appointments that leave nobody waiting, and the all-to-all that is built on them.
+"""Checks of exercise 06: a pairing that leaves no rank waiting, and the all-to-all that it makes possible.
 
-A **pairing** is what the learner's `peers(rank, world_size)` says for all ranks: in each round, each rank's partner.
-It is kept as `table[round][rank]`, a partner or None.
+A **pairing** is what the learner's `peers(rank, world_size)` returns for all ranks: each rank's partner in each round.
+Here it is `table[round][rank]`, a partner or None.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from itertools import combinations, islice, product
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..contracts import ContractError
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
-from .checks import MAX_STEPS, NotYet, answer, brief, call_in_words, check_kept, show, steps_of
+from .checks import MAX_STEPS, NotYet, answer, call_in_words, check_kept, show, steps_of
 from .on_ranks import on_ranks, witnessed, witnessed_terms
 
 Table = list[list[int | None]]
@@ -28,9 +29,9 @@ Table = list[list[int | None]]
 
 
 def check_mutual(peers: Callable, world_size: int) -> Table:
-    """Check that in every round partners name each other; return the pairing.
+    """Check that partners name each other in every round; return the pairing.
 
-    Where they do not, the table is shown, and who waits for whom is said.
+    If they don't, show the table and name the ranks that wait.
     """
     table = _table(peers, world_size)
     for number, partners in enumerate(table):
@@ -41,7 +42,7 @@ def check_mutual(peers: Callable, world_size: int) -> Table:
 
 
 def check_every_pair(peers: Callable, world_size: int) -> Table:
-    """Check that the pairing is mutual and that any two ranks meet in exactly one round; return it."""
+    """Check that the pairing is mutual and every two ranks meet in exactly one round; return it."""
     table = check_mutual(peers, world_size)
     for pair in combinations(range(world_size), 2):
         rounds = [number for number, partners in enumerate(table) if partners[pair[0]] == pair[1]]
@@ -56,7 +57,7 @@ def check_every_pair(peers: Callable, world_size: int) -> Table:
 
 
 def check_rounds(peers: Callable, world_size: int, most: int) -> None:
-    """Check that a right pairing takes no more than `most` rounds; ranks that idle in the others' time are counted."""
+    """Check that a right pairing takes at most `most` rounds; if not, name the round with the most idle ranks."""
     table = check_every_pair(peers, world_size)
     if len(table) > most:
         show(PairingTable(table))
@@ -69,7 +70,7 @@ def check_rounds(peers: Callable, world_size: int, most: int) -> None:
 
 
 def fewest_rounds(world_size: int) -> int:
-    """Rounds in which all can meet all: of an odd number one sits out each time, so that takes one round more."""
+    """Return the fewest rounds in which every two ranks meet; with an odd number, one rank sits out each round."""
     return world_size if world_size % 2 else world_size - 1
 
 
@@ -78,7 +79,7 @@ def _enough(most: int) -> str:
 
 
 def _table(peers: Callable, world_size: int) -> Table:
-    """What `peers` says for all ranks, by round; `NotYet` if that is no pairing at all."""
+    """Return what `peers` returns for all ranks, by round; raise `NotYet` if that is no pairing at all."""
     columns = [_column(peers, rank, world_size) for rank in range(world_size)]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
@@ -91,14 +92,14 @@ def _table(peers: Callable, world_size: int) -> Table:
 
 
 def _column(peers: Callable, rank: int, world_size: int) -> list[int | None]:
-    """One rank's partners, by round."""
+    """Return one rank's partners, by round."""
     call = call_in_words(peers, (rank, world_size))
-    given = answer(peers, rank, world_size)
-    if isinstance(given, dict | set | frozenset):
-        raise NotYet(f"{call} returns a {type(given).__name__}; a list is wanted")
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise NotYet(f"{call} returns {brief(given)}, which is not a list of partners")
-    partners = list(islice(given, MAX_STEPS))
+    result = answer(peers, rank, world_size)
+    if isinstance(result, dict | set | frozenset):
+        raise NotYet(f"{call} returns a {type(result).__name__}; return a list")
+    if not isinstance(result, Iterable) or isinstance(result, str):
+        raise NotYet(f"{call} returns {brief(result)}, which is not a list of partners")
+    partners = list(islice(result, MAX_STEPS))
     if len(partners) == MAX_STEPS:
         raise NotYet(f"{call} returns {MAX_STEPS} rounds or more: does it ever stop?")
     return [_partner(peer, f"{call}, round {number}", rank, world_size) for number, peer in enumerate(partners)]
@@ -119,26 +120,26 @@ def _partner(peer: Any, where: str, rank: int, world_size: int) -> int | None:
 
 
 def _waits(partners: list[int | None]) -> dict[int, int]:
-    """Who waits for whom in a round: ranks whose partner has another partner, or none."""
+    """Return {rank: peer} for the ranks that wait in a round: their peer has another partner, or none."""
     return {rank: peer for rank, peer in enumerate(partners) if peer is not None and partners[peer] != rank}
 
 
 def _who_waits(waits: dict[int, int], partners: list[int | None]) -> str:
-    """The same in words; ranks that wait in a circle are shown as one."""
+    """Return in words which rank waits for which; name the ranks of a cycle in order."""
     rank, peer = next(iter(waits.items()))
-    other = "nobody" if partners[peer] is None else f"rank {partners[peer]}"
-    told = f"rank {rank} waits for rank {peer}, whose partner is {other}"
+    other = "None" if partners[peer] is None else f"rank {partners[peer]}"
+    fault = f"rank {rank} waits for rank {peer}, whose partner is {other}"
     if cycle := find_cycle(waits):
-        told += f". Each waits for the next: {' → '.join(f'rank {rank}' for rank in cycle)}"
+        fault += f". Each waits for the next: {' → '.join(f'rank {rank}' for rank in cycle)}"
     elif len(waits) > 1:
-        told += f"; {len(waits)} ranks wait in all"
-    return told
+        fault += f"; {len(waits)} ranks wait in all"
+    return fault
 
 
 class PairingTable:
-    """A pairing as a table, a line a round.
+    """A pairing as a table, one line a round.
 
-    Ranks that wait for somebody who is elsewhere are red, and so are those `marked` (round, rank).
+    Ranks whose partner has another partner are red, and so are those `marked` as (round, rank).
     """
 
     def __init__(self, table: Table, marked: set[tuple[int, int]] = frozenset()):
@@ -183,7 +184,7 @@ class PairingTable:
 def check_all_to_all(function: Callable, world_size: int) -> Schedule:
     """Check that `function(world_size)` gives the steps of an all-to-all, in place; return the schedule.
 
-    One that is wrong is drawn, and a chunk that was overwritten before it was sent is named.
+    Draw a wrong one, and name a chunk that a step overwrites before it is sent.
     """
     call = call_in_words(function, [world_size])
     steps = steps_of(function, world_size)
@@ -192,28 +193,28 @@ def check_all_to_all(function: Callable, world_size: int) -> Schedule:
 
 
 def _remark(steps: list[list[Transfer]], error: ContractError) -> str:
-    """The usual slip behind an all-to-all that is wrong, in a sentence; "" if it is none of them."""
+    """Return a sentence that names the common slip behind a wrong all-to-all; "" if it is none of them."""
     transfers = [transfer for step in steps for transfer in step]
     if transfers and all(t.combine != "copy" for t in transfers):
-        return " Chunks change places here: copy them, do not add them."
+        return " Chunks change places in an all-to-all: copy them, do not add them."
     if transfers and all(t.lands == t.chunk for t in transfers):
-        return " Every chunk lands in the chunk of its own number: say `into` which one it goes on the receiver."
-    owner, chunk = error.chunk, error.rank  # where what is missing was at first
+        return " Every chunk lands in the chunk of its own number: set `into` to its place on the receiver."
+    owner, chunk = error.chunk, error.rank  # where the missing data started
     filled = [index for index, step in enumerate(steps) for t in step if (t.dst, t.lands) == (owner, chunk)]
     sent = [index for index, step in enumerate(steps) for t in step if t[:3] == (owner, error.rank, chunk)]
     if filled and sent and filled[0] < sent[0]:
         return (
-            f" Step {filled[0]} overwrites chunk {chunk} on rank {owner}, which step {sent[0]} has yet to send: "
+            f" Step {filled[0]} overwrites chunk {chunk} on rank {owner}, before step {sent[0]} sends it: "
             "fill a slot in the step that empties it."
         )
     return ""
 
 
 def check_direct(function: Callable, world_size: int) -> None:
-    """Check that a right schedule sends no chunk twice and keeps nobody waiting: as few messages in a row as rounds."""
+    """Check that a right schedule sends no chunk twice and has at most as many messages in a row as rounds."""
     schedule = check_all_to_all(function, world_size)
     most = fewest_rounds(world_size)
-    cost = price(schedule, world_size, topology.uniform(world_size, alpha=1, beta=0))  # a message takes 1, a chunk is 1
+    cost = price(schedule, world_size, topology.uniform(world_size, alpha=1, beta=0))  # 1 s a message, 1 byte a chunk
     in_a_row = min(cost.seconds, sum(map(_busiest, schedule)))  # the price depends on the order within a step
     if cost.bytes_sent.max() > world_size - 1:
         rank, sent = int(cost.bytes_sent.argmax()), cost.bytes_sent.max()
@@ -221,12 +222,12 @@ def check_direct(function: Callable, world_size: int) -> None:
     if in_a_row > most:
         raise NotYet(
             f"{schedule.name} takes {in_a_row:.0f} messages in a row, and {_enough(most)}: in some step several "
-            "ranks want the same one, or ranks sit idle"
+            "ranks send to the same one, or ranks sit idle"
         )
 
 
 def _busiest(step: Step) -> int:
-    """How many messages the busiest rank sends, or receives, in this step: they take as many turns."""
+    """Return how many messages the busiest rank sends, or receives, in this step: it needs as many turns."""
     return int(max(np.bincount(step.src).max(), np.bincount(step.dst).max())) if len(step) else 0
 
 
@@ -234,10 +235,10 @@ def _busiest(step: Step) -> int:
 
 
 def check_exchange(function: Callable, world_size: int, num_elements: int, seed: int | None = None) -> None:
-    """Check that on real ranks `function(rank, world_size, chunks)` returns row s = what rank s had for this rank.
+    """Check on real ranks that row s of `function(rank, world_size, chunks)` is what rank s had for this rank.
 
-    `chunks`: int64 [world_size, num_elements]; each element says whose it is, for whom, and which. Ranks that wait
-    for each other are named. `seed`: all of them at random instead, and then what went over the wire is looked at, too.
+    `chunks`: int64 [world_size, num_elements]; each element encodes its sender, its receiver and its index. With a
+    `seed` the elements are random instead, and the check also looks at what crossed the wire.
     """
     everyone = range(world_size)
     if seed is None:
@@ -252,13 +253,13 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
         if isinstance(got, str):
             raise NotYet(f"{who} returns a value of type {got}; return a tensor with a row from each rank")
         if got.shape != want.shape:
-            raise NotYet(f"{who} returns a tensor of shape {list(got.shape)}; wanted is {list(want.shape)}")
+            raise NotYet(f"{who} returns a tensor of shape {list(got.shape)}; it must be {list(want.shape)}")
         if not np.array_equal(got, want):
             raise NotYet(f"{who}: of what it returns, {_wrong_row(got, want, rank)}")
         sent = sum(outcome.bytes_to.values())
         if sent > allowed:
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
-    if seed is not None:  # numbers that say nothing of themselves cannot be made where they are wanted
+    if seed is not None:  # a rank can compute the encoded elements by itself, but not the random ones
         witnessed(outcomes, world_size * allowed, world_size * allowed, messages=4 * world_size**2)
         places = np.random.default_rng().integers(num_elements, size=before.shape[:2])
         chunks = [(src, dst) for src, dst in product(everyone, repeat=2) if src != dst]
@@ -266,17 +267,17 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
 
 
 def _chunk(src: int, dst: int, num_elements: int) -> np.ndarray:
-    """What rank `src` has for rank `dst`: no two elements alike, and none 0, as in rows that nobody filled."""
+    """Return what rank `src` has for rank `dst`: all elements differ, and none is 0, as in a row never filled."""
     return ((src + 1) * 100 + dst + 1) * 100 + np.arange(num_elements) + 1
 
 
 def _wrong_row(got: np.ndarray, want: np.ndarray, rank: int) -> str:
-    """What the first wrong row of an exchange on `rank` holds: "row 2 is what rank 0 had for rank 1, where ..."."""
+    """Return what the first wrong row on `rank` holds: "row 2 is what rank 0 had for rank 1, where ..."."""
     row = int(np.argwhere((got != want).any(axis=1))[0, 0])
     here = got[row]
     if not here.any():
         hint = "a rank's own chunk stays with it" if row == rank else "did it receive, and wait() for each irecv?"
-        return f"row {row} is all zeros: nothing was put there; {hint}"
+        return f"row {row} is all zeros: nothing was written there; {hint}"
     if np.array_equal(np.sort(here), want[row]):
         return f"row {row} is what rank {row} had for rank {rank}, but in another order"
     if np.array_equal(here, _chunk(rank, row, len(here))):

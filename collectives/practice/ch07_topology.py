@@ -1,4 +1,4 @@
-"""Checks of exercise 07: an all-reduce on two levels keeps its contract, and how near its price comes to the best."""
+"""Checks of exercise 07: an all-reduce on two levels keeps its contract, and its price is near the best one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NODES, RANKS_PER_NODE = 4, 4
 MACHINE = topology.two_level(
     NODES, RANKS_PER_NODE, inside=machines.link("NVLink 4 (H100)"), across=machines.link("InfiniBand NDR")
 )
-SIZES = (8 * 2**20, 32 * 2**20)  # bytes: in the one messages count for a good deal, in the other they hardly do
+SIZES = (8 * 2**20, 32 * 2**20)  # bytes: alphas are a large part of the first price, and a small part of the second
 
 
 def check_all_reduce(function: Callable, num_nodes: int, ranks_per_node: int, drawn: bool = True) -> Schedule:
     """Check that `function(num_nodes, ranks_per_node)` gives the steps of an all-reduce; return the schedule.
 
-    One that is wrong is drawn up to the step that goes wrong, if `drawn`.
+    If `drawn`, draw a wrong one up to the step that goes wrong.
     """
     call = f"{function.__name__}({num_nodes}, {ranks_per_node})"
     world_size = num_nodes * ranks_per_node
@@ -36,34 +36,34 @@ def check_all_reduce(function: Callable, num_nodes: int, ranks_per_node: int, dr
 
 
 def _alone(schedule: Schedule, num_nodes: int, ranks_per_node: int) -> str:
-    """A remark on nodes that never talk to each other, or on ranks that never talk to their node; "" if all do."""
+    """Return a remark on nodes, or on ranks of a node, that never exchange a message; "" if all do."""
     pairs = {(t.src // ranks_per_node, t.dst // ranks_per_node) for step in schedule for t in step}
     if num_nodes > 1 and all(here == there for here, there in pairs):
-        return " No message leaves its node: the nodes never learn of each other."
+        return " No message leaves its node: the nodes never exchange data."
     if ranks_per_node > 1 and all(here != there for here, there in pairs):
-        return " No message stays in its node: the ranks of a node never learn of each other."
+        return " No message stays in its node: the ranks of a node never exchange data."
     return ""
 
 
 def best() -> Schedule:
-    """The best all-reduce known here for both `SIZES` together: halving-doubling that deals with the near ranks first.
+    """Return the best all-reduce known for both `SIZES` together: halving-doubling that starts with near ranks.
 
-    At one size alone another may be cheaper: at 8 MiB recursive doubling between the nodes is, and it loses at 32.
-    The library's begins with the farthest; reading the bits of each rank's number backwards turns that round.
+    At one size another may be cheaper: at 8 MiB recursive doubling between the nodes wins, and at 32 MiB it loses.
+    The library's halving-doubling starts with the farthest rank; reversing the bits of the ranks reverses that.
     """
     schedule = halving_doubling.all_reduce(MACHINE.world_size)
     digits = (MACHINE.world_size - 1).bit_length()
-    turned = [int(f"{rank:0{digits}b}"[::-1], 2) for rank in range(MACHINE.world_size)]
-    return replace(schedule.placed(turned), name="near ranks first")
+    reversed_bits = [int(f"{rank:0{digits}b}"[::-1], 2) for rank in range(MACHINE.world_size)]
+    return replace(schedule.placed(reversed_bits), name="near ranks first")
 
 
 def check_price(function: Callable, within: float | None = None) -> None:
     """Check what the answer costs on `MACHINE`, at each of `SIZES`.
 
-    It must cost less than the ring that goes through all ranks in order; or, if `within` is given, at most that
-    part more than the best (0.25: a quarter more).
+    Without `within`, it must cost less than the ring through all ranks in order. With it, at most that share more
+    than the best (0.25: a quarter more).
     """
-    schedule = check_all_reduce(function, NODES, RANKS_PER_NODE, drawn=False)  # a wrong one may well be cheap
+    schedule = check_all_reduce(function, NODES, RANKS_PER_NODE, drawn=False)  # a wrong schedule may be cheap
     flat, target = ring.all_reduce(MACHINE.world_size), best()
     for num_bytes in SIZES:
         yours, theirs, least = (price(each, num_bytes, MACHINE).seconds for each in (schedule, flat, target))
@@ -75,13 +75,13 @@ def check_price(function: Callable, within: float | None = None) -> None:
         if within is not None and yours > (1 + within) * least:
             raise NotYet(
                 f"for {num_bytes // 2**20} MiB your schedule takes {_us(yours)}, which is {yours / least - 1:.0%} "
-                f"more than the {_us(least)} of the best schedule known for both sizes together; at most {within:.0%} "
-                "more is asked for. " + _where_it_goes(schedule, target, num_bytes)
+                f"more than the {_us(least)} of the best schedule known for both sizes together; the limit is "
+                f"{within:.0%} more. " + _where_it_goes(schedule, target, num_bytes)
             )
 
 
 def report(function: Callable) -> str:
-    """The answer's price on `MACHINE` beside those of the flat ring and of the best: a line for each of `SIZES`."""
+    """Return the answer's price on `MACHINE` beside the flat ring's and the best: one line for each of `SIZES`."""
     schedule = check_all_reduce(function, NODES, RANKS_PER_NODE)
     rows = {"flat ring": ring.all_reduce(MACHINE.world_size), "yours": schedule, "best known for both": best()}
     lines = []
@@ -92,16 +92,16 @@ def report(function: Callable) -> str:
 
 
 def _where_it_goes(schedule: Schedule, target: Schedule, num_bytes: int) -> str:
-    """In words: what a schedule pays for messages, and which link between nodes carries most; beside the best."""
+    """Return, in words, what a schedule pays for messages and its busiest link between nodes, beside the best."""
     waiting = [price(each, 0, MACHINE).seconds for each in (schedule, target)]
     messages = [_messages_in_a_row(each) for each in (schedule, target)]
     seconds = [price(each, num_bytes, MACHINE).seconds for each in (schedule, target)]
     more = seconds[0] - seconds[1]
-    alphas = min(max(waiting[0] - waiting[1], 0), more)  # bytes may hide a few: the longest wait is another one then
+    alphas = min(max(waiting[0] - waiting[1], 0), more)  # bytes may hide some alphas, when another path is the longest
     words = (
-        f"Of the {_us(more)} more than in the best, {alphas * 1e6:,.0f} are alphas and "
+        f"Of the {_us(more)} beyond the best, {alphas * 1e6:,.0f} are alphas and "
         f"{(more - alphas) * 1e6:,.0f} bytes. "
-        f"It pays for {messages[0]} messages in a row, {_us(waiting[0])} before any byte has moved (the best: "
+        f"It pays for {messages[0]} messages in a row, {_us(waiting[0])} of alphas alone (the best: "
         f"{messages[1]}, {_us(waiting[1])}). "
     )
     (busiest, most), (_, least) = (_busiest(each, num_bytes) for each in (schedule, target))
@@ -112,8 +112,8 @@ def _where_it_goes(schedule: Schedule, target: Schedule, num_bytes: int) -> str:
     pairs = [[(t.src, t.dst) for t in step] for step in schedule]
     if any(len(set(pair)) < len(pair) for pair in pairs):
         words += (
-            " In a step you send several messages from one rank to another, and each pays its alpha: a run of "
-            "neighbouring chunks can go as one, Transfer(src, dst, chunk, combine, count=...)."
+            " In a step you send several messages from one rank to another, and each pays its alpha: send "
+            "neighbouring chunks as one message, Transfer(src, dst, chunk, combine, count=...)."
         )
     return words
 
@@ -123,7 +123,7 @@ def _messages_in_a_row(schedule: Schedule) -> int:
 
 
 def _busiest(schedule: Schedule, num_bytes: int) -> tuple[tuple[int, int], int]:
-    """The link between nodes that carries the most, and its bytes."""
+    """Return the link between nodes that carries the most, as (src, dst), and its bytes."""
     carried = price(schedule, num_bytes, MACHINE).bytes_on_link
     across = {(src, dst): n for (src, dst), n in carried.items() if src // RANKS_PER_NODE != dst // RANKS_PER_NODE}
     busiest = min(across, key=lambda link: (-across[link], link))
@@ -138,7 +138,7 @@ def _us(seconds: float) -> str:
 
 
 def dealt_out(num_nodes: int, ranks_per_node: int) -> list[int]:
-    """A bad order: the ring goes to another node with every message."""
+    """Return a bad order of the ranks: every message of a ring crosses to another node."""
     return [node * ranks_per_node + local for local in range(ranks_per_node) for node in range(num_nodes)]
 
 
@@ -155,7 +155,7 @@ def two_levels(num_nodes: int, ranks_per_node: int) -> Schedule:
 
 
 def leaving_a_node(algorithm: Callable) -> Callable:
-    """The truth for `check_formula`: bytes that leave node 0, counted from `algorithm(num_nodes, ranks_per_node)`."""
+    """Return the truth for `check_formula`: the bytes that leave node 0 in `algorithm(num_nodes, ranks_per_node)`."""
 
     def truth(num_bytes: int, num_nodes: int, ranks_per_node: int) -> int:
         schedule = algorithm(num_nodes, ranks_per_node)
@@ -166,14 +166,14 @@ def leaving_a_node(algorithm: Callable) -> Callable:
 
 
 def slips(want: float, num_bytes: int, num_nodes: int, ranks_per_node: int) -> dict[str, float]:
-    """What goes wrong when these bytes are counted, and the number that comes out."""
+    """Return {a slip in words: the number it leads to} for the bytes that leave a node."""
     world_size = num_nodes * ranks_per_node
     longer, between = world_size / (world_size - 1), num_nodes / (num_nodes - 1)
     return {
         "`//` has rounded a fraction below 1 down to 0": 0,
-        "this is one half of it: an all-reduce is a reduce-scatter and an all-gather": want / 2,
-        "this is twice as much: bytes that enter the node are not asked for": want * 2,
-        "this counts all nodes together; one node is asked for": want * num_nodes,
+        "this is half of it: an all-reduce is a reduce-scatter and an all-gather": want / 2,
+        "this is twice as much: do not count bytes that enter the node": want * 2,
+        "this counts all nodes together; count one node": want * num_nodes,
         "this is what leaves one rank; how many ranks of the node send to other nodes?": want / ranks_per_node,
         "this counts every rank of the node; how many of them send to other nodes?": want * ranks_per_node,
         "a rank does not send to itself: P - 1 of the ring's P chunks cross each link": want * longer,
@@ -182,18 +182,18 @@ def slips(want: float, num_bytes: int, num_nodes: int, ranks_per_node: int) -> d
         "this counts N nodes where the ring has P ranks": want * longer / between,
         "all ranks of the node send, and each sends P - 1 of the P chunks": want * longer / ranks_per_node,
         "this is the whole buffer once: has `//` rounded a factor below 2 down to 1?": num_bytes,
-        "this is every rank's whole buffer, as if nothing were added up on the way": num_bytes * ranks_per_node,
+        "this is every rank's whole buffer, as if no rank added anything up on the way": num_bytes * ranks_per_node,
     }
 
 
 def shard_slips(want: float, num_bytes: int, num_nodes: int, ranks_per_node: int) -> dict[str, float]:
-    """The same for the all-reduce on two levels, in which all ranks of a node do send to other nodes."""
+    """Return the slips for the all-reduce on two levels, in which every rank sends to another node."""
     whole = {"every rank sends, but only its shard of S/L": want * ranks_per_node}
     return whole | slips(want, num_bytes, num_nodes, ranks_per_node)
 
 
 def cases(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
-    """Cases `(num_bytes, num_nodes, ranks_per_node)` for a formula; the buffer divides evenly by the ranks."""
+    """Return cases `(num_bytes, num_nodes, ranks_per_node)` for a formula; the buffer divides by the ranks."""
     random = Random(seed)
     shapes = [(random.randint(3, 6), random.randint(3, 6)) for _ in range(how_many)]
     return [(random.randint(1, 10**6) * nodes * local, nodes, local) for nodes, local in shapes]

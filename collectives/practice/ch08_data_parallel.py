@@ -1,7 +1,7 @@
-"""Checks of exercise 08: buckets within a bound, when they are ready and done, and how near a choice comes to the best.
+"""Checks of exercise 08: buckets within a bound, when they are ready and done, and how near a choice is to the best.
 
-The truth is a timeline on which the step is run, or, where the fewest or the fastest buckets are asked for, a search
-through all ways to cut the gradients.
+The truth is a timeline of the step. For the fewest or the fastest buckets, it is a search through all ways to cut the
+gradients.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     import torch
 
 Buckets = Sequence[Sequence[int]]
-Slips = dict[str, Any]  # what went wrong in words: what comes out then
+Slips = dict[str, Any]  # {a slip in words: the value it leads to}
 FAIR, GOOD, BEST = 0.20, 0.06, 0.001  # how much longer than the fastest a step may take
 
 
 def step(
     buckets: Buckets, backward: Sequence[float], sizes: Sequence[int], alpha: float, beta: float
 ) -> timeline.Timeline:
-    """A backward pass with its all-reduces: gradient i takes `backward[i]` seconds and has `sizes[i]` bytes.
+    """Run a backward pass with its all-reduces: gradient i takes `backward[i]` seconds and has `sizes[i]` bytes.
 
-    An all-reduce of n bytes takes alpha + n beta, when its bucket is full and the all-reduce before it is done.
+    An all-reduce of n bytes takes alpha + n beta. It starts when its bucket is full and the one before it is done.
     """
     layers = [timeline.Layer(0.0, seconds, size) for seconds, size in zip(backward, sizes, strict=True)]
     return timeline.run(timeline.data_parallel(layers, buckets, lambda num_bytes: alpha + num_bytes * beta))
@@ -57,12 +57,12 @@ def check_bound(function: Callable, cases: Iterable[tuple]) -> None:
             fault = f"{call}: bucket {np.argmax(held)} holds {max(held):,} bytes, and {bound:,} are allowed"
             without_last = [total - sizes[bucket[-1]] for total, bucket in zip(held, buckets, strict=True)]
             if max(without_last) < bound:
-                fault += ". It is closed when it has outgrown the bound already: look before you put one more into it"
+                fault += ". You close it after it has outgrown the bound: check before you add one more"
             raise NotYet(fault)
 
 
 def check_fewest(function: Callable, cases: Iterable[tuple]) -> None:
-    """Check that `function(sizes, bound)` has as few buckets as there can be within the bound."""
+    """Check that `function(sizes, bound)` uses the fewest possible buckets within the bound."""
     cases = list(cases)
     check_bound(function, cases)
     for sizes, bound in cases:
@@ -84,7 +84,7 @@ def check_fewest(function: Callable, cases: Iterable[tuple]) -> None:
 
 
 def fewest(sizes: Sequence[int], bound: int) -> int:
-    """The fewest runs of neighbours into which `sizes` can be cut, none of more than `bound`: all cuts are tried."""
+    """Return the fewest runs of neighbours that `sizes` can be cut into, each at most `bound`; try all cuts."""
     least = [0]
     for end in range(1, len(sizes) + 1):
         least.append(1 + min(least[start] for start in range(end) if sum(sizes[start:end]) <= bound))
@@ -92,35 +92,35 @@ def fewest(sizes: Sequence[int], bound: int) -> int:
 
 
 def _buckets_of(function: Callable, case: tuple, call: str | None = None) -> tuple[str, list[list[int]]]:
-    """The call in words, and the buckets that a learner's function returns: in order, every parameter once.
+    """Return the call in words and the learner's buckets; raise `NotYet` unless they hold every parameter in order.
 
-    The first of `case` are the sizes of the gradients. `call`: the words, where the arguments are too long to be shown.
+    `case[0]`: the sizes of the gradients. `call`: the call in words, where the arguments are too long to show.
     """
     call, sizes = call or call_in_words(function, case), case[0]
-    given = answer(function, *case, call=call)
+    result = answer(function, *case, call=call)
     try:
-        buckets = [[int(number) for number in bucket] for bucket in given]
+        buckets = [[int(number) for number in bucket] for bucket in result]
     except (TypeError, ValueError):
-        raise NotYet(f"{call} returns {brief(given)}, which is not a list of lists of parameter numbers") from None
+        raise NotYet(f"{call} returns {brief(result)}, which is not a list of lists of parameter numbers") from None
     if [] in buckets:
-        raise NotYet(f"{call}: bucket {buckets.index([])} is empty, and would be launched for nothing")
-    order, wanted = [number for bucket in buckets for number in bucket], list(reversed(range(len(sizes))))
-    if sorted(order) != sorted(wanted):
-        missing = sorted(set(wanted) - set(order))
+        raise NotYet(f"{call}: bucket {buckets.index([])} is empty, and its all-reduce would move nothing")
+    order, right_order = [number for bucket in buckets for number in bucket], list(reversed(range(len(sizes))))
+    if sorted(order) != sorted(right_order):
+        missing = sorted(set(right_order) - set(order))
         twice = sorted({number for number in order if order.count(number) > 1})
-        strange = sorted(set(order) - set(wanted))
+        strange = sorted(set(order) - set(right_order))
         fault = f"parameter {missing[0]} is in no bucket" if missing else f"parameter {(twice or strange)[0]} is "
         fault += "" if missing else ("in two buckets" if twice else f"not there: they are 0 to {len(sizes) - 1}")
         raise NotYet(f"{call} returns {brief(buckets)}: {fault}")
     if order == sorted(order) and len(order) > 1:
         raise NotYet(
             f"{call} returns {brief(buckets)}: it begins with parameter 0, but the backward pass makes that gradient "
-            "last. The first bucket to be launched holds the last parameters"
+            "last. Launch the last parameters in the first bucket"
         )
-    if order != wanted:
-        at = next(place for place, (got, want) in enumerate(zip(order, wanted, strict=True)) if got != want)
+    if order != right_order:
+        at = next(place for place, (got, want) in enumerate(zip(order, right_order, strict=True)) if got != want)
         raise NotYet(
-            f"{call} returns {brief(buckets)}: parameter {order[at]} comes before parameter {wanted[at]}, whose "
+            f"{call} returns {brief(buckets)}: parameter {order[at]} comes before parameter {right_order[at]}, whose "
             "gradient is made earlier. Keep to the order of the backward pass, from the last parameter to the first, "
             "within a bucket and from bucket to bucket"
         )
@@ -128,7 +128,7 @@ def _buckets_of(function: Callable, case: tuple, call: str | None = None) -> tup
 
 
 def random_bounds(seed: int, how_many: int = 30) -> list[tuple]:
-    """Cases `(sizes, bound)`: bytes of up to 20 gradients, and a bound that the largest of them meets."""
+    """Return cases `(sizes, bound)`: bytes of up to 20 gradients, and a bound at least as large as each."""
     random = Random(seed)
     cases = []
     for _ in range(how_many):
@@ -141,7 +141,7 @@ def random_bounds(seed: int, how_many: int = 30) -> list[tuple]:
 
 
 def check_ready(function: Callable, cases: Iterable[tuple]) -> None:
-    """Check that `function(buckets, backward)` says when each bucket has its last gradient."""
+    """Check that `function(buckets, backward)` returns the second at which each bucket has its last gradient."""
     rows = [(buckets, backward) for buckets, backward, *_ in cases]
 
     def truth(buckets: Buckets, backward: Sequence[float]) -> list[float]:
@@ -152,29 +152,26 @@ def check_ready(function: Callable, cases: Iterable[tuple]) -> None:
 
 
 def _ready_slips(buckets: Buckets, backward: Sequence[float]) -> Slips:
-    passed = np.cumsum(backward[::-1])[::-1]  # seconds until the gradient of parameter i is there
+    passed = np.cumsum(backward[::-1])[::-1]  # seconds until gradient i is ready
     forward = np.cumsum(backward)
     own = np.array([sum(backward[number] for number in bucket) for bucket in buckets])
+    highest, lowest = [max(bucket) for bucket in buckets], [min(bucket) for bucket in buckets]
     return {
-        "this lets the gradient of parameter 0 come first; the backward pass begins with the last parameter": [
-            forward[max(bucket)] for bucket in buckets
-        ],
-        "this counts from parameter 0 on; the backward pass begins with the last parameter": [
-            forward[min(bucket)] for bucket in buckets
-        ],
-        "this is when the bucket gets its first gradient; it is full with its last one": [
-            passed[max(bucket)] for bucket in buckets
-        ],
+        "this lets the gradient of parameter 0 come first; the backward pass begins with the last parameter": (
+            forward[highest]
+        ),
+        "this counts from parameter 0 on; the backward pass begins with the last parameter": forward[lowest],
+        "this is when the bucket gets its first gradient; it is full with its last one": passed[highest],
         "this is the end of the whole backward pass; a bucket need not wait for it": [passed[0]] * len(buckets),
         "this counts the bucket's own gradients alone; those of the buckets before it are made first": own,
-        "this is when the bucket's last gradient is begun; it is there when it is finished": [
-            passed[min(bucket)] - backward[min(bucket)] for bucket in buckets
-        ],
+        "this is when the bucket's last gradient starts; it is ready when it ends": (
+            passed[lowest] - np.take(backward, lowest)
+        ),
     }
 
 
 def check_end(function: Callable, cases: Iterable[tuple]) -> None:
-    """Check that `function(buckets, backward, sizes, alpha, beta)` says when the last all-reduce is done."""
+    """Check that `function(buckets, backward, sizes, alpha, beta)` returns the second at which the step ends."""
     _check_values(function, lambda *case: step(*case).seconds, cases, _end_slips)
 
 
@@ -182,6 +179,7 @@ def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int]
     held = np.array([sum(sizes[number] for number in bucket) for bucket in buckets])
     ready = np.array([sum(backward[min(bucket) :]) for bucket in buckets])
     each = alpha + held * beta
+    total = each.sum()
 
     def end(seconds: Sequence[float]) -> float:
         done = 0.0
@@ -190,15 +188,13 @@ def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int]
         return done
 
     return {
-        "this lets communication begin after the backward pass; a bucket goes as soon as it is full": (
-            ready[-1] + each.sum()
-        ),
-        "this lets all-reduces run side by side; each waits for the one before it": (ready + each).max(),
-        "this keeps the network busy from the first bucket on; it may have to wait for the next": ready[0] + each.sum(),
+        "this starts communication after the backward pass; a bucket goes as soon as it is full": ready[-1] + total,
+        "this runs all-reduces side by side; each waits for the one before it": (ready + each).max(),
+        "this keeps the network busy from the first bucket on; it may have to wait for the next": ready[0] + total,
         "this counts alpha once; every launch pays it": end([alpha, *[0] * (len(held) - 1)] + held * beta),
         "this leaves out alpha": end(held * beta),
         "this counts the last bucket alone; it may have to wait for those before it": ready[-1] + each[-1],
-        "this leaves out the backward pass": each.sum(),
+        "this leaves out the backward pass": total,
         "beta is seconds a byte, not a bandwidth: multiply by it": end(alpha + held / beta),
         "this is when the last all-reduce begins; count its own seconds, too": end(each) - each[-1],
         "this is the time after the backward pass; count from its beginning": end(each) - ready[-1],
@@ -210,19 +206,19 @@ def _check_values(function: Callable, truth: Callable, cases: Iterable[tuple], s
     rows = []
     for case in cases:
         call, want = call_in_words(function, case), np.array(truth(*case), dtype=float)
-        given = answer(function, *case)
+        result = answer(function, *case)
         try:
-            got = np.array(given, dtype=float)
+            got = np.array(result, dtype=float)
         except (TypeError, ValueError):
             got = np.array(np.nan)
         if got.shape != want.shape or not np.isfinite(got).all():
-            wanted = "one number" if want.ndim == 0 else f"{len(want)} numbers, one for each bucket"
-            raise NotYet(f"{call} returns {brief(given)}; {wanted} are asked for".replace("number are", "number is"))
+            shape = "one number" if want.ndim == 0 else f"{len(want)} numbers, one for each bucket"
+            raise NotYet(f"{call} returns {brief(result)}; return {shape}")
         rows.append((call, got, want, slips(*case)))
     for call, got, want, _ in rows:
         if not np.allclose(got, want, rtol=1e-9, atol=0):
             explained = [
-                words for words in rows[0][3] if all(np.allclose(g, s[words], rtol=1e-9, atol=0) for _, g, _, s in rows)
+                slip for slip in rows[0][3] if all(np.allclose(g, s[slip], rtol=1e-9, atol=0) for _, g, _, s in rows)
             ]
             hint = f": {explained[0]}" if explained else ""
             raise NotYet(f"{call} returns {_rounded(got)}, but it is {_rounded(want)}{hint}")
@@ -233,7 +229,7 @@ def _rounded(values: np.ndarray) -> str:
 
 
 def random_steps(seed: int, how_many: int = 12) -> list[tuple]:
-    """Cases `(buckets, backward, sizes, alpha, beta)`; in some the network waits, in others it is waited for."""
+    """Return cases `(buckets, backward, sizes, alpha, beta)`, some bound by compute and some by the network."""
     random = Random(seed)
     cases = []
     for _ in range(how_many):
@@ -254,7 +250,7 @@ def random_steps(seed: int, how_many: int = 12) -> list[tuple]:
 def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> None:
     """Check that the step with the buckets of `function(sizes, backward, alpha, beta)` is near the fastest.
 
-    It may take at most (1 + `within`) times as long as with the best buckets. Where it does not, both are drawn.
+    It may take at most (1 + `within`) times as long as with the best buckets. If it takes longer, draw both.
     """
     lost = []
     for case in cases:
@@ -270,13 +266,13 @@ def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> N
     show(draw({"with your buckets": yours.lasting(), "with the best": target.lasting()}))
     raise NotYet(
         f"{call} gives {len(buckets)} bucket{'s' * (len(buckets) > 1)}: the step takes {yours.seconds:.6g} s, and with "
-        f"the best {target.seconds:.6g}. That is {regret:.1%} more, where {within:.1%} is allowed. It is so in {bad} "
-        f"of {len(lost)} cases. {_where_it_goes(buckets, case, yours)}"
+        f"the best {target.seconds:.6g}. That is {regret:.1%} more, where {within:.1%} is allowed. {bad} of "
+        f"{len(lost)} cases exceed that. {_where_it_goes(buckets, case, yours)}"
     )
 
 
 def _where_it_goes(buckets: Buckets, case: tuple, yours: timeline.Timeline) -> str:
-    """What makes this step long, in a sentence."""
+    """Return a sentence on what makes this step long."""
     sizes, _, alpha, _ = case
     if len(buckets) == 1:
         return "A single bucket begins when the backward pass has ended: nothing overlaps"
@@ -293,17 +289,17 @@ def _where_it_goes(buckets: Buckets, case: tuple, yours: timeline.Timeline) -> s
 
 
 def fastest(sizes: Sequence[int], backward: Sequence[float], alpha: float, beta: float) -> list[list[int]]:
-    """The buckets, runs of neighbours from the last parameter to the first, with which the step ends first.
+    """Return the fastest buckets: runs of neighbours, from the last parameter to the first.
 
-    For every number of gradients that are through, the earliest moment at which they can be: a later bucket only ever
-    gains when those before it are done earlier.
+    Dynamic programming: for each number of gradients, find the earliest second at which their all-reduces are done.
+    That suffices, because a later bucket never loses when those before it are done earlier.
     """
     count = len(sizes)
-    made = np.cumsum([0.0, *backward[::-1]])  # seconds until so many gradients are there
+    ready = np.cumsum([0.0, *backward[::-1]])  # [n]: seconds until n gradients are ready
     held = np.cumsum([0, *sizes[::-1]])
     done, cut = [0.0], [0]
     for end in range(1, count + 1):
-        ends = [max(done[start], made[end]) + alpha + (held[end] - held[start]) * beta for start in range(end)]
+        ends = [max(done[start], ready[end]) + alpha + (held[end] - held[start]) * beta for start in range(end)]
         cut.append(int(np.argmin(ends)))
         done.append(ends[cut[-1]])
     buckets, end = [], count
@@ -314,8 +310,9 @@ def fastest(sizes: Sequence[int], backward: Sequence[float], alpha: float, beta:
 
 
 def random_models(seed: int, how_many: int = 12) -> list[tuple]:
-    """Cases `(sizes, backward, alpha, beta)`: models of blocks, whose gradients take from half as long as the backward
-    pass to twice as long on the network, and alphas from a thousandth of that on.
+    """Return cases `(sizes, backward, alpha, beta)`: models of blocks, with an all-reduce comparable to the backward.
+
+    The bytes take between half and twice the backward pass on the network; alpha is a thousandth to a tenth of it.
     """
     random = Random(seed)
     cases = []
@@ -336,17 +333,17 @@ def random_models(seed: int, how_many: int = 12) -> list[tuple]:
 class Step:
     """One backward pass on one rank, for the functions of part d.
 
-    `buckets`: the numbers of the parameters in each, in the order of launch. `world_size`: how many ranks there are.
-    `arrived`: an empty set, `works`: an empty list, for whatever is to be remembered between calls.
+    `buckets`: the parameter numbers in each bucket, in the order of launch. `world_size`: how many ranks there are.
+    `arrived`, an empty set, and `works`, an empty list, keep what the functions must remember between calls.
     """
 
     def __init__(self, parameters: list[torch.Tensor], buckets: Buckets, world_size: int):
         self.parameters, self.buckets, self.world_size = parameters, buckets, world_size
         self.arrived, self.works = set(), []
-        self._packed = None  # which bucket was packed last
+        self._packed = None  # the bucket packed last
 
     def pack(self, bucket: int) -> torch.Tensor:
-        """The gradients of a bucket, one after another in a flat tensor."""
+        """Return the gradients of a bucket, one after another in a flat tensor."""
         import torch
 
         if bucket not in range(len(self.buckets)):
@@ -369,9 +366,11 @@ class Step:
 
 
 class Event(NamedTuple):
-    """What happened on a rank: the "gradient" of a parameter was made, a bucket was launched ("launch"), waited for
-    ("wait") or "asked" otherwise whether it is done, or the backward pass came to its "end". `number`: of the parameter
-    or the bucket; None if unknown.
+    """What happened on a rank.
+
+    `kind`: the backward pass made a "gradient" or came to its "end"; the learner's code called all_reduce on a bucket
+    ("launch"), waited for it ("wait"), or used its work in another way ("asked"). `number`: of the parameter or the
+    bucket; None if unknown.
     """
 
     kind: str
@@ -379,14 +378,14 @@ class Event(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a rank did. `gradients`: at last, by parameter; None if it could not finish, as ranks did not agree."""
+    """What a rank did. `gradients`: at the end, by parameter; None if the ranks launched different buckets."""
 
     events: list[Event]
     gradients: list[np.ndarray] | None
 
 
 class _Noted:
-    """A `Work` that notes when it is waited for, or "asked" for something else, such as its future."""
+    """A `Work` that notes each "wait", and as "asked" every other use, such as of its future."""
 
     def __init__(self, work: Any, note: Callable[[str], None]):
         self._work, self._note = work, note
@@ -410,32 +409,34 @@ def check_overlapped(
 ) -> None:
     """Check a step of data parallelism on real ranks: `arrived(step, number)` for every gradient, then `finish(step)`.
 
-    `orders[r]`: the order in which the backward pass of rank r makes its gradients, each of four elements; with a
-    `seed`, of many at random. Every gradient must be the mean over the ranks in the end, and every bucket waited for,
-    lest the mean be a matter of luck; and, if `timing`, every bucket must be launched as soon as it and those before
-    it are full, and waited for only in the end. When that is, each rank tells itself, beside the learner's code.
+    `orders[r]`: the order in which rank r's backward pass makes its gradients. Each has four elements, or with a `seed`
+    many random ones. In the end every gradient must be the mean over the ranks, and the code must have waited for every
+    bucket, so that the mean isn't a matter of luck. With `timing`, it must also launch a bucket as soon as that one and
+    those before it are full, and wait only after the backward pass. Each rank reports its own events, beside the
+    learner's code.
     """
-    world_size, made = len(orders), _gradients(orders, seed)
-    own = ranks.PerRank(made), ranks.PerRank(list(order) for order in orders)
+    world_size, gradients = len(orders), _gradients(orders, seed)
+    own = ranks.PerRank(gradients), ranks.PerRank(list(order) for order in orders)
     try:
         done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=PATIENCE, backend="gloo")
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             unwritten = finish if f"in {finish.__name__}" in str(error) else arrived
             raise NotYet(f"{unwritten.__name__} is not written yet") from None
-        hint = (
-            "\nWithout async_op=True, dist.all_reduce returns no work, but None" if "'NoneType'" in str(error) else ""
-        )
+        synchronous = "'NoneType'" in str(error)
+        hint = "\nWithout async_op=True, dist.all_reduce returns no work, but None" if synchronous else ""
         raise NotYet(f"with {len(orders)} ranks, {error}{hint}") from None
     reported(done, world_size, Done)
     launched = [[event.number for event in each.events if event.kind == "launch"] for each in done]
     if not any(launched):
-        raise NotYet(f"{arrived.__name__} and {finish.__name__} call no dist.all_reduce: no rank hears of the others")
+        raise NotYet(
+            f"{arrived.__name__} and {finish.__name__} call no dist.all_reduce: no rank gets another's gradients"
+        )
     for rank, order in enumerate(launched):
         if any(mine != theirs for mine, theirs in zip(launched[0], order, strict=False)):
             raise NotYet(
                 f"rank 0 launches its buckets in the order {launched[0]}, rank {rank} in the order {order}: ranks "
-                "match collectives by the order of the calls, so that gradients of different buckets are added up"
+                "match collectives by the order of the calls, so this adds up gradients of different buckets"
             )
     for rank, each in enumerate(done if timing else []):
         _check_events(rank, each.events, buckets)
@@ -450,11 +451,11 @@ def check_overlapped(
         for number in launched[rank]:
             if number not in awaited:
                 raise NotYet(
-                    f"rank {rank} launches bucket {number} and never waits for it: its tensor may not be added up yet "
-                    "when it is read. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
+                    f"rank {rank} launches bucket {number} and never waits for it: it may read the tensor before the "
+                    "sum is there. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
                 )
-        _check_gradients(rank, each.gradients, made)
-    witnessed(done, made[0].nbytes * (world_size - 1))  # half of what all-reduces send, as in fp32
+        _check_gradients(rank, each.gradients, gradients)
+    witnessed(done, gradients[0].nbytes * (world_size - 1))  # half of what all-reduces in fp64 send: fp32 is enough
 
 
 def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
@@ -470,7 +471,7 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
             )
         if event.kind == "wait" and "end" in [later.kind for later in events[events.index(event) :]]:
             raise NotYet(
-                f"rank {rank} waits for an all-reduce while the backward pass is still running, which stands still "
+                f"rank {rank} waits for an all-reduce while the backward pass is still running, which stops "
                 "meanwhile: launch with async_op=True, keep the work, and wait for it in `finish`"
             )
         made |= {event.number} if event.kind == "gradient" else set()
@@ -479,14 +480,14 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
         raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
 
 
-def _check_gradients(rank: int, gradients: list[np.ndarray], made: np.ndarray) -> None:
-    world_size = len(made)
-    for number, (mine, mean) in enumerate(zip(made[rank], made.mean(axis=0), strict=True)):
+def _check_gradients(rank: int, gradients: list[np.ndarray], before: np.ndarray) -> None:
+    world_size = len(before)
+    for number, (mine, mean) in enumerate(zip(before[rank], before.mean(axis=0), strict=True)):
         got = gradients[number]
         if got.shape == mean.shape and np.allclose(got, mean):
             continue
         slips = {
-            "this is the sum over the ranks; the mean is asked for": mean * world_size,
+            "this is the sum over the ranks; write back the mean": mean * world_size,
             "this is still the rank's own gradient; write the mean back": mine,
             "this is divided by the number of ranks twice": mean / world_size,
             "this is the rank's own share, divided but not added up": mine / world_size,
@@ -498,11 +499,11 @@ def _check_gradients(rank: int, gradients: list[np.ndarray], made: np.ndarray) -
         )
 
 
-MANY = 20_000  # elements of a gradient: enough to see from outside that they are sent
+MANY = 20_000  # elements of a gradient: enough bytes to count them from outside
 
 
 def _gradients(orders: Sequence[Sequence[int]], seed: int | None) -> np.ndarray:
-    """The gradients of all parameters on all ranks: [ranks, parameters, elements]."""
+    """Return the gradients of all parameters on all ranks: [ranks, parameters, elements]."""
     world_size, count = len(orders), len(orders[0])
     if seed is not None:
         return np.random.default_rng(seed).standard_normal((world_size, count, MANY))
@@ -515,16 +516,16 @@ def _step_on_rank(
     arrived: Callable,
     finish: Callable,
     buckets: Buckets,
-    made: np.ndarray,
+    gradients: np.ndarray,
     order: Sequence[int],
 ) -> Done:
-    """Runs beside the learner's code, and only observes."""
+    """Run the step on one rank. Runs beside the learner's code, and only observes."""
     import torch
     import torch.distributed as dist
 
-    parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in made]
+    parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in gradients]
     state, events, all_reduce = Step(parameters, buckets, world_size), [], dist.all_reduce
-    aside = dist.new_group()  # in which what a learner launches does not count
+    aside = dist.new_group()  # apart from the learner's own collectives
 
     def noted(*args: Any, **kwargs: Any) -> _Noted | None:
         number = state._packed
@@ -541,14 +542,14 @@ def _step_on_rank(
     for number, parameter in enumerate(parameters):
         parameter.register_post_accumulate_grad_hook(lambda _, number=number: hook(number, _))
     loss = torch.zeros((), dtype=torch.float64)
-    for number in reversed(order):  # what is used last gets its gradient first
-        loss = loss + (parameters[number] * torch.tensor(made[number])).sum()
-    dist.all_reduce = noted  # in this process, which is the rank's own
+    for number in reversed(order):  # the backward pass starts with the parameter used last
+        loss = loss + (parameters[number] * torch.tensor(gradients[number])).sum()
+    dist.all_reduce = noted  # in this process only, which is one rank
     loss.backward()
     events.append(Event("end"))
     launched = [None] * world_size
     dist.all_gather_object(launched, [event.number for event in events if event.kind == "launch"], group=aside)
     if any(order != launched[0] for order in launched):
-        return Done(events, None)  # to wait would last for ever
+        return Done(events, None)  # waiting for them would never end
     finish(state)
     return Done(events, [parameter.grad.numpy() for parameter in parameters])

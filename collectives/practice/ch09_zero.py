@@ -1,8 +1,8 @@
 """Checks of exercise 09: a rank's shard, its update in mixed precision, and the step of ZeRO-2 on real ranks.
 
-The truth in part c is a DDP that trains the same model on the same batches: every rank all-reduces all gradients and
-updates everything, by the same arithmetic. So the two agree to the bit. It is computed in the process of the check,
-for all ranks together; the ranks themselves, where the learner's code runs, only tell what they see.
+The truth in part c is a DDP that trains the same model on the same batches. Every rank all-reduces all gradients and
+updates everything by the same arithmetic, so the two agree to the bit. The check computes it in its own process, for
+all ranks together. The ranks, where the learner's code runs, only report what they see.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..ranks import PerRank
 from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
-from .checks import NotYet, answer, brief, call_in_words, counted
+from .checks import NotYet, answer, call_in_words, counted
 from .on_ranks import run_on_ranks, witnessed
 
 STEPS = 2
@@ -47,13 +48,14 @@ class State:
     steps: int = 0
 
 
-PARTS = ("mean", "square", "master")  # of a state, as each depends on those before it
+PARTS = ("mean", "square", "master")  # of a state; each depends on those before it
 
 
 def adam(state: State, summed: torch.Tensor, world_size: int) -> torch.Tensor:
-    """One update by the mean of the gradients over ranks, in fp32; return the new parameters in bf16.
+    """Update a state in fp32 by the gradients' mean over ranks; return the new parameters in bf16.
 
-    Only operations that round each element by itself: a shard is updated to the very bits that the whole would be.
+    Adam (Kingma and Ba, 2014) without weight decay. Every operation rounds each element by itself, so updating a shard
+    gives the same bits as updating the whole.
     """
     gradient = summed.float() / world_size
     state.steps += 1
@@ -72,31 +74,31 @@ def check_bounds(function: Callable, num_elements: int, world_size: int) -> None
     size = memory.shard_size(num_elements, world_size)
     bounds = [_bounds(function, num_elements, rank, world_size) for rank in range(world_size)]
     lengths = [end - begin for begin, end in bounds]
-    told = f"{function.__name__} of {num_elements} elements on {world_size} ranks gives"
+    call = f"{function.__name__} of {num_elements} elements on {world_size} ranks gives"
     for rank, (begin, end) in enumerate(bounds):
         if (begin, end) == (rank * size, (rank + 1) * size):
             continue
         if all(end == (rank + 1) * size - 1 for rank, (_, end) in enumerate(bounds)):
-            raise NotYet(f"{told} rank {rank} {begin} to {end}; the end is the first element that is not in the shard")
+            raise NotYet(f"{call} rank {rank} {begin} to {end}; the end is the first element that is not in the shard")
         if len(set(lengths)) > 1:
-            raise NotYet(f"{told} shards of {_listed(lengths)} elements; all are to be equally long, padding included")
+            raise NotYet(f"{call} shards of {_listed(lengths)} elements; all must be equally long, padding included")
         if sum(lengths) < num_elements:
             lost = num_elements - sum(lengths)
-            words = f"{lost} element{' belongs' if lost == 1 else 's belong'} to no rank"
-            raise NotYet(f"{told} shards of {lengths[0]}, so {words}: round the length of a shard up, and pad")
+            fault = f"{lost} element{' belongs' if lost == 1 else 's belong'} to no rank"
+            raise NotYet(f"{call} shards of {lengths[0]}, so {fault}: round the length of a shard up, and pad")
         if sum(lengths) >= num_elements + world_size:
-            raise NotYet(f"{told} shards of {lengths[0]}; {size} are enough, padding included")
+            raise NotYet(f"{call} shards of {lengths[0]}; {size} are enough, padding included")
         where = f"rank {rank} elements {begin} to {end}; it has {rank * size} to {(rank + 1) * size}"
-        raise NotYet(f"{told} {where}")
+        raise NotYet(f"{call} {where}")
 
 
 def _bounds(function: Callable, *args: int) -> tuple[int, int]:
     call = call_in_words(function, args)
-    given = answer(function, *args)
+    result = answer(function, *args)
     try:
-        begin, end = map(operator.index, given)
+        begin, end = map(operator.index, result)
     except (TypeError, ValueError):
-        raise NotYet(f"{call} returns {brief(given)}; two whole numbers are wanted: begin, end") from None
+        raise NotYet(f"{call} returns {brief(result)}; return two whole numbers, begin and end") from None
     return begin, end
 
 
@@ -110,27 +112,27 @@ def check_state(function: Callable, num_elements: int, world_size: int) -> None:
     size = len(flat) // world_size
     for rank in range(world_size):
         call = f"{function.__name__}(<{len(flat)} parameters>, {rank}, {world_size})"
-        given = answer(function, flat, rank, world_size, call=call)
-        if not isinstance(given, State):
-            raise NotYet(f"{call} returns {brief(given)}; return State(master=..., mean=..., square=...)")
+        state = answer(function, flat, rank, world_size, call=call)
+        if not isinstance(state, State):
+            raise NotYet(f"{call} returns {brief(state)}; return State(master=..., mean=..., square=...)")
         own = flat[rank * size : (rank + 1) * size].float()
-        wanted = {"master": own, "mean": torch.zeros(size), "square": torch.zeros(size)}
-        for name, want in wanted.items():
-            got = _of_state(given, name, size, call)
+        right = {"master": own, "mean": torch.zeros(size), "square": torch.zeros(size)}
+        for name, want in right.items():
+            got = _of_state(state, name, size, call)
             if not torch.equal(got, want):
                 what = f"this rank's shard of the parameters, {_numbers(own)}" if name == "master" else "zeros"
-                raise NotYet(f"{call}: its {name} is {_numbers(got)}; it is to be {what}")
+                raise NotYet(f"{call}: its {name} is {_numbers(got)}; it must be {what}")
             if got.untyped_storage().nbytes() > want.nbytes:
                 raise NotYet(
                     f"{call}: its {name} has {size} numbers, but keeps {got.untyped_storage().nbytes()} bytes alive, "
                     f"not {want.nbytes}: a slice is a view of the whole buffer. Slice first and convert then, or clone"
                 )
-        if given.mean.data_ptr() == given.square.data_ptr():
-            raise NotYet(f"{call}: its mean and its square are one and the same tensor; what is put in one is in both")
+        if state.mean.data_ptr() == state.square.data_ptr():
+            raise NotYet(f"{call}: its mean and its square are the same tensor; writing to one changes both")
 
 
 def _of_state(state: State, name: str, size: int, call: str) -> torch.Tensor:
-    """One of the tensors of a state that a learner has made or changed: fp32 [size]."""
+    """Return a tensor of a learner's state; raise `NotYet` unless it is fp32 [size]."""
     got = getattr(state, name)
     if not isinstance(got, torch.Tensor):
         raise NotYet(f"{call}: its {name} is {brief(got)}, which is not a tensor")
@@ -149,14 +151,14 @@ def check_update(function: Callable, world_size: int, updates: int = 1, size: in
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(size, generator=generator).bfloat16()
     gradients = [torch.randn(size, generator=generator).bfloat16() for _ in range(updates)]
-    given, wanted = _new_state(start), _new_state(start)
+    state, right = _new_state(start), _new_state(start)
     for number, summed in enumerate(gradients, 1):
         call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}, update number {number}"
-        before = State(wanted.master, wanted.mean, wanted.square, wanted.steps)
-        want = adam(wanted, summed, world_size)
-        got = answer(function, given, summed.clone(), world_size, call=call)
-        _check_state_after(given, wanted, before, summed, world_size, call)
-        _check_returned(got, want, given.master, call)
+        before = State(right.master, right.mean, right.square, right.steps)
+        want = adam(right, summed, world_size)
+        got = answer(function, state, summed.clone(), world_size, call=call)
+        _check_state_after(state, right, before, summed, world_size, call)
+        _check_returned(got, want, state.master, call)
 
 
 def _new_state(parameters: torch.Tensor) -> State:
@@ -165,21 +167,21 @@ def _new_state(parameters: torch.Tensor) -> State:
 
 
 def _check_returned(got: Any, want: torch.Tensor, master: torch.Tensor, call: str) -> None:
-    """Check that what an update returns are the new parameters for the layers."""
+    """Check that an update returns the new parameters for the layers."""
     if not isinstance(got, torch.Tensor):
         raise NotYet(f"{call} returns a value of type {type(got).__name__}; return the new parameters, a tensor")
     if got.dtype != torch.bfloat16:
         raise NotYet(f"{call} returns {got.dtype}; the layers compute in torch.bfloat16: round what you return")
     if got.shape != want.shape:
         raise NotYet(f"{call} returns a tensor of shape {list(got.shape)}; the shard has {len(want)} elements")
-    if not torch.equal(got, master.bfloat16()):  # as rounded from the learner's own master
+    if not torch.equal(got, master.bfloat16()):  # rounded from the learner's own master
         raise NotYet(f"{call} returns {_numbers(got)}; the new master, rounded, is {_numbers(want)}")
 
 
 def _check_state_after(
     got: State, want: State, before: State, summed: torch.Tensor, world_size: int, call: str
 ) -> None:
-    """Check what an update has left in the state, and name the slip if it is a usual one."""
+    """Check what an update leaves in the state, and name the slip if it is a common one."""
     _check_steps(got, want, call)
     for name in PARTS:
         mine, right = _of_state(got, name, len(summed), call), getattr(want, name)
@@ -187,7 +189,7 @@ def _check_state_after(
             continue
         slips = _slips(name, before, want, summed, world_size)
         hint = next((f": {words}" for words, value in slips.items() if _near(mine, value)), "")
-        raise NotYet(f"{call} leaves state.{name} at {_numbers(mine)}, but it is to be {_numbers(right)}{hint}")
+        raise NotYet(f"{call} leaves state.{name} at {_numbers(mine)}, but it must be {_numbers(right)}{hint}")
 
 
 def _check_steps(got: State, want: State, call: str) -> None:
@@ -196,12 +198,12 @@ def _check_steps(got: State, want: State, call: str) -> None:
 
 
 def _near(got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Equal up to the rounding of a few operations in fp32, which is much finer than that of one in bf16."""
+    """Return whether two tensors agree up to the rounding of a few fp32 operations, far finer than bf16's."""
     return torch.allclose(got, want, rtol=1e-4, atol=1e-7)
 
 
 def _slips(name: str, before: State, want: State, summed: torch.Tensor, world_size: int) -> dict[str, torch.Tensor]:
-    """What goes wrong in an update, and what it leaves in this part of the state."""
+    """Return {a slip in words: the tensor it leaves in this part of the state}."""
     slips = {f"it is still as it was; put the new one into state.{name}": getattr(before, name)}
     total, mean = summed.float(), summed.float() / world_size
     gradients = {
@@ -219,49 +221,53 @@ def _slips(name: str, before: State, want: State, summed: torch.Tensor, world_si
         )
     else:
         move = want.master - before.master
-        bare = LR * want.mean / (want.square.sqrt() + EPSILON)
+        uncorrected = LR * want.mean / (want.square.sqrt() + EPSILON)
         squares = want.square / (1 - BETA_2**want.steps)
-        slips["against the gradient it goes downhill: subtract"] = before.master - move
-        slips["both means begin at 0 and are too small at first: divide each by 1 - beta**steps"] = before.master - bare
-        slips["divide by the root of the squares"] = before.master + move * (squares.sqrt() + EPSILON) / (
-            squares + EPSILON
-        )
-        rounded = "it was rounded to bf16; update the fp32 master, and round only what you return"
-        slips[rounded] = want.master.bfloat16().float()
+        no_root = move * (squares.sqrt() + EPSILON) / (squares + EPSILON)
+        slips |= {
+            "against the gradient it goes downhill: subtract": before.master - move,
+            "both means begin at 0 and are too small at first: divide each by 1 - beta**steps": (
+                before.master - uncorrected
+            ),
+            "divide by the root of the squares": before.master + no_root,
+            "it was rounded to bf16; update the fp32 master, and round only what you return": (
+                want.master.bfloat16().float()
+            ),
+        }
     return slips
 
 
 def check_small_updates(function: Callable, world_size: int, updates: int = 30, start: float = 5.0) -> None:
     """Check that updates too small for bf16 add up: from `start`, each moves a parameter by Adam's learning rate."""
     size = 4
-    given = _new_state(torch.full((size,), start).bfloat16())
-    wanted = _new_state(torch.full((size,), start).bfloat16())
+    state = _new_state(torch.full((size,), start).bfloat16())
+    right = _new_state(torch.full((size,), start).bfloat16())
     summed = torch.full((size,), float(world_size)).bfloat16()  # every rank's gradient is 1
     call = f"{function.__name__} on {world_size} ranks"
     for _ in range(updates):
-        got = answer(function, given, summed.clone(), world_size, call=call)
-        want = adam(wanted, summed, world_size)
-    _check_steps(given, wanted, f"{call}, called {updates} times,")
-    _of_state(given, "master", size, call)
+        got = answer(function, state, summed.clone(), world_size, call=call)
+        want = adam(right, summed, world_size)
+    _check_steps(state, right, f"{call}, called {updates} times,")
+    _of_state(state, "master", size, call)
     if not isinstance(got, torch.Tensor) or got.shape != want.shape:
         raise NotYet(f"{call} returns {brief(got)}; return the new parameters, a tensor of the shard's length")
-    if not torch.allclose(got.float(), want.float(), rtol=2**-8) or not _near(given.master, wanted.master):
+    if not torch.allclose(got.float(), want.float(), rtol=2**-8) or not _near(state.master, right.master):
         spacing = 2.0 ** (np.floor(np.log2(abs(start))) - 7)  # of bf16 numbers: 8 significant bits
         hint = ""
         if torch.equal(got.float(), torch.full((size,), start)):
             hint = (
-                f". Nothing has moved: bf16 numbers are {spacing:g} apart there, and what is less than half of that "
-                "is rounded away. The bf16 parameters are updated instead of the fp32 masters: keep state.master "
-                "in fp32 from one update to the next, and round only what you return"
+                f". Nothing has moved: bf16 numbers are {spacing:g} apart there, and rounding drops anything below "
+                "half of that. You update the bf16 parameters instead of the fp32 masters: keep state.master in fp32 "
+                "from one update to the next, and round only what you return"
             )
         raise NotYet(
             f"{call}: {updates} updates of {LR:g} each bring a parameter from {start:g} to {got[0].item():g}; "
-            f"it is to be {want[0].item():g}{hint}"
+            f"it must be {want[0].item():g}{hint}"
         )
 
 
 def _numbers(tensor: torch.Tensor) -> str:
-    """The first few numbers of a tensor."""
+    """Return the first three numbers of a tensor, as text."""
     shown = ", ".join(f"{value:.5g}" for value in tensor[:3].tolist())
     return f"[{shown}{', ...' if len(tensor) > 3 else ''}]"
 
@@ -270,9 +276,9 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 class Task(NamedTuple):
-    """What is trained: `tiny.model(depth, width)`, with `micro` backward passes before each of `STEPS` steps.
+    """The training of part c: `tiny.model(depth, width)`, with `micro` backward passes before each of `STEPS` steps.
 
-    `watched`: whether memory is watched, which takes as long as all the rest. `seed`: of the model and of the batches.
+    `watched`: whether to watch memory, which doubles the time. `seed`: of the model and of the batches.
     """
 
     width: int = tiny.WIDTH
@@ -285,10 +291,11 @@ class Task(NamedTuple):
 class Trained(NamedTuple):
     """What a rank saw of a training run.
 
-    `losses`: of each backward pass. `sums`: {unit: what `update` was given} of each step, and `own`: what this rank
-    alone had (of DDP only). `parameters`: of each step, [unit] what the layers have after it, and `flat`: what
-    `unit.parameters` holds. `sent`: bytes of each step. `collectives`: the backend's own that were called. `rest`:
-    bytes held for gradients at the beginning of each step, and `peak`: at most at any time (both only if watched).
+    `losses`: one for each backward pass. The others are for each step. `sums`: {unit: the gradients that `update`
+    got}. `own`: {unit: this rank's gradients alone}, for DDP only. `parameters`: for each unit, what the layers hold
+    after the step. `flat`: for each unit, what `unit.parameters` holds. `sent`: bytes. `collectives`: the backend's own
+    that the code called. Only if watched: `rest`, bytes of gradients when the step begins, and `peak`, the most bytes
+    of gradients at any time.
     """
 
     losses: list[float]
@@ -307,12 +314,12 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
 
 
 def check_step(arrived: Callable, step: Callable, world_size: int, **task: int) -> list[Outcome]:
-    """Check that on real ranks the learner's step computes what DDP's does, to the bit; return what each rank saw."""
+    """Check on real ranks that the learner's step matches DDP's to the bit; return what each rank saw."""
     return _check_step(arrived, step, world_size, Task(**task))[0]
 
 
 def _check_step(arrived: Callable, step: Callable, world_size: int, task: Task) -> tuple[list[Outcome], list[Trained]]:
-    """The same; and what the ranks have told, as `ranks.run` returned it."""
+    """Do what `check_step` does, and also return the ranks' reports, as `ranks.run` returned them."""
     everyone = _on_ranks(arrived, step, world_size, task)
     outcomes = list(zip(_ddp(world_size, task._replace(watched=False)), everyone, strict=True))
     for number in range(STEPS):
@@ -324,50 +331,50 @@ def _check_step(arrived: Callable, step: Callable, world_size: int, task: Task) 
             if got != want:
                 where = f"with {world_size} ranks, the loss of backward pass {number} on rank {rank}"
                 raise NotYet(f"{where} is {got:.6g}; DDP's is {want:.6g}")
-    witnessed(everyone, sum(sum(ddp.sent) for ddp, _ in outcomes) / task.micro)  # once a step, whatever the way
+    witnessed(everyone, sum(sum(ddp.sent) for ddp, _ in outcomes) / task.micro)  # one reduction a step is enough
     return outcomes, everyone
 
 
 def _check_sums(where: str, number: int, rank: int, world_size: int, ddp: Trained, mine: Trained) -> None:
-    """Check what a rank's `update` was given in a step."""
+    """Check the gradients that a rank hands to `update` in a step."""
     for unit, whole in ddp.sums[number].items():
         got = mine.sums[number].get(unit)
         if got is None:
-            raise NotYet(f"{where}: rank {rank} has not called update for unit {unit}; every unit has to be updated")
+            raise NotYet(f"{where}: rank {rank} has not called update for unit {unit}; update every unit")
         shards = whole.reshape(world_size, -1)
         want, own = shards[rank], ddp.own[number][unit].reshape(world_size, -1)[rank]
         if not np.array_equal(got, want):
             element = np.flatnonzero(got != want)[0]
             raise NotYet(
                 f"{where}: for unit {unit}, rank {rank} gives update {got[element]:.6g} as element {element}, but the "
-                f"sum of its shard is {want[element]:.6g} there; {_told_of_sums(got, own, shards, rank, number)}"
+                f"sum of its shard is {want[element]:.6g} there; {_wrong_sum(got, own, shards, rank, number)}"
             )
 
 
-def _told_of_sums(got: np.ndarray, own: np.ndarray, shards: np.ndarray, rank: int, number: int) -> str:
-    """What was handed to `update` instead of the sum, in words. `own`: what this rank alone had in its shard."""
+def _wrong_sum(got: np.ndarray, own: np.ndarray, shards: np.ndarray, rank: int, number: int) -> str:
+    """Return, in words, what `update` got instead of the sum. `own`: this rank's own gradients of its shard."""
     world_size, want = len(shards), shards[rank]
     others = [other for other in range(world_size) if np.array_equal(got, shards[other])]
     if np.array_equal(got, own):
-        return f"these are rank {rank}'s own gradients alone: was anything reduced?"
+        return f"these are rank {rank}'s own gradients alone: did it reduce anything?"
     if others:
         return f"this is the shard of rank {others[0]}: rank r keeps chunk r"
     if np.allclose(got, want / world_size, rtol=0.01):
         return "this is the mean already; `update` divides by the number of ranks, so hand it the sum"
     if np.allclose(got, want * world_size, rtol=0.02):
-        return "this is the number of ranks times the sum: is something reduced twice?"
+        return "this is the number of ranks times the sum: does it reduce something twice?"
     if np.allclose(got, want, rtol=0.02, atol=0.02 * abs(want).max()):
         return (
             "this is the sum up to rounding, but not to the bit: reduce every backward pass by itself with "
             "ring.reduce_scatter, in bf16, as soon as a unit is complete, and add up the shards in bf16"
         )
     if number:
-        return "step 0 was right: is what was left of it gone? (unit.gradients and unit.reduced back to None)"
+        return "step 0 was right: does it clean up? (set unit.gradients and unit.reduced back to None)"
     return "is a unit reduced once in each backward pass, when it is complete, and do the shards of all passes add up?"
 
 
 def _check_parameters(where: str, number: int, rank: int, world_size: int, ddp: Trained, mine: Trained) -> None:
-    """Check what the layers of a rank compute with after a step."""
+    """Check the parameters that the layers of a rank compute with after a step."""
     for unit, want in enumerate(ddp.parameters[number]):
         got, flat, whole = mine.parameters[number][unit], mine.flat[number][unit], ddp.flat[number][unit]
         if np.array_equal(got, want):
@@ -380,14 +387,14 @@ def _check_parameters(where: str, number: int, rank: int, world_size: int, ddp: 
         size = len(whole) // world_size
         old = mine.parameters[number - 1][unit] if number else None
         wrong = sorted({place // size for place in np.flatnonzero(got != want).tolist()})
-        told = f"{where}: after it, the parameters of unit {unit} on rank {rank} differ from DDP's"
+        fault = f"{where}: after it, the parameters of unit {unit} on rank {rank} differ from DDP's"
         if rank in wrong:
-            words = f"{told}, even in its own shard: what update returns belongs into unit.parameters[begin:end]"
-            raise NotYet(words)
+            hint = "write what update returns into unit.parameters[begin:end]"
+            raise NotYet(f"{fault}, even in its own shard: {hint}")
         them = f"shard{'s' * (len(wrong) > 1)} {' and '.join(map(str, wrong))}"
         stale = old is not None and all(np.array_equal(*_pieces(shard, size, got, old)) for shard in wrong)
         unmoved = "; nothing there has changed since the step before" if stale else ""
-        raise NotYet(f"{told}, and from rank {wrong[0]}'s, in {them}: were they gathered?{unmoved}")
+        raise NotYet(f"{fault}, and from rank {wrong[0]}'s, in {them}: did it gather them?{unmoved}")
 
 
 def _pieces(shard: int, size: int, *flats: np.ndarray) -> list[np.ndarray]:
@@ -395,9 +402,9 @@ def _pieces(shard: int, size: int, *flats: np.ndarray) -> list[np.ndarray]:
 
 
 def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
-    """Check that a right step keeps a rank's shard of the gradients alone, and never more than one unit's in full.
+    """Check that a right step keeps only a rank's shard of the gradients, and at most one unit's in full at a time.
 
-    What a rank holds it tells itself, beside the learner's code: nothing that is seen from outside could contradict it.
+    Each rank reports what it holds, beside the learner's code; nothing outside can contradict that.
     """
     outcomes = check_step(arrived, step, world_size, watched=True, **task)
     units = _unit_sizes(Task(**task))
@@ -411,21 +418,21 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int
         who = f"with {world_size} ranks, rank {rank} holds"
         rest = max(mine.rest)
         if rest > sum(shards):
-            hint = "is the full buffer freed? A slice is a view, and keeps all of it alive"
+            hint = "does it free the full buffer? A slice is a view, and keeps all of it alive"
             if rest == 2 * sum(shards) and world_size > 2:
-                hint = "are they in fp32, or there twice?"
+                hint = "does it keep them in fp32, or twice?"
             raise NotYet(
                 f"{who} {rest:,} bytes of gradients after the backward pass; its shard is {sum(shards):,}: {hint}"
             )
         if mine.peak > most:
             raise NotYet(
                 f"{who} up to {mine.peak:,} bytes of gradients in the backward pass; with one unit in full at a time "
-                f"it is {most:,}: is each unit reduced as soon as it is complete?"
+                f"it is {most:,}: does it reduce each unit as soon as it is complete?"
             )
 
 
 def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
-    """Check that with a right step every rank sends the very bytes that it sends for DDP."""
+    """Check that a right step sends exactly as many bytes from every rank as DDP does."""
     outcomes, everyone = _check_step(arrived, step, world_size, Task(**task))
     for rank, (ddp, mine) in enumerate(outcomes):
         for number, (want, got) in enumerate(zip(ddp.sent, mine.sent, strict=True)):
@@ -433,37 +440,37 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: in
                 continue
             hint = ""
             if 2 * got == 3 * want:
-                hint = ": is an all-reduce used where a reduce-scatter is enough, or are gradients sent in fp32?"
+                hint = ": does it all-reduce where a reduce-scatter is enough, or send gradients in fp32?"
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} sends {got / want:.3g} times what DDP sends, {got:,} bytes in "
                 f"step {number} instead of {want:,}{hint}"
             )
     sent = sum(sum(ddp.sent) for ddp, _ in outcomes)
-    pieces = sum(map(len, _unit_sizes(Task(**task))))  # some may send every tensor by itself
+    pieces = sum(map(len, _unit_sizes(Task(**task))))  # a step may send every tensor by itself
     witnessed(everyone, sent, sent, messages=2 * STEPS * pieces * world_size * (world_size - 1))
 
 
 def _unit_sizes(task: Task) -> list[list[int]]:
-    """How many elements the tensors of each unit have."""
+    """Return the number of elements of each tensor of each unit."""
     return [[tensor.numel() for tensor in block.parameters()] for block in tiny.model(task.depth, task.width)]
 
 
 def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Trained]:
-    """Train by the learner's step on real ranks."""
+    """Train with the learner's step on real ranks; return what each rank saw."""
     batches = PerRank([_batches(rank, world_size, task) for rank in range(world_size)])
     everyone = run_on_ranks(_train, world_size, arrived, step, task, batches, kind=Trained)
     for rank, mine in enumerate(everyone):
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
             raise NotYet(
-                f"rank {rank} calls the library's own {names}, whose bytes cannot be counted here; use "
+                f"rank {rank} calls the library's own {names}, whose bytes the check can't count; use "
                 "execute(ring.reduce_scatter(world_size), ...) and execute(ring.all_gather(world_size), ...)"
             )
     return everyone
 
 
 def _batches(rank: int, world_size: int, task: Task) -> list[Batch]:
-    """A rank's batches, one for each backward pass."""
+    """Return a rank's batches, one for each backward pass."""
     numbers = range(task.seed, task.seed + STEPS * task.micro)
     return [tiny.batch(number, rank, world_size, width=task.width, dtype=torch.bfloat16) for number in numbers]
 
@@ -476,9 +483,9 @@ def _seen() -> Trained:
     return Trained([], [], [], [], [], [], [], [])
 
 
-@lru_cache(maxsize=64)  # a class is graded by the same checks
+@lru_cache(maxsize=64)  # the same checks grade a whole class
 def _ddp(world_size: int, task: Task) -> list[Trained]:
-    """What each rank sees when DDP trains: every complete unit is all-reduced, and updated everywhere."""
+    """Return what each rank sees when DDP trains: all-reduce every complete unit, and update it everywhere."""
     models = [_model(task) for _ in range(world_size)]
     everyone = [[Unit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
     for units in everyone:
@@ -502,20 +509,21 @@ def _ddp(world_size: int, task: Task) -> list[Trained]:
                     for unit in same:
                         unit.reduced = unit.gradients if unit.reduced is None else unit.reduced + unit.gradients
                         unit.gradients = None
-            for rank, (units, told) in enumerate(zip(everyone, seen, strict=True)):
-                told.sums.append({number: _plain(unit.reduced) for number, unit in enumerate(units)})
-                told.own.append({number: _plain(unit.own) for number, unit in enumerate(units)})
+            for rank, (units, trained) in enumerate(zip(everyone, seen, strict=True)):
+                trained.sums.append({number: _plain(unit.reduced) for number, unit in enumerate(units)})
+                trained.own.append({number: _plain(unit.own) for number, unit in enumerate(units)})
                 for unit in units:
                     unit.parameters.copy_(adam(unit.state, unit.reduced, world_size))
                     unit.reduced = unit.own = None
-                _note_parameters(told, units)
-                told.sent.append(task.micro * sum(int(counted(schedule, size, 2).bytes_sent[rank]) for size in sizes))
+                _note_parameters(trained, units)
+                bytes_once = sum(int(counted(schedule, size, 2).bytes_sent[rank]) for size in sizes)
+                trained.sent.append(task.micro * bytes_once)
     return seen
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """In here torch computes as it does on a rank, to the bit."""
+    """Let torch compute as it does on a rank, to the bit, inside this context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -525,7 +533,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _carry_out(schedule: Schedule, buffers: list[torch.Tensor]) -> None:
-    """What `execute` would do on all ranks, in this process."""
+    """Do what `execute` does on all ranks, in this process."""
     bounds = schedule.bounds(len(buffers[0])).tolist()
     for step in schedule:
         arriving = [(t, view(buffers[t.src], bounds, t.chunk, t.count).clone()) for t in step]
@@ -535,7 +543,7 @@ def _carry_out(schedule: Schedule, buffers: list[torch.Tensor]) -> None:
 
 
 def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: Task, batches: list[Batch]) -> Trained:
-    """Train for `STEPS` steps by these two functions. Runs beside the learner's code, and only observes."""
+    """Train for `STEPS` steps with these two functions. Runs beside the learner's code, and only observes."""
     model = _model(task)
     units = [Unit(module, rank, world_size) for module in model]
     for unit in units:
@@ -546,7 +554,7 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
     held = BytesHeld(
         lambda: {
             "gradients": _gradients(units),
-            # all batches are known, also those that have been used, and the scratch area that `execute` keeps
+            # known: all batches, used or not, and the scratch area that `execute` keeps
             "known": [*chain(*batches), *_known(units), scratch(0, like=units[0].parameters)],
         }
     )
@@ -557,7 +565,7 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
             for _ in range(task.micro):
                 with sent:
                     seen.losses.append(_backward(model, *next(left)))
-            # what is no parameter, no state and no batch by now can only be gradients, wherever they are kept
+            # whatever is not a parameter, a state or a batch now can only be gradients, wherever it is kept
             seen.rest.append(held.now["gradients"] + held.now["other"])
             with sent:
                 _written(step, rank, world_size, units, partial(_update, units, seen, rank))
@@ -568,20 +576,20 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
 
 
 def _note_parameters(seen: Trained, units: list[Unit]) -> None:
-    """Note down what the layers have, and what `unit.parameters` holds."""
+    """Record what the layers hold, and what `unit.parameters` holds."""
     seen.parameters.append([np.concatenate([_plain(tensor) for tensor in unit.tensors]) for unit in units])
     seen.flat.append([_plain(unit.parameters) for unit in units])
 
 
 def _backward(model: torch.nn.Module, *batch: torch.Tensor) -> float:
-    """A forward and a backward pass; the loss."""
+    """Run a forward and a backward pass; return the loss."""
     loss = tiny.loss(model, *batch)
     loss.backward()
     return loss.item()
 
 
 def _written(function: Callable, *args: Any) -> None:
-    """Call a learner's function, which may not be there yet."""
+    """Call a learner's function; raise `NotYet` if it is not written yet."""
     try:
         function(*args)
     except NotImplementedError:
@@ -591,12 +599,12 @@ def _written(function: Callable, *args: Any) -> None:
 def _update(
     units: list[Unit], seen: Trained, rank: int, state: State, summed: torch.Tensor, world_size: int
 ) -> torch.Tensor:
-    """The `update` that a step is given: Adam, which notes down the gradients it gets."""
+    """Update like `adam`, and record the gradients: this is the `update` that the learner's step gets."""
     number = next((number for number, unit in enumerate(units) if unit.state is state), None)
     if number is None:
         raise NotYet(f"rank {rank} gives update a state that is not unit.state")
     if not isinstance(summed, torch.Tensor):
-        raise NotYet(f"for unit {number}, rank {rank} gives update {brief(summed)}, where a tensor with sums is wanted")
+        raise NotYet(f"for unit {number}, rank {rank} gives update {brief(summed)}; hand it a tensor with sums")
     if summed.shape != state.master.shape:
         raise NotYet(
             f"for unit {number}, rank {rank} gives update a tensor of shape {list(summed.shape)}; its shard has "
@@ -609,7 +617,7 @@ def _update(
 
 
 def _gradients(units: list[Unit]) -> list[torch.Tensor]:
-    """Gradients of units and of their tensors, under whatever names a unit has them."""
+    """Return the gradients that units and their tensors hold, under whatever names."""
     known = {id(tensor) for tensor in _known(units)}
     held = [value for unit in units for value in vars(unit).values() if isinstance(value, torch.Tensor)]
     held += [tensor.grad for unit in units for tensor in unit.tensors if tensor.grad is not None]
@@ -622,5 +630,5 @@ def _known(units: list[Unit]) -> list[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> np.ndarray:
-    """A copy of a tensor's numbers, flat: fp32, which holds every bf16."""
+    """Return a flat copy of a tensor's numbers in fp32, which represents every bf16 exactly."""
     return np.array(tensor.detach().float().flatten())

@@ -1,8 +1,8 @@
-"""Checks of exercise 12: the order in which tokens leave, what fits into an expert's places, and the layer on ranks.
+"""Checks for exercise 12: the order in which tokens leave, what fits into an expert's capacity, and the layer on ranks.
 
-In part c every token is a row with a single 1, at a place of its own, and expert e answers by moving it e places
-further. So of each number that comes back it can be said whose it is, and which expert has answered. Where routings
-are drawn afresh, an expert multiplies its answers by a number that no other rank knows: they cannot be made at home.
+In part c every token is a row with a single 1 at a place of its own, and expert e moves it e places to the right. So
+each number that comes back shows whose token it is and which expert answered. For random routings an expert also
+multiplies its answers by a number that no other rank knows, so no rank can compute them itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..execute import execute
 from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
-from .checks import NotYet, answer, brief, call_in_words
+from .checks import NotYet, answer, call_in_words, refusing
 from .on_ranks import reported, witnessed, witnessed_terms
 
 
@@ -41,29 +42,29 @@ class Case(NamedTuple):
 
     @property
     def share(self) -> int:
-        """How many experts live on a rank."""
+        """Return how many experts live on a rank."""
         return self.num_experts // len(self.experts)
 
     @property
     def first(self) -> np.ndarray:
-        """The number of each rank's first token, among those of all ranks; behind them, how many there are."""
+        """Return the number of each rank's first token among all tokens, and at the end how many tokens there are."""
         return np.cumsum([0, *map(len, self.experts)])
 
     @property
     def width(self) -> int:
-        """Of a token's row: each has a place for every expert."""
+        """Return the width of a row: every token has one place for each expert."""
         return max(1, int(self.first[-1])) * self.num_experts
 
     def owner(self, number: int) -> tuple[int, int]:
-        """The rank, and the token there, that is `number` among those of all ranks."""
+        """Return the rank of token `number`, and its index there."""
         rank = int(np.searchsorted(self.first, number, side="right")) - 1
         return rank, int(number - self.first[rank])
 
 
 def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int, gains: bool = False) -> Case:
-    """A routing of `sizes[rank]` tokens on each rank, to the `k` experts that each likes best; few are popular.
+    """Return a random routing of `sizes[rank]` tokens on each rank to their `k` best experts. A few are popular.
 
-    `gains`: whether experts multiply, by anything from 1 to 2.
+    `gains`: whether experts multiply their answers, by 1 to 2.
     """
     rng = np.random.default_rng(seed)
     num_experts = experts_a_rank * len(sizes)
@@ -75,7 +76,7 @@ def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int, gains:
 
 
 def choices(num_tokens: int, num_experts: int, k: int, seed: int) -> torch.Tensor:
-    """The experts that one rank's tokens have chosen: int64 [tokens, k]."""
+    """Return the experts that one rank's tokens chose: int64 [tokens, k]."""
     return torch.tensor(random_case([num_tokens], num_experts, k, seed).experts[0])
 
 
@@ -83,7 +84,7 @@ def choices(num_tokens: int, num_experts: int, k: int, seed: int) -> torch.Tenso
 
 
 def check_order(function: Callable, experts: torch.Tensor) -> None:
-    """Check that `function(experts)` gives the places of `experts` by expert, those of one expert as they stand."""
+    """Check that `function(experts)` returns the places of `experts` sorted by expert, in a stable order."""
     call = f"{function.__name__}({_table(experts)})"
     got = _whole(answer(function, experts.clone(), call=call), call, (experts.numel(),))
     flat, k = experts.flatten().numpy(), experts.shape[1]
@@ -112,7 +113,7 @@ def check_order(function: Callable, experts: torch.Tensor) -> None:
 
 
 def check_counts(function: Callable, experts: torch.Tensor, num_experts: int) -> None:
-    """Check that `function(experts, num_experts)` says how many have chosen each expert."""
+    """Check that `function(experts, num_experts)` counts the choices of each expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts})"
     given = answer(function, experts.clone(), num_experts, call=call)
     want = np.bincount(experts.flatten().numpy(), minlength=num_experts)
@@ -127,7 +128,7 @@ def check_counts(function: Callable, experts: torch.Tensor, num_experts: int) ->
 
 
 def check_home(function: Callable, length: int, seed: int) -> None:
-    """Check that `function(rows, order)` puts row i, which has left as the i-th, back to the place `order[i]`."""
+    """Check that `function(rows, order)` puts row i, which left as the i-th, back at place `order[i]`."""
     order = torch.tensor(np.random.default_rng(seed).permutation(length))
     rows = torch.stack([order, 100 + order], 1).double()
     call = f"{function.__name__}(rows, order={order.tolist()})"
@@ -154,7 +155,7 @@ def _row_in_words(row: np.ndarray, length: int) -> str:
 
 
 def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, places: int) -> None:
-    """Check that `function(experts, num_experts, places)` is True where a choice finds one of its expert's places."""
+    """Check that `function(experts, num_experts, places)` is True where a choice gets a place at its expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts}, places={places})"
     given = answer(function, experts.clone(), num_experts, places, call=call)
     got = _array(given) if isinstance(given, torch.Tensor | np.ndarray | list | tuple) else np.array(None)
@@ -189,7 +190,7 @@ def _keeps_the_last(got: np.ndarray, experts: torch.Tensor, places: int) -> bool
 
 
 def check_dropped_and_padded(function: Callable, counts: list[int], places: int) -> None:
-    """Check that `function(counts, places)` gives how many find no place, and how many places find nobody."""
+    """Check that `function(counts, places)` returns how many tokens are dropped and how many places stay empty."""
     call = call_in_words(function, (counts, places))
     given = answer(function, torch.tensor(counts), places, call=call)
     got = tuple(_whole(list(given) if isinstance(given, tuple) else given, call, (2,)).tolist())
@@ -212,17 +213,17 @@ def check_dropped_and_padded(function: Callable, counts: list[int], places: int)
 
 
 class Misuse(ValueError):
-    """A call of one of part c's tools that makes no sense. Its words alone are told, without a traceback."""
+    """An invalid call of one of part c's tools. The learner sees its message alone, without a traceback."""
 
 
-EXCHANGES = 8  # calls of `exchange` in one layer, for which room is left on the wire: two are enough
+EXCHANGES = 8  # calls of `exchange` in one layer that the byte limit allows; two are enough
 _comparing: list[int] = []  # bytes that this rank has sent in `exchange` to compare tables: they are not the learner's
 
 
 def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
-    """`collectives.training.experts.exchange`, after a look at whether all ranks have the same table `blocks`.
+    """Call `collectives.training.experts.exchange` after checking that all ranks have the same table `blocks`.
 
-    Without that look, ranks that expect what nobody sends would wait for ever.
+    Without that check, a rank that expects rows that no rank sends would wait forever. Raises `Misuse`.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     table = torch.stack([torch.as_tensor(row) for row in blocks])  # a tensor, lists, or a list of tensors
@@ -236,7 +237,7 @@ def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
         execute(ring.all_gather(world_size), tables.view(-1))
     _comparing.append(told.total)
     for other, theirs in enumerate(tables):
-        if not torch.equal(theirs, tables[0]):  # every rank sees that, so none is left waiting
+        if not torch.equal(theirs, tables[0]):  # every rank sees this, so none is left waiting
             raise Misuse(
                 f"ranks 0 and {other} do not have the same table of blocks: {tables[0].view(table.shape).tolist()} "
                 f"and {theirs.view(table.shape).tolist()}; a rank can know what others send only if they tell it"
@@ -250,9 +251,9 @@ def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
 
 
 def check_all_counts(function: Callable, world_size: int, num_experts: int, seed: int | None = None) -> None:
-    """Check that `function(rank, world_size, mine)` gives the counts of all ranks: int [world_size, num_experts].
+    """Check that `function(rank, world_size, mine)` returns the counts of all ranks: int [world_size, num_experts].
 
-    `seed`: counts are at random then, and too large to be sent in fewer bytes.
+    `seed`: use random counts, too large to be sent in fewer bytes.
     """
     want = 100 * np.arange(world_size)[:, None] + np.arange(num_experts) + 1
     if seed is not None:
@@ -284,7 +285,7 @@ def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np
 
 
 class Own(NamedTuple):
-    """What a rank knows of a `Case`: the number of its first token, their width, and its own part of all else."""
+    """What a rank knows of a `Case`: the number of its first token, the width, and its own part of everything else."""
 
     first: int
     width: int
@@ -308,7 +309,7 @@ class Outcome(NamedTuple):
 
 
 def check_layer(function: Callable, case: Case) -> None:
-    """Check that on real ranks every token has the weighted answers of its own experts, and that few bytes moved.
+    """Check on real ranks that every token gets the weighted answers of its experts, and that few bytes moved.
 
     `function(rank, world_size, tokens, experts, weights, num_experts, answer)`: tokens float64 [tokens, width],
     experts int64 [tokens, k], weights float64 [tokens, k], `answer(expert, rows)` asks an expert of this rank.
@@ -373,30 +374,20 @@ def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> 
     return Outcome(result, desk.asked, sent.total + sent.payloads.total() - sum(_comparing))
 
 
-@contextlib.contextmanager
-def _without_the_layer() -> Iterator[None]:
-    """In here the library's own layer refuses to work: a reminder to learners, not a lock."""
-    forward = library.ExpertParallel.forward
-
-    def refuse(*_):
-        raise Misuse("the library's own ExpertParallel is for comparing, afterwards; write this part yourself")
-
-    library.ExpertParallel.forward = refuse
-    try:
-        yield
-    finally:
-        library.ExpertParallel.forward = forward
+def _without_the_layer() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's own layer refuses to work."""
+    return refusing(library.ExpertParallel, "forward", what="ExpertParallel", error=Misuse)
 
 
 class _Desk:
-    """Where a rank asks its experts. It notes what is asked, and answers in any case: nobody must wait."""
+    """A rank's access to its experts. It records every call and always answers, so that no rank waits."""
 
     def __init__(self, rank: int, own: Own):
         self.own, self.first = own, rank * len(own.gains)
         self.asked: list[tuple[int, np.ndarray]] = []
 
     def answer(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
-        """What expert number `expert`, among those of all ranks, answers to `rows`: [n, width]."""
+        """Return the answer of expert number `expert`, among those of all ranks, to `rows`: [n, width]."""
         expert = int(expert)
         if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != self.own.width:
             raise Misuse(f"answer(expert, rows) takes rows [n, {self.own.width}], not {_what(rows)}")
@@ -406,7 +397,7 @@ class _Desk:
 
 
 def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str | None:
-    """What is wrong with these rows for this expert, asked by this rank; None if they are tokens that chose it."""
+    """Return what is wrong with these rows that a rank sent to an expert; None if all are tokens that chose it."""
     mine = range(rank * case.share, (rank + 1) * case.share)
     if expert not in mine:
         home = expert // case.share
@@ -419,7 +410,7 @@ def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str 
 
 
 def _misplaced(case: Case, row: np.ndarray, expert: int) -> str | None:
-    """What is wrong with this row, for this expert; None if it is a token that has chosen it."""
+    """Return what is wrong with this row for this expert; None if it is a token that chose it."""
     (at,) = np.flatnonzero(row)[:1] if row.any() else (None,)
     if at is None:
         return "a row of zeros, where a token is wanted"
@@ -434,7 +425,7 @@ def _misplaced(case: Case, row: np.ndarray, expert: int) -> str | None:
 
 
 def _fault_of(row: np.ndarray, rank: int, index: int, case: Case) -> str | None:
-    """What is wrong with the result of a token, as in "came back with token 3's answer"; None if nothing is."""
+    """Return what is wrong with a token's result, as in "came back with token 3's answer"; None if it is right."""
     number, size = int(case.first[rank]) + index, case.num_experts
     chosen, weights = case.experts[rank][index], case.weights[rank][index]
     want = {number * size + int(expert): float(weight) for expert, weight in zip(chosen, weights, strict=True)}
@@ -486,7 +477,7 @@ def _array(given: Any) -> np.ndarray:
 
 
 def _whole(given: Any, call: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """What was given as an array of whole numbers; `NotYet` if it is none, or has another shape."""
+    """Return an answer as an array of whole numbers. Raise `NotYet` if it is none or has another shape."""
     try:
         numbers = _array(given)
     except (TypeError, ValueError):

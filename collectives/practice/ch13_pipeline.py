@@ -1,7 +1,7 @@
-"""What exercise 13 checks answers with: can a schedule be run, what does each rank keep, and where does it stall?
+"""Checks for exercise 13: whether a schedule runs, what each rank keeps, and where it stalls.
 
-F, I and W take one unit of time each and a whole backward, B, two. A rank **stalls** when it computes nothing between
-its own first operation and its own last. What a schedule costs always comes from `price`, and is drawn with its stalls.
+F, I and W take one unit of time each; a whole backward, B, takes two. A rank **stalls** when it computes nothing
+between its own first operation and its own last. All costs come from `price`, and figures show the stalls.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, takewhile
@@ -23,7 +23,7 @@ from ..figures.player import Figure
 from ..training import pipeline
 from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
 from ..training.timeline import Span, Timeline
-from .checks import LibraryUsed, NotYet, call_in_words, check_formula, own_answer, show
+from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, show
 
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
@@ -31,7 +31,7 @@ _AN_OPERATION = 'an operation is a letter and a micro-batch, as "F0" or ("F", 0)
 
 
 def unit_price(schedule: PipelineSchedule) -> PipelineCost:
-    """The price of `schedule` where F, I and W take one unit of time each."""
+    """Return the price of `schedule` if F, I and W take one unit of time each."""
     return pipeline.price(schedule, 1, 1, 1)
 
 
@@ -39,12 +39,12 @@ def unit_price(schedule: PipelineSchedule) -> PipelineCost:
 
 
 def bubble_over_total(world_size: int, num_micro_batches: int) -> float:
-    """What `price` says of 1F1B; GPipe's is the same."""
+    """Return the bubble of 1F1B, and of GPipe, from `price`."""
     return _cost_of_1f1b(world_size, num_micro_batches).bubble_over_total
 
 
 def bubble_over_ideal(world_size: int, num_micro_batches: int) -> float:
-    """What `price` says of 1F1B; GPipe's is the same."""
+    """Return the bubble of 1F1B, and of GPipe, from `price`."""
     return _cost_of_1f1b(world_size, num_micro_batches).bubble_over_ideal
 
 
@@ -62,12 +62,12 @@ def check_bubble(function: Callable, over: str, cases: Iterable[tuple[int, int]]
         called = "ideal" if over == "total" else "total"
         return {
             f"this is the bubble over {called} time": other,
-            "this is the part in which a rank computes": 1 - want,
+            "this is the share of time in which a rank computes": 1 - want,
             "this is the time over the ideal time; how much of it is idle?": 1 + want,
             "the last rank begins after P - 1 others, not after P": p / (m + p) if over == "total" else p / m,
             "m micro-batches behind one another, on p ranks, take m + p - 1 turns, not m + p": (p - 1) / (m + p),
             "this is half of it: the backwards leave a gap as the forwards do": want / 2,
-            "this is twice as much: backwards take longer, but so does all the rest": want * 2,
+            "this is twice as much: backwards take longer, but so does everything else": want * 2,
             "`//` has rounded a fraction down": want // 1,
         }
 
@@ -75,7 +75,7 @@ def check_bubble(function: Callable, over: str, cases: Iterable[tuple[int, int]]
 
 
 def enough(world_size: int, share: float) -> int:
-    """The fewest micro-batches with which `bubble_over_total` is at most `share`."""
+    """Return the fewest micro-batches for which `bubble_over_total` is at most `share`."""
     most = 1
     while bubble_over_total(world_size, most) > share:
         most *= 2
@@ -92,12 +92,13 @@ def check_enough(function: Callable, cases: Iterable[tuple[int, float]]) -> None
 
 
 def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
-    turns = (p - 1) / share  # in all, of which m do work
+    turns = (p - 1) / share  # m + p - 1, in all
+    exact = turns - (p - 1)  # micro-batches, before rounding
     return {
         "this is (p - 1) / share: a bubble over ideal time. Over total time that many are m + p - 1": math.ceil(turns),
-        "round up: with fewer the bubble is larger": math.floor(turns - (p - 1)),
-        "only whole micro-batches can be computed: round up": turns - (p - 1),
-        "this is one too many where the bubble is just `share`": math.floor(turns - (p - 1)) + 1,
+        "round up: with fewer the bubble is larger": math.floor(exact),
+        "only whole micro-batches can be computed: round up": exact,
+        "this is one too many where the bubble is just `share`": math.floor(exact) + 1,
         "this is one too few": want - 1,
         "this is one too many": want + 1,
         "this is the time in turns, m + p - 1": want + p - 1,
@@ -126,13 +127,13 @@ def check_kept_count(function: Callable, of: str, cases: Iterable[tuple[int, int
 
 
 def random_sizes(seed: int, how_many: int = 8) -> list[tuple[int, int]]:
-    """(world_size, num_micro_batches), from 2 and 1 on."""
+    """Return pairs (world_size, num_micro_batches), from 2 and 1 up."""
     random = Random(seed)
     return [(random.randint(2, 9), random.randint(1, 24)) for _ in range(how_many)]
 
 
 def random_ranks(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
-    """(rank, world_size, num_micro_batches), the number of micro-batches often below that of ranks."""
+    """Return (rank, world_size, num_micro_batches), often with fewer micro-batches than ranks."""
     random, cases = Random(seed), []
     for p, _ in random_sizes(seed, how_many):
         cases.append((random.randrange(p), p, random.randint(1, 2 * p)))
@@ -142,29 +143,21 @@ def random_ranks(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
 # A learner's schedule
 
 
-@contextlib.contextmanager
-def without_the_library() -> Iterator[None]:
-    """In here none of the library's schedules can be made: a reminder to learners, not a lock."""
-    made = PipelineSchedule.__post_init__
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library refuses to make its own pipeline schedules."""
 
-    def refuse(schedule: PipelineSchedule) -> None:
-        if schedule.name in pipeline.BY_NAME:
-            raise LibraryUsed(f"the library's own {schedule.name} is for comparing, afterwards; write this yourself")
-        made(schedule)
+    def by_name(schedule: PipelineSchedule) -> str | None:
+        return schedule.name if schedule.name in pipeline.BY_NAME else None
 
-    PipelineSchedule.__post_init__ = refuse
-    try:
-        yield
-    finally:
-        PipelineSchedule.__post_init__ = made
+    return refusing(PipelineSchedule, "__post_init__", what=by_name)
 
 
 def schedule_of(
     function: Callable, world_size: int, num_micro_batches: int, *more: int, kinds: str = "FBIW"
 ) -> PipelineSchedule:
-    """The schedule whose orders are `function(rank, world_size, num_micro_batches, *more)`, one stage a rank.
+    """Return the schedule whose orders are `function(rank, world_size, num_micro_batches, *more)`, one stage a rank.
 
-    `kinds`: the letters that may occur. It is not checked yet.
+    `kinds`: the letters that may occur. Whether the schedule runs is not checked here.
     """
     sizes = (world_size, num_micro_batches, *more)
     name = f"{function.__name__}(rank, {', '.join(map(str, sizes))})"
@@ -183,46 +176,46 @@ def schedule_of(
 
 
 def _operation(given: Any, rank: int, kinds: str, where: str) -> Operation:
-    """A learner's operation, or words on what is wrong with it."""
-    found = None
+    """Return a learner's operation. Raise `NotYet` if it is none, or of another kind than `kinds`."""
+    operation = None
     if isinstance(given, str):
         match = _WORD.fullmatch(given.strip())
-        found = match and Operation(match[1], rank, int(match[2]))
+        operation = match and Operation(match[1], rank, int(match[2]))
     elif isinstance(given, tuple | list) and len(given) == 2 and given[0] in list(pipeline.KINDS):
         with contextlib.suppress(TypeError):
-            found = Operation(given[0], rank, operator.index(given[1]))
-    if not found:
+            operation = Operation(given[0], rank, operator.index(given[1]))
+    if not operation:
         raise NotYet(f"{where}: it is {brief(given)}; {_AN_OPERATION}")
-    if found.kind not in kinds:
+    if operation.kind not in kinds:
         raise NotYet(f"{where}: it is {brief(given)}, but the letters here are {' and '.join(kinds)}")
-    return found
+    return operation
 
 
 def _made(orders: list[tuple], world_size: int, num_micro_batches: int, name: str) -> PipelineSchedule:
     for rank, order in enumerate(orders):
-        for place, found in enumerate(order, 1):
-            if not 0 <= found.micro_batch < num_micro_batches:
-                there_are = f"micro-batches are 0 to {num_micro_batches - 1}"
-                raise NotYet(f"{name}: rank {rank}'s operation {place} is {found.kind}{found.micro_batch}; {there_are}")
+        for place, operation in enumerate(order, 1):
+            if not 0 <= operation.micro_batch < num_micro_batches:
+                which = f"{operation.kind}{operation.micro_batch}; micro-batches are 0 to {num_micro_batches - 1}"
+                raise NotYet(f"{name}: rank {rank}'s operation {place} is {which}")
     return PipelineSchedule(tuple(orders), pipeline.loop(world_size), num_micro_batches, name=name)
 
 
 def schedule_in_text(function: Callable) -> PipelineSchedule:
-    """The schedule that the text of `function()` describes, for the ranks and micro-batches of `BY_HAND`."""
+    """Return the schedule that the text of `function()` describes, for the ranks and micro-batches of `BY_HAND`."""
     world_size, num_micro_batches = BY_HAND
     call = f"{function.__name__}()"
     text = own_answer(__name__, function)
     if not isinstance(text, str):
         raise NotYet(f"{call} returns {brief(text)}; a text is asked for, a line a rank")
-    said = [said for line in text.splitlines() if (said := line.split("#")[0].strip())]
-    if staged := re.search(r"\b\d+([FBIW]\d+)", " ".join(said)):
+    lines = [code for line in text.splitlines() if (code := line.split("#")[0].strip())]
+    if staged := re.search(r"\b\d+([FBIW]\d+)", " ".join(lines)):
         raise NotYet(f"{call}: {staged[0]} names a stage; each rank has one stage here, so write {staged[1]}")
     try:
         schedule = pipeline.from_text(text, name=call)
     except PipelineError as error:
         raise NotYet(f"{call}: {error}") from None
-    if len(said) != world_size or schedule.routes != pipeline.loop(world_size):
-        raise NotYet(f"{call} has {len(said)} lines; there are {world_size} ranks, each with one line and one stage")
+    if len(lines) != world_size or schedule.routes != pipeline.loop(world_size):
+        raise NotYet(f"{call} has {len(lines)} lines; there are {world_size} ranks, each with one line and one stage")
     if schedule.paired:
         raise NotYet(f"{call} does two operations as one, with a &; write them one after the other")
     return _made(list(schedule.orders), world_size, num_micro_batches, call)
@@ -232,7 +225,7 @@ def schedule_in_text(function: Callable) -> PipelineSchedule:
 
 
 def check_runs(schedule: PipelineSchedule) -> None:
-    """Check that every rank does every micro-batch, forward and backward, and that none waits for ever."""
+    """Check that every rank runs every micro-batch forward and backward, without deadlock."""
     try:
         pipeline.check(schedule)
     except PipelineError as error:
@@ -240,7 +233,7 @@ def check_runs(schedule: PipelineSchedule) -> None:
 
 
 def check_kept(schedule: PipelineSchedule, limits: Sequence[int], remark: Callable[..., str] | None = None) -> None:
-    """Check that no rank keeps more micro-batches' activations than `limits[rank]`; the first one that does is named.
+    """Check that no rank keeps more micro-batches' activations than `limits[rank]`. The error names the first.
 
     `remark(schedule, rank, limit)`: a sentence on the slip behind it, or "".
     """
@@ -258,14 +251,14 @@ def check_kept(schedule: PipelineSchedule, limits: Sequence[int], remark: Callab
 
 
 def _kept_after(schedule: PipelineSchedule, rank: int, number: int) -> float:
-    """The most that a rank has kept by the end of its first `number` operations."""
+    """Return the most micro-batches that a rank has kept by the end of its first `number` operations."""
     return peak_activations(replace(schedule, orders=tuple(order[:number] for order in schedule.orders)))[rank]
 
 
 def check_1f1b(function: Callable, world_size: int, num_micro_batches: int) -> None:
-    """Check that `function(rank, p, m)` runs, keeps what 1F1B keeps at most, on every rank, and takes its time.
+    """Check that `function(rank, p, m)` runs, keeps no more than 1F1B on any rank, and takes no longer.
 
-    A schedule that takes longer is drawn, with its stalls.
+    If a schedule takes longer, this draws it with its stalls.
     """
     schedule = schedule_of(function, world_size, num_micro_batches, kinds="FB")
     check_runs(schedule)
@@ -280,7 +273,7 @@ def check_1f1b(function: Callable, world_size: int, num_micro_batches: int) -> N
 
 
 def _warm_up(schedule: PipelineSchedule, rank: int) -> int:
-    """How many forwards a rank does before its first backward."""
+    """Return how many forwards a rank does before its first backward."""
     return sum(1 for _ in takewhile(lambda each: each.kind == pipeline.F, schedule.orders[rank]))
 
 
@@ -304,7 +297,7 @@ def _warm_up_too_short(schedule: PipelineSchedule, limits: list[int]) -> str:
 def check_stall(schedule: PipelineSchedule, limit: int, most: float) -> None:
     """Check that no rank keeps more than `limit` micro-batches, nor stalls for more than `most` units of time.
 
-    A schedule that does is drawn, with its stalls.
+    If a rank stalls for longer, this draws the schedule with its stalls.
     """
     check_runs(schedule)
     check_kept(schedule, [limit] * schedule.world_size)
@@ -322,9 +315,9 @@ def check_stall(schedule: PipelineSchedule, limit: int, most: float) -> None:
 
 
 def check_by_hand(function: Callable, most: float | None = None) -> None:
-    """Check the text of `function()`: no rank may keep more than p micro-batches, nor stall for more than `most`.
+    """Check the text of `function()`: no rank keeps more than p micro-batches, nor stalls for more than `most`.
 
-    `most`: None for less than 1F1B.
+    `most`: units of time. None stands for one less than 1F1B stalls.
     """
     if most is None:
         most = max(_cost_of_1f1b(*BY_HAND).stalled) - 1  # all times are whole numbers
@@ -332,20 +325,21 @@ def check_by_hand(function: Callable, most: float | None = None) -> None:
 
 
 def check_within(function: Callable, cases: Iterable[tuple[int, int, int]]) -> None:
-    """Check `function(rank, p, m, limit)` for each (p, m, limit): its stall is the least that `limit` permits."""
+    """Check `function(rank, p, m, limit)` for each (p, m, limit): its stall is the least that `limit` allows."""
     for p, m, limit in cases:
         check_stall(schedule_of(function, p, m, limit), limit, least_stall(p, limit))
 
 
 def least_stall(world_size: int, limit: int) -> int:
-    """Units of time that rank 0 must stall if it keeps at most `limit` micro-batches; ZB-H1 to ZB-H2 reach it.
+    """Return the units of time that rank 0 must stall if it keeps at most `limit` micro-batches.
 
-    I0 is on rank 0 only after 2p - 1 units, p forwards and p - 1 times I; before that it can only do forwards.
+    The schedules from ZB-H1 to ZB-H2 reach it. Rank 0 can start I0 only after 2p - 1 units: p forwards and p - 1 times
+    I. Until then it can only do forwards.
     """
     return max(0, 2 * world_size - 1 - limit)
 
 
-# To look at
+# Figures
 
 
 class Stall(NamedTuple):
@@ -359,20 +353,20 @@ class Stall(NamedTuple):
 
 
 def stalls(schedule: PipelineSchedule) -> list[Stall]:
-    """When ranks wait between their own first operation and their own last, and for what."""
-    spans, found = {span.name: span for span in unit_price(schedule).timeline.spans}, []
+    """Return all waits of ranks between their own first operation and their own last."""
+    spans, waits = {span.name: span for span in unit_price(schedule).timeline.spans}, []
     for rank, order in enumerate(schedule.orders):
         for before, after in pairwise(order):
             start, end = spans[str(before)].end, spans[str(after)].start
             if end > start:
                 need = max(schedule.needs(after), key=lambda need: spans[str(need)].end)
-                found.append(Stall(rank, after, need, start, end))
-    return found
+                waits.append(Stall(rank, after, need, start, end))
+    return waits
 
 
 def drawn(schedule: PipelineSchedule) -> Figure:
-    """The figure of `schedule`, with its stalls as bars of their own."""
-    names = {str(operation): schedule.short(operation) for operation in schedule.position}  # a row is a stage: no 1F0
+    """Return the figure of `schedule`, with its stalls as bars of their own."""
+    names = {str(operation): schedule.short(operation) for operation in schedule.position}  # F0: the row is the stage
     spans = [span._replace(name=names[span.name]) for span in unit_price(schedule).timeline.spans]
     for rank, operation, _, start, end in stalls(schedule):
         spans.append(Span(f"wait before {schedule.short(operation)}", "", start, end - start, "stall", f"rank {rank}"))
@@ -380,7 +374,7 @@ def drawn(schedule: PipelineSchedule) -> Figure:
 
 
 def _longest(schedule: PipelineSchedule, rank: int | None = None) -> str:
-    """The longest stall, of `rank` or of all, in words."""
+    """Return the longest stall, of `rank` or of all ranks, in words."""
     longest = max(
         (stall for stall in stalls(schedule) if rank in (None, stall.rank)), key=lambda stall: stall.end - stall.start
     )
@@ -391,8 +385,8 @@ def _longest(schedule: PipelineSchedule, rank: int | None = None) -> str:
 def look(function: Callable, *sizes: int) -> Figure | None:
     """Print the schedule of `function(rank, *sizes)`, or of the text `function()`, and return its figure.
 
-    A row a rank: what it does, how long it stalls, how many micro-batches it keeps. Of one that is not right yet, the
-    reason is printed instead; none is raised.
+    There is one row a rank: its operations, how long it stalls, and how many micro-batches it keeps. If the schedule is
+    not right yet, print the reason and return None.
     """
     try:
         schedule = schedule_of(function, *sizes) if sizes else schedule_in_text(function)

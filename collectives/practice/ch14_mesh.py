@@ -1,7 +1,7 @@
-"""Checks of exercise 14: where a rank stands on a mesh, what it holds and sends along each axis, and where axes belong.
+"""Checks for exercise 14: a rank's place on a mesh, what it holds and sends along each axis, and the order of axes.
 
-The truth is the library's: `training.mesh.Mesh` says who stands where, schedules are counted for bytes, and priced over
-two levels of links for seconds. In part b a sum tells who is in it: rank r adds 10 to the r.
+The reference values come from the library: `training.mesh.Mesh` for coordinates, schedules for bytes, and prices over
+two levels of links for seconds. In part b a sum shows which ranks are in it: rank r adds 10 to the power r.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from random import Random
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,48 +29,35 @@ from ..training import mesh as library
 from ..training.mesh import Mesh
 from .checks import (
     Answered,
-    LibraryUsed,
     NotYet,
     answer,
-    brief,
     check_formula,
     check_rows,
     counted,
     number_of,
     own_answer,
+    refusing,
 )
 from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
 Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
-At = Mapping[str, int]  # where a rank stands: its index on each axis
+At = Mapping[str, int]  # a rank's coordinates: its index on each axis
 
 
-@contextlib.contextmanager
-def without_the_library() -> Iterator[None]:
-    """In here the library's mesh says nothing: a reminder to learners, not a lock."""
-    methods = {name: getattr(Mesh, name) for name in ("coordinates", "groups")}
-
-    def refuse(*_: Any) -> None:
-        raise LibraryUsed("the library's own Mesh is for comparing, afterwards; write this part yourself")
-
-    for name in methods:
-        setattr(Mesh, name, refuse)
-    try:
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(Mesh, name, method)
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's own mesh refuses to name coordinates and groups."""
+    return refusing(Mesh, "coordinates", "groups", what="Mesh")
 
 
 def _asked(function: Callable, *args: Any) -> tuple[str, Any]:
-    """The call in words, in full, and what it returns."""
+    """Return the call in words, with all its arguments, and what it returns."""
     call = f"{function.__name__}({', '.join(map(repr, args))})"
     return call, own_answer(__name__, function, *copy.deepcopy(args), call=call)
 
 
 def _on_copies(function: Callable) -> Callable:
-    """The learner's function, called with copies: it may pop from a dictionary that a check still needs."""
+    """Wrap the learner's function so that it gets copies: it may change a dictionary that a check still needs."""
 
     @functools.wraps(function)
     def called(*args: Any) -> Any:
@@ -82,8 +70,8 @@ def _on_copies(function: Callable) -> Callable:
 
 
 def check_coordinates(function: Callable, cases: Iterable[Sizes]) -> None:
-    """Check that `function(rank, sizes)` says where every rank of every mesh stands."""
-    told, turned = "", True
+    """Check that `function(rank, sizes)` returns the coordinates of every rank of every mesh."""
+    fault, turned = "", True
     for sizes in cases:
         mesh = Mesh(**sizes)
         for rank in range(mesh.world_size):
@@ -91,18 +79,18 @@ def check_coordinates(function: Callable, cases: Iterable[Sizes]) -> None:
             got, want = _indices(given, sizes, call), dict(mesh.coordinates(rank))
             turned = turned and got == _first_axis_fastest(rank, sizes)
             wrong = next((axis for axis in sizes if got[axis] != want[axis]), None)
-            if wrong and not told:
-                told = f"{call} says {got[wrong]} along {wrong!r}; rank {rank} stands at {want[wrong]} there"
+            if wrong and not fault:
+                fault = f"{call} returns index {got[wrong]} along {wrong!r}; rank {rank} has index {want[wrong]} there"
                 if not 0 <= got[wrong] < sizes[wrong]:
-                    told += f" (that axis has the indices 0 to {sizes[wrong] - 1})"
-    if told:
-        slip = ". In all that you say, the first axis moves fastest; it is to be the last one" if turned else ""
-        raise NotYet(told + slip)
+                    fault += f" (that axis has the indices 0 to {sizes[wrong] - 1})"
+    if fault:
+        slip = ". In all your answers the first axis moves fastest; it should be the last one" if turned else ""
+        raise NotYet(fault + slip)
 
 
 def _indices(given: Any, sizes: Sizes, call: str) -> dict[str, int]:
     if not isinstance(given, Mapping):
-        raise NotYet(f"{call} returns {brief(given)}; a dictionary {{axis: index}} is wanted")
+        raise NotYet(f"{call} returns {brief(given)}; return a dictionary {{axis: index}}")
     if set(given) != set(sizes):
         raise NotYet(f"{call} has the axes {_listed(given)}; they are {_listed(sizes)}")
     return {axis: _whole(given[axis], f"{call}: its {axis!r}") for axis in sizes}
@@ -111,12 +99,12 @@ def _indices(given: Any, sizes: Sizes, call: str) -> dict[str, int]:
 def _whole(given: Any, what: str) -> int:
     number = number_of(given, what)
     if number != int(number):
-        raise NotYet(f"{what} is {number:g}; a whole number is wanted (`//` divides without a rest)")
+        raise NotYet(f"{what} is {number:g}; it should be a whole number (`//` divides without a remainder)")
     return int(number)
 
 
 def _first_axis_fastest(rank: int, sizes: Sizes) -> dict[str, int]:
-    """What a rank's coordinates would be if ranks were numbered from column to column."""
+    """Return a rank's coordinates if the first axis moved fastest."""
     indices = {}
     for axis, size in sizes.items():
         rank, indices[axis] = divmod(rank, size)
@@ -124,7 +112,7 @@ def _first_axis_fastest(rank: int, sizes: Sizes) -> dict[str, int]:
 
 
 def check_groups(function: Callable, cases: Iterable[tuple[str, Sizes]]) -> None:
-    """Check that `function(axis, sizes)` gives the ranks of every group along `axis`: groups in any order."""
+    """Check that `function(axis, sizes)` returns the ranks of every group along `axis`, groups in any order."""
     for axis, sizes in cases:
         call, given = _asked(function, axis, dict(sizes))
         mesh = Mesh(**sizes)
@@ -137,12 +125,12 @@ def check_groups(function: Callable, cases: Iterable[tuple[str, Sizes]]) -> None
 def _rank_lists(given: Any, call: str) -> list[list[int]]:
     listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else None
     if listed is None or not all(isinstance(group, Iterable) and not isinstance(group, str) for group in listed):
-        raise NotYet(f"{call} returns {brief(given)}; a list of lists of ranks is wanted")
+        raise NotYet(f"{call} returns {brief(given)}; return a list of lists of ranks")
     return [[_whole(rank, f"{call}: a rank") for rank in group] for group in listed]
 
 
 def _wrong_groups(groups: list[list[int]], axis: str, mesh: Mesh, sizes: Sizes) -> str:
-    """What is wrong with groups, in words: about the first rank that is in no group, or in a wrong one."""
+    """Return what is wrong with the first rank that is in no group or in a wrong one, in words."""
     for other in sizes:
         if other != axis and sorted(groups) == sorted(map(list, mesh.groups(other))):
             return f"these are the groups along {other!r}"
@@ -159,17 +147,17 @@ def _wrong_groups(groups: list[list[int]], axis: str, mesh: Mesh, sizes: Sizes) 
         words = f"rank {rank} is in {got}; its group is {want[rank]}"
         stranger = next((each for each in got if each not in want[rank]), None)
         if stranger is None:
-            return f"{words}: along {axis!r} there are {sizes[axis]}"
+            return f"{words}: a group along {axis!r} has {sizes[axis]} ranks"
         if stranger not in want:
             return f"{words}: the ranks are 0 to {mesh.world_size - 1}"
         here, there = mesh.coordinates(rank), mesh.coordinates(stranger)
         differs = [each for each in sizes if each != axis and here[each] != there[each]]
-        return f"{words}. Rank {stranger} stands elsewhere along {differs[0]!r}: in a group only {axis!r} differs"
-    return "there is a rank too many"  # every rank's own group is right
+        return f"{words}. Rank {stranger} has another index along {differs[0]!r}: in a group only {axis!r} differs"
+    return "there is one rank too many"  # every real rank is in its right group
 
 
 def random_meshes(seed: int, how_many: int = 4, most: int = 5) -> list[dict[str, int]]:
-    """Sizes of two, three and four axes, whose names and order say nothing."""
+    """Return sizes of meshes with two, three and four axes, with random names in random order."""
     random, names = Random(seed), ("pp", "dp", "cp", "tp", "ep")
     return [
         {name: random.randint(1 if len(names) > 3 else 2, most - count) for name in random.sample(names, count)}
@@ -178,11 +166,12 @@ def random_meshes(seed: int, how_many: int = 4, most: int = 5) -> list[dict[str,
 
 
 def every_axis(meshes: Iterable[Sizes]) -> list[tuple[str, Sizes]]:
+    """Return (axis, sizes) for every axis of every mesh."""
     return [(axis, sizes) for sizes in meshes for axis in sizes]
 
 
 def groups_of(sizes: Sizes) -> dict[str, list[list[int]]]:
-    """The groups of every axis."""
+    """Return the groups of every axis, {axis: [ranks, ...]}."""
     mesh = Mesh(**sizes)
     return {axis: [list(group) for group in mesh.groups(axis)] for axis in sizes}
 
@@ -191,7 +180,7 @@ def groups_of(sizes: Sizes) -> dict[str, list[list[int]]]:
 
 
 class Named(NamedTuple):
-    """What stands for a process group while the calls are only noted down. `ranks`: sorted; () for all."""
+    """A stand-in for a process group while calls are only recorded. `ranks`: sorted; () for all."""
 
     ranks: tuple[int, ...]
 
@@ -204,9 +193,9 @@ class Calls(NamedTuple):
 
 
 def check_calls(function: Callable, sizes: Sizes) -> None:
-    """Check that `function(groups, rank)` calls `dist.new_group` as every rank must, and returns the right groups.
+    """Check that `function(groups, rank)` calls `dist.new_group` for all groups, and returns the right ones.
 
-    No rank is real here: each call is only noted down.
+    No real ranks run here: a stand-in records the calls.
     """
     groups = groups_of(sizes)
     mesh = Mesh(**sizes)
@@ -216,29 +205,29 @@ def check_calls(function: Callable, sizes: Sizes) -> None:
         made, given = _noted(function, groups, rank, call)
         calls[rank] = made
         if not isinstance(given, Mapping) or set(given) != set(sizes):
-            raise NotYet(f"{call} returns {brief(given)}; a dictionary with the axes {_listed(sizes)} is wanted")
+            raise NotYet(f"{call} returns {brief(given)}; return a dictionary with the axes {_listed(sizes)}")
         for axis in sizes:
             want = next(tuple(group) for group in groups[axis] if rank in group)
             got = given[axis]
             if not isinstance(got, Named):
                 what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
-                raise NotYet(f"{call}: its {axis!r} is {what}; what dist.new_group has returned is wanted")
+                raise NotYet(f"{call}: its {axis!r} is {what}; it should be what dist.new_group returned")
             if got.ranks != want:
                 held = f"the ranks {list(got.ranks)}" if got.ranks else "all ranks"
                 without = "" if rank in (got.ranks or want) else ", without this one"
-                raise NotYet(f"{call}: its {axis!r} is a group of {held}{without}; it is {list(want)}")
+                raise NotYet(f"{call}: its {axis!r} is a group of {held}{without}; it should be {list(want)}")
     for rank, made in calls.items():
         if made != calls[0]:
             theirs, own = _first_difference(calls[0], made)
             raise NotYet(
                 f"on a mesh {dict(sizes)}, rank 0 calls dist.new_group for {theirs} where rank {rank} calls it for "
-                f"{own}. All ranks have to make the same calls in the same order, for groups that they are not in, "
-                "too: else they wait for each other"
+                f"{own}. All ranks must make the same calls in the same order, even for groups that they are not in, "
+                "or they wait for each other forever"
             )
 
 
 def _noted(function: Callable, groups: Groups, rank: int, call: str) -> Calls:
-    """What a learner's function asks for, and returns."""
+    """Return the groups that a learner's function asks for, and its result. Raise `NotYet` if it has none."""
 
     def called(groups: Groups, rank: int) -> Calls:
         return noted(function, groups, rank)
@@ -253,25 +242,25 @@ def _noted(function: Callable, groups: Groups, rank: int, call: str) -> Calls:
 
 
 def noted(function: Callable, groups: Groups, rank: int) -> Calls:
-    """Call a learner's function where no rank is real, and nothing is made. Runs where the learner's code does."""
+    """Call a learner's function with a stand-in for `dist.new_group`. Runs where the learner's code does."""
     made: list[tuple[int, ...]] = []
 
     def new_group(
         ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
     ) -> Named:
-        group = tuple(sorted(ranks or ()))  # torch sorts them, too
-        made.extend([] if use_local_synchronization else [group])  # such a call is the group's alone
+        group = tuple(sorted(ranks or ()))  # as torch does
+        made.extend([] if use_local_synchronization else [group])  # a local call concerns the group alone
         return Named(group)
 
     world_size = sum(map(len, next(iter(groups.values()))))
-    asked = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
-    with _stand_ins(function, new_group=new_group, **asked):
+    own_place = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
+    with _stand_ins(function, new_group=new_group, **own_place):
         return Calls(made, function(groups, rank))
 
 
 @contextlib.contextmanager
 def _stand_ins(function: Callable, **stand_ins: Callable) -> Iterator[None]:
-    """In here `dist.new_group` is stand_ins["new_group"], and so on: also where a notebook has imported it by name."""
+    """Replace `dist.new_group` and others by `stand_ins` in this block, even where a notebook imported them by name."""
     spaces = [vars(dist), vars(distributed_c10d), getattr(function, "__globals__", {})]
     real = {name: getattr(dist, name) for name in stand_ins}
     places = [
@@ -296,11 +285,11 @@ def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
     return tuple(map(str, next(pair for pair in pairs if pair[0] != pair[1])))
 
 
-MANY = 20_000  # numbers on a rank: enough to see from outside that they are sent
+MANY = 20_000  # numbers on a rank: enough for the traffic to show in the bytes counted on the wire
 
 
 def _numbers(world_size: int, seed: int | None) -> np.ndarray:
-    """What the ranks have: float64 [world_size, 2], whose digits tell who is in a sum; with a seed, many at random."""
+    """Return each rank's input, float64 [world_size, 2]: a sum's digits show its ranks. With a seed, many at random."""
     if seed is not None:
         return np.random.default_rng(seed).standard_normal((world_size, MANY))
     return np.multiply.outer(10.0 ** np.arange(world_size), [1.0, 2.0])
@@ -311,8 +300,8 @@ def _close(got: np.ndarray, want: np.ndarray) -> bool:
 
 
 def _witnessed_along(everyone: list[Any], groups: Groups, axes: Iterable[str], numbers: np.ndarray) -> None:
-    """Check that an all-reduce along each of these axes was on the wire: half of what fp64 needs, and terms of sums."""
-    summed = [group for axis in axes for group in groups[axis] if len(group) > 1]  # who is alone sends nothing
+    """Check that an all-reduce along each of these axes was on the wire: half the fp64 bytes, and terms of sums."""
+    summed = [group for axis in axes for group in groups[axis] if len(group) > 1]  # a rank alone sends nothing
     witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
     if len(numbers[0]) == MANY:
         random = np.random.default_rng()
@@ -321,12 +310,12 @@ def _witnessed_along(everyone: list[Any], groups: Groups, axes: Iterable[str], n
 
 
 def _ways(terms: np.ndarray) -> set[bytes]:
-    """The bytes of each of these terms of a sum or of their mean, in fp64 and in fp32."""
-    return {kind(one).tobytes() for one in (*terms, *terms / len(terms)) for kind in (np.float64, np.float32)}
+    """Return the bytes of each of these terms of a sum or of a mean, in fp64 and in fp32."""
+    return {kind(term).tobytes() for term in (*terms, *terms / len(terms)) for kind in (np.float64, np.float32)}
 
 
 def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
-    """Check the groups that `function(groups, rank)` makes on real ranks: an all-reduce along each axis."""
+    """Check the groups that `function(groups, rank)` makes on real ranks by an all-reduce along each axis."""
     check_calls(function, sizes)
     groups = groups_of(sizes)
     numbers = _numbers(math.prod(sizes.values()), seed)
@@ -338,7 +327,7 @@ def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = N
             total = by_axis.get(axis)
             if total is None or not _close(total, numbers[want].sum(axis=0)):
                 added = "other numbers" if total is None or seed is not None else members(total[0])
-                raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {added}; it is to add {want}")
+                raise NotYet(f"on rank {rank} an all-reduce along {axis!r} adds {added}; it should add {want}")
     _witnessed_along(everyone, groups, sizes, numbers)
 
 
@@ -355,12 +344,12 @@ def _sums_along(
 
 
 def members(total: float) -> list[int]:
-    """The ranks in a sum of powers of ten; one that is in it twice is named twice."""
+    """Return the ranks in a sum of powers of ten. A rank that is in it twice is listed twice."""
     return [rank for rank, digit in enumerate(reversed(str(round(total)))) for _ in range(int(digit))]
 
 
 class Reduced(NamedTuple):
-    """What a rank returned, as arrays, or words on what it returned instead. `kept`: its input, as it was."""
+    """What a rank returned, as arrays, or in words if they are no tensors. `kept`: whether its input is unchanged."""
 
     output: np.ndarray | str
     gradient: np.ndarray | str
@@ -368,7 +357,7 @@ class Reduced(NamedTuple):
 
 
 def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> None:
-    """Check on real ranks that `function(terms, gradient, groups)` sums along "tp" and takes the mean along "dp"."""
+    """Check on real ranks that `function(terms, gradient, groups)` sums along "tp" and averages along "dp"."""
     groups = groups_of(sizes)
     numbers = _numbers(math.prod(sizes.values()), seed)
     everyone = run_on_ranks(_reduced, len(numbers), function, groups, PerRank(numbers), kind=Reduced)
@@ -379,7 +368,7 @@ def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> 
         _check_reduced(who, "the output", seen.output, total, f"sum over {own['tp']}, along 'tp'")
         _check_reduced(who, "the gradient", seen.gradient, mean, f"mean over {own['dp']}, along 'dp'")
         if not seen.kept:
-            raise NotYet(f"{who}: what it was given is changed, in place; all-reduce a clone()")
+            raise NotYet(f"{who}: its input is changed, in place; all-reduce a clone()")
     _witnessed_along(everyone, groups, ("tp", "dp"), numbers)
 
 
@@ -388,15 +377,15 @@ def _check_reduced(who: str, what: str, got: np.ndarray | str, want: np.ndarray,
         raise NotYet(f"{who} returns {got} for {what}; return a tensor like the one given")
     if _close(got, want):
         return
-    wanted = f"it is to be the {words}"
+    wanted = f"it should be the {words}"
     for count, word in ((1, "sum"), *((n, f"sum divided by {n}") for n in range(2, 17))):
         total = got[0] * count
         if total >= 1 and math.isclose(total, round(total)) and math.isclose(got[1], 2 * got[0]):
             ranks_in = members(total)
             if set(ranks_in) and max(map(ranks_in.count, ranks_in)) < 2:
                 is_own = len(ranks_in) == 1
-                told = "what the rank itself had" if is_own and count == 1 else f"the {word}, over {ranks_in}"
-                raise NotYet(f"{who}: {what} is {told}; {wanted}")
+                instead = "the rank's own input" if is_own and count == 1 else f"the {word}, over {ranks_in}"
+                raise NotYet(f"{who}: {what} is {instead}; {wanted}")
     raise NotYet(f"{who}: {what} is {got[0]:g}; {wanted}, {want[0]:g}")
 
 
@@ -415,7 +404,7 @@ def _reduced(rank: int, world_size: int, function: Callable, groups: Groups, own
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise NotYet(f"{function.__name__} returns {_kind(given)}; two tensors are wanted, output and gradient")
+        raise NotYet(f"{function.__name__} returns {_kind(given)}; return two tensors, output and gradient")
     fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in given]
     plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(given, fit, strict=True)]
     return Reduced(*plain, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
@@ -434,7 +423,7 @@ Extent = tuple[range, range]  # rows and columns of a weight
 
 
 def held(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> Extent:
-    """The rows and the columns that a rank holds: TP cuts first, and FSDP cuts the rows of what is left."""
+    """Return the rows and columns that a rank holds: TP cuts first, and FSDP cuts the rows of what is left."""
     rows, columns = range(shape[0]), range(shape[1])
     if style == COLUMN:
         rows = _cut(rows, at["tp"], sizes["tp"])
@@ -449,37 +438,31 @@ def _cut(whole: range, index: int, count: int) -> range:
 
 
 def _held_slips(shape: tuple[int, int], style: str, at: At, sizes: Sizes) -> dict[str, Extent]:
-    """What a rank would hold after each usual slip."""
+    """Return the usual mistakes in words, and the rows and columns that a rank would hold after each."""
     rows, columns = range(shape[0]), range(shape[1])
     tp, dp = (at["tp"], sizes["tp"]), (at["shard"], sizes["shard"])
     other = ROW if style == COLUMN else COLUMN
-    whole_tp = _cut(rows, *tp), columns
+    other_layer = held(shape, other, at, sizes)
+    tp_alone = (_cut(rows, *tp), columns) if style == COLUMN else (rows, _cut(columns, *tp))
     slips = {
-        f"this is how a {other}-parallel layer lies; torch's weight is [outputs, inputs]": held(
-            shape, other, at, sizes
-        ),
-        "this is what is left after TP alone: FSDP cuts it once more": (
-            whole_tp if style == COLUMN else (rows, _cut(columns, *tp))
-        ),
-        "this is FSDP alone: what has TP cut before?": (_cut(rows, *dp), columns),
+        f"this is the split of a {other}-parallel layer; torch's weight is [outputs, inputs]": other_layer,
+        "this is what is left after TP alone: FSDP cuts it once more": tp_alone,
+        "this is FSDP alone: what does TP cut before it?": (_cut(rows, *dp), columns),
     }
     if style == COLUMN:
-        slips |= {
-            "FSDP has cut first here, and TP what was left; TP's cut comes first": (
-                _cut(_cut(rows, *dp), *tp),
-                columns,
-            ),
-            "FSDP cuts rows, dimension 0, also where TP has cut them already": (_cut(rows, *tp), _cut(columns, *dp)),
+        fsdp_first = _cut(_cut(rows, *dp), *tp), columns
+        fsdp_on_columns = _cut(rows, *tp), _cut(columns, *dp)
+        return slips | {
+            "here FSDP cuts first, and TP cuts what is left; TP's cut comes first": fsdp_first,
+            "FSDP cuts rows, dimension 0, even where TP has cut them already": fsdp_on_columns,
         }
-    else:
-        twice = _cut(_cut(columns, *tp), *dp)
-        slips["FSDP cuts rows, dimension 0; here it has cut the columns once more"] = (rows, twice)
-    return slips
+    columns_twice = rows, _cut(_cut(columns, *tp), *dp)
+    return slips | {"FSDP cuts rows, dimension 0; here it has cut the columns once more": columns_twice}
 
 
 def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, int], Sizes]]) -> None:
-    """Check that `function(shape, style, at, sizes)` gives the rows and columns of every rank."""
-    told, explained = "", None
+    """Check that `function(shape, style, at, sizes)` returns the rows and columns of every rank."""
+    fault, explained = "", None
     for shape, sizes in cases:
         for indices in product(*map(range, sizes.values())):
             at = dict(zip(sizes, indices, strict=True))
@@ -490,29 +473,29 @@ def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, 
             these = [words for words, block in slips if got == tuple(map(list, block))]
             explained = these if explained is None else [words for words in explained if words in these]
             for what, mine, right in zip(("rows", "columns"), got, want, strict=True):
-                if mine != right and not told:
-                    told = f"{call} has the {what} {_run(mine)}; at {at} a rank holds {_run(right)}"
+                if mine != right and not fault:
+                    fault = f"{call} has the {what} {_run(mine)}; at {at} a rank holds {_run(right)}"
                     if len(mine) == 2 and mine[0] == right[0] and mine[1] - right[-1] in (0, 1):
-                        told += " (are these the two ends? A range is wanted, or a list of all of them)"
-    if told:
-        raise NotYet(told + (f": {explained[0]}" if explained else ""))
+                        fault += " (are these the two ends? Return a range, or a list of all of them)"
+    if fault:
+        raise NotYet(fault + (f": {explained[0]}" if explained else ""))
 
 
 def _block(given: Any, call: str) -> tuple[list[int], list[int]]:
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise NotYet(f"{call} returns {brief(given)}; two ranges are wanted, rows and columns")
+        raise NotYet(f"{call} returns {brief(given)}; return two ranges, rows and columns")
     listed = []
     for what, part in zip(("rows", "columns"), given, strict=True):
         if isinstance(part, slice) and part.start is not None and part.stop is not None:
             part = range(part.start, part.stop)
         if not isinstance(part, Iterable) or isinstance(part, str):
-            raise NotYet(f"{call}: its {what} are {brief(part)}; a range is wanted")
+            raise NotYet(f"{call}: its {what} are {brief(part)}; they should be a range")
         listed.append([_whole(number, f"{call}: one of its {what}") for number in part])
     return listed[0], listed[1]
 
 
 def _run(numbers: list[int]) -> str:
-    """ "4 to 7", or the numbers themselves if they are no run."""
+    """Return a run of numbers as "4 to 7"; if they are no run, list them."""
     if not numbers:
         return "none"
     if numbers != list(range(numbers[0], numbers[-1] + 1)):
@@ -526,13 +509,13 @@ WEIGHTS = 12  # times hidden squared: the weights of a block, 4 of attention and
 
 
 def sends(axis: str, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> list[library.Sends]:
-    """What the library says that a rank calls along `axis` in a step."""
+    """Return the collectives that a rank calls along `axis` in a step, from the library."""
     everything = library.sends(Mesh(**sizes), num_blocks, hidden, tokens, itemsize=itemsize)
     return [sent for sent in everything if sent.axis == axis]
 
 
 def calls(axis: str, num_blocks: int, sizes: Sizes) -> dict[str, int]:
-    """How often a rank calls each collective along `axis` in a step."""
+    """Return how often a rank calls each collective along `axis` in a step."""
     counts: Counter[str] = Counter()
     for sent in sends(axis, num_blocks, math.prod(sizes.values()), 1, 1, sizes):
         counts[sent.collective] += sent.times
@@ -544,7 +527,7 @@ def check_calls_of_a_step(function: Callable, cases: Iterable[tuple[int, Sizes]]
     for num_blocks, sizes in cases:
         call, given = _asked(function, num_blocks, dict(sizes))
         if not isinstance(given, Mapping) or not all(isinstance(counts, Mapping) for counts in given.values()):
-            raise NotYet(f"{call} returns {brief(given)}; a dictionary {{axis: {{collective: count}}}} is wanted")
+            raise NotYet(f"{call} returns {brief(given)}; return a dictionary {{axis: {{collective: count}}}}")
         if extra := set(given) - set(sizes):
             raise NotYet(f"{call} has the axis {min(map(str, extra))!r}; the mesh has {_listed(sizes)}")
         for axis in sizes:
@@ -558,17 +541,17 @@ def check_calls_of_a_step(function: Callable, cases: Iterable[tuple[int, Sizes]]
 
 def _wrong_counts(got: Mapping[str, int], want: Mapping[str, int], axis: str, num_blocks: int) -> str:
     if not want:
-        return "an axis of one rank has nobody to talk to"
+        return "an axis of one rank sends nothing"
     if got and {name: count * num_blocks for name, count in got.items()} == want and num_blocks > 1:
         return f"that is one block; there are {num_blocks}"
     if axis == "tp" and got == {"all_reduce": want["all_reduce"] // 2}:
         return "a block has attention and an MLP, and each all-reduces once forward (g) and once backward (f)"
     if axis == "shard" and got == {"all_gather": num_blocks, "reduce_scatter": num_blocks}:
-        return "after the forward pass the weights are given back: what does the backward pass need?"
+        return "the weights are freed after the forward pass: what does the backward pass need?"
     if axis == "shard" and set(got) == {"all_reduce"}:
         return "that is DDP; FSDP's ranks each keep only a shard, of weights and of gradients"
     if axis == "replicate" and set(got) & {"all_gather", "reduce_scatter"}:
-        return "replicas hold the same shard; which of them is to be told what, once a step?"
+        return "replicas hold the same shard; what must they share once a step?"
     return f"there are {_counts(want)}" if set(got) == set(want) else "which collectives does a rank call along it?"
 
 
@@ -577,7 +560,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def sent_along(axis: str) -> Callable[..., float]:
-    """The truth: the bytes that a rank sends along `axis` in a step, counted on ring schedules."""
+    """Return the reference function for the bytes that a rank sends along `axis` in a step, from ring schedules."""
 
     def truth(num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> float:
         return sum(
@@ -601,26 +584,25 @@ def check_sent(function: Callable, axis: str, cases: Iterable[tuple]) -> None:
 def _any_slips(want: float, num_blocks: int, itemsize: int, sizes: Sizes, axis: str) -> dict[str, float]:
     size = sizes[axis]
     part, world = (size - 1) / size if size > 1 else 1, math.prod(sizes.values())
+    whole_world = want / part * (world - 1) / world
     return {
         "`//` has rounded a fraction below 1 down to 0": 0,
         "these are elements, not bytes": want / itemsize,
         "this is one block": want / num_blocks,
         "this leaves out the factor (P - 1)/P of a ring": want / part,
-        "this has (P - 1)/P of the whole world; a ring along an axis has only the axis's ranks": (
-            want / part * (world - 1) / world
-        ),
-        f"this counts all ranks of {axis!r} together; one rank is asked for": want * size,
+        "this has (P - 1)/P of the whole world; a ring along an axis has only the axis's ranks": whole_world,
+        f"this counts all ranks of {axis!r} together; count one rank": want * size,
     }
 
 
 def _tp_slips(want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes) -> dict[str, float]:
     weights = sent_along("tp")(num_blocks, hidden, WEIGHTS * hidden, itemsize, sizes)
     return _any_slips(want, num_blocks, itemsize, sizes, "tp") | {
-        "this is half of it: two all-reduces forward and two backward, and each goes round twice": want / 2,
-        "this is a quarter of it: two all-reduces forward and two backward, and each goes round twice": want / 4,
+        "this is half: two all-reduces forward and two backward, and each goes round twice": want / 2,
+        "this is a quarter: two all-reduces forward and two backward, and each goes round twice": want / 4,
         "activations are whole on every rank of 'tp': do not divide them by it": want / sizes["tp"],
-        "along 'tp' go activations, tokens x hidden, and no weights": weights,
-        "along 'tp' go activations, tokens x hidden, and no weights (nor shards of them)": weights / sizes["tp"],
+        "'tp' sends activations, tokens x hidden, and no weights": weights,
+        "'tp' sends activations, tokens x hidden, and no weights (nor shards of them)": weights / sizes["tp"],
         "`tokens` are this rank's already: do not divide them by 'shard'": want / sizes["shard"],
     }
 
@@ -628,13 +610,12 @@ def _tp_slips(want: float, num_blocks: int, hidden: int, tokens: int, itemsize: 
 def _shard_slips(
     want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes
 ) -> dict[str, float]:
+    shard, tp = sizes["shard"], sizes["tp"]
     return _any_slips(want, num_blocks, itemsize, sizes, "shard") | {
-        "this gathers whole weights, but TP has cut them: each group along 'shard' gathers only a slice": want
-        * sizes["tp"],
-        "a gather makes the whole slice, of which a shard is only a part: do not divide by 'shard'": want
-        / sizes["shard"],
-        "these are two times round the ring: a gather forward, a gather backward, and a reduce-scatter": want * 2 / 3,
-        "these are four times round the ring; a gather is only one of an all-reduce's two phases": want * 4 / 3,
+        "this gathers whole weights, but TP has cut them: each group along 'shard' gathers a slice": want * tp,
+        "a gather makes the whole slice, and a shard is only a part of it: do not divide by 'shard'": want / shard,
+        "this goes round twice; it is a gather forward, a gather backward and a reduce-scatter": want * 2 / 3,
+        "this goes round four times; a gather is only one of an all-reduce's two phases": want * 4 / 3,
         "weights do not depend on tokens": want / (WEIGHTS * hidden) * tokens,
     }
 
@@ -642,13 +623,13 @@ def _shard_slips(
 def _replicate_slips(
     want: float, num_blocks: int, hidden: int, tokens: int, itemsize: int, sizes: Sizes
 ) -> dict[str, float]:
+    shard, tp = sizes["shard"], sizes["tp"]
     return _any_slips(want, num_blocks, itemsize, sizes, "replicate") | {
         "an all-reduce goes round the ring twice": want / 2,
-        "FSDP has reduce-scattered the gradients: of each, a rank has only a shard left to share": want
-        * sizes["shard"],
-        "TP has cut the weights, and so their gradients": want * sizes["tp"],
-        "these are whole gradients; TP and FSDP have each cut them": want * sizes["shard"] * sizes["tp"],
-        "these are three times round the ring; replicas gather nothing": want * 3 / 2,
+        "FSDP has reduce-scattered the gradients: a rank shares only its shard of each": want * shard,
+        "TP has cut the weights, and so their gradients": want * tp,
+        "these are whole gradients; TP and FSDP have each cut them": want * shard * tp,
+        "this goes round three times; replicas gather nothing": want * 3 / 2,
     }
 
 
@@ -656,7 +637,7 @@ STEPS = [(6, 24, 40, 2, {"replicate": 3, "shard": 2, "tp": 4}), (2, 48, 16, 4, {
 
 
 def random_steps(seed: int, how_many: int = 6) -> list[tuple]:
-    """Cases `(num_blocks, hidden, tokens, itemsize, sizes)`; every buffer divides evenly."""
+    """Return cases `(num_blocks, hidden, tokens, itemsize, sizes)`; every buffer divides evenly."""
     random, cases = Random(seed), []
     for _ in range(how_many):
         sizes = {"replicate": random.randint(2, 5), "shard": random.randint(2, 6), "tp": random.choice((2, 4, 8))}
@@ -671,43 +652,40 @@ def random_steps(seed: int, how_many: int = 6) -> list[tuple]:
 
 
 class Machine(NamedTuple):
-    """Nodes of `gpus_per_node` GPUs, each with a link of its own to those `inside` its node and to those outside."""
+    """Nodes of `gpus_per_node` GPUs. Each GPU has one link `inside` its node and one `between` nodes."""
 
     gpus_per_node: int
     inside: Link
     between: Link
 
 
-Work = Mapping[str, tuple[int, int]]  # by axis: how often a ring is gone round in a step, and the bytes S of its buffer
+Work = Mapping[str, tuple[int, int]]  # by axis: times round the ring in a step, and the bytes S of the buffer
 
 
 def leaves(axis: str, order: Sequence[str], sizes: Sizes, gpus_per_node: int) -> bool:
-    """The truth: whether a group along `axis` has ranks in more than one node."""
+    """Return whether a group along `axis` has ranks in more than one node: the right answer."""
     mesh = Mesh(**{name: sizes[name] for name in order})
     return any(group[0] // gpus_per_node != group[-1] // gpus_per_node for group in mesh.groups(axis))
 
 
 def check_leaves(function: Callable, cases: Iterable[tuple[tuple[str, ...], Sizes, int]]) -> None:
-    """Check that `function(axis, order, sizes, gpus_per_node)` tells whether some group along `axis` leaves a node."""
+    """Check that `function(axis, order, sizes, gpus_per_node)` returns whether a group along `axis` leaves a node."""
     rows = []
     for order, sizes, gpus_per_node in cases:
         for axis in order:
             call, given = _asked(function, axis, order, dict(sizes), gpus_per_node)
             if given not in (True, False):
-                raise NotYet(f"{call} returns {brief(given)}; True or False is wanted")
+                raise NotYet(f"{call} returns {brief(given)}; return True or False")
             mesh = Mesh(**{name: sizes[name] for name in order})
             group = list(mesh.groups(axis)[0])
+            order_of_sizes = leaves(axis, tuple(sizes), sizes, gpus_per_node)
+            first_group_leaves = group[0] // gpus_per_node != group[-1] // gpus_per_node
+            span_too_long = group[-1] - group[0] >= gpus_per_node
             slips = {
-                "the axes come in the order of `order`; `sizes` may list them in another": leaves(
-                    axis, tuple(sizes), sizes, gpus_per_node
-                ),
+                "the axes are in the order of `order`; `sizes` may list them in another": order_of_sizes,
                 "a group may be small and its ranks far apart": sizes[axis] > gpus_per_node,
-                "this looks at the first group; another one may begin further on in its node": (
-                    group[0] // gpus_per_node != group[-1] // gpus_per_node
-                ),
-                "ranks that lie within the length of a node may still be in two": (
-                    group[-1] - group[0] >= gpus_per_node
-                ),
+                "this checks the first group; another one may begin further on in its node": first_group_leaves,
+                "ranks closer than the length of a node may still be in two nodes": span_too_long,
             }
             rows.append(Answered(call, bool(given), leaves(axis, order, sizes, gpus_per_node), slips))
     check_rows(rows, _wrong_leaves)
@@ -719,12 +697,12 @@ def _wrong_leaves(row: Answered) -> str:
 
 
 def seconds_along(axis: str, order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
-    """The price of an axis's rings, all groups at once: by `price`, over two levels of links."""
+    """Return the seconds of an axis's rings, all groups at once, priced over two levels of links."""
     passes, num_bytes = work[axis]
     return passes * _once_round(axis, tuple((name, sizes[name]) for name in order), num_bytes, machine)
 
 
-@functools.cache  # the checks of one placement ask for the same rings again and again
+@functools.cache  # the checks of one placement price the same rings many times
 def _once_round(axis: str, ordered: tuple[tuple[str, int], ...], num_bytes: int, machine: Machine) -> float:
     mesh = Mesh(**dict(ordered))
     nodes = mesh.world_size // machine.gpus_per_node
@@ -733,68 +711,65 @@ def _once_round(axis: str, ordered: tuple[tuple[str, int], ...], num_bytes: int,
 
 
 def seconds(order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> float:
-    """The truth: the seconds of all axes, one after the other."""
+    """Return the seconds of all axes, one after the other: the right answer."""
     return sum(seconds_along(axis, order, sizes, work, machine) for axis in order)
 
 
 def check_seconds(function: Callable, cases: Iterable[tuple]) -> None:
-    """Check that `function(order, sizes, work, machine)` is the price of a step's communication."""
+    """Check that `function(order, sizes, work, machine)` is the seconds of a step's communication."""
 
     def slips(want: float, order: Sequence[str], sizes: Sizes, work: Work, machine: Machine) -> dict[str, float]:
-        def total(rule: Callable[[str], float]) -> float:
-            return sum(rule(axis) for axis in order)
+        # Of each axis, in the order of `order`: its size, its link, and so on.
+        ranks = [sizes[axis] for axis in order]
+        steps = [size - 1 for size in ranks]
+        passes = [work[axis][0] for axis in order]
+        inside, between = machine.inside, machine.between
+        node = machine.gpus_per_node
+        links = [between if leaves(axis, order, sizes, node) else inside for axis in order]
+        by_size = [between if size > node else inside for size in ranks]
 
-        def ring_of(axis: str, steps: int, chunks: int, link: Link) -> float:
-            passes, num_bytes = work[axis]
-            return passes * steps * (link.alpha + num_bytes / chunks * link.beta)
+        def rings(
+            steps: list[int] = steps,
+            chunks: list[int] = ranks,
+            links: list[Link] = links,
+            passes: list[int] = passes,
+        ) -> list[float]:
+            """Return the seconds of each axis's ring with one thing changed."""
+            return [
+                count * num_steps * (link.alpha + work[axis][1] / num_chunks * link.beta)
+                for axis, count, num_steps, num_chunks, link in zip(order, passes, steps, chunks, links, strict=True)
+            ]
 
-        def link_of(axis: str) -> Link:
-            return machine.between if leaves(axis, order, sizes, machine.gpus_per_node) else machine.inside
-
+        ones = [1] * len(order)
+        all_inside, all_between = [inside] * len(order), [between] * len(order)
+        no_alpha = [Link(0, link.beta) for link in links]
         turned = tuple(reversed(order))
-        by_size = {axis: machine.between if sizes[axis] > machine.gpus_per_node else machine.inside for axis in order}
         return {
             "this takes the last axis for the outermost one": seconds(turned, sizes, work, machine),
             "this takes the axes in the order of `sizes`": seconds(tuple(sizes), sizes, work, machine),
-            "everything goes over the link between nodes here; some groups stay inside": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], machine.between)
-            ),
-            "everything stays inside nodes here; some groups leave theirs": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], machine.inside)
-            ),
-            "a small group may have its ranks far apart, in other nodes": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], by_size[axis])
-            ),
-            "each of a ring's P - 1 steps carries a chunk, S/P, not S": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, 1, link_of(axis))
-            ),
-            "a ring takes P - 1 steps to go round, not P": total(
-                lambda axis: ring_of(axis, sizes[axis], sizes[axis], link_of(axis))
-            ),
-            "this is a single step of every ring": total(lambda axis: ring_of(axis, 1, sizes[axis], link_of(axis))),
-            "this goes round every ring once; how often does each axis?": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], link_of(axis)) / work[axis][0]
-            ),
-            "this leaves out alpha, the seconds of a message": total(
-                lambda axis: ring_of(axis, sizes[axis] - 1, sizes[axis], Link(0, link_of(axis).beta))
-            ),
-            "this is the longest axis; they come one after the other": max(
-                ring_of(axis, sizes[axis] - 1, sizes[axis], link_of(axis)) for axis in order
-            ),
+            "everything crosses between nodes here; some groups stay inside": sum(rings(links=all_between)),
+            "everything stays inside nodes here; some groups leave theirs": sum(rings(links=all_inside)),
+            "a small group may have its ranks far apart, in other nodes": sum(rings(links=by_size)),
+            "each of a ring's P - 1 steps carries a chunk, S/P, not S": sum(rings(chunks=ones)),
+            "a ring takes P - 1 steps to go round, not P": sum(rings(steps=ranks)),
+            "this is a single step of every ring": sum(rings(steps=ones)),
+            "this goes round every ring once; how often does each axis?": sum(rings(passes=ones)),
+            "this leaves out alpha, the seconds of a message": sum(rings(links=no_alpha)),
+            "this is the longest axis; they run one after the other": max(rings()),
         }
 
     check_formula(_on_copies(function), seconds, cases, slips)
 
 
 def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]]) -> None:
-    """Check that `function(sizes, work, machine)` is an order of the axes, outermost first, of the least seconds."""
+    """Check that `function(sizes, work, machine)` is the fastest order of the axes, outermost first."""
     for sizes, work, machine in cases:
         call, given = _asked(function, dict(sizes), dict(work), machine)
         if isinstance(given, str) or not isinstance(given, Iterable):
-            raise NotYet(f"{call} returns {brief(given)}; the axes are wanted, outermost first")
+            raise NotYet(f"{call} returns {brief(given)}; return the axes, outermost first")
         order = tuple(given)
         if sorted(map(str, order)) != sorted(sizes):
-            raise NotYet(f"{call} returns {order}; every one of {_listed(sizes)} is wanted once")
+            raise NotYet(f"{call} returns {order}; return each of {_listed(sizes)} once")
         prices = {mesh.axes: seconds(mesh.axes, sizes, work, machine) for mesh in Mesh(**sizes).orders()}
         least = min(prices, key=prices.get)
         if prices[order] > prices[least] * (1 + 1e-9):
@@ -818,7 +793,7 @@ def _ms(number: float) -> str:
     return f"{number * 1e3:.3g}"
 
 
-NVLINK, NETWORK = Link(3e-6, 1 / 400e9), Link(14e-6, 1 / 40e9)  # round figures: what matters is that one is slower
+NVLINK, NETWORK = Link(3e-6, 1 / 400e9), Link(14e-6, 1 / 40e9)  # round figures; only the ratio matters
 EIGHT = Machine(8, NVLINK, NETWORK)
 PLACEMENTS = [
     ({"dp": 4, "tp": 4}, {"dp": (12, 64_000_000), "tp": (96, 16_000_000)}, EIGHT),
@@ -827,7 +802,7 @@ PLACEMENTS = [
 
 
 def random_placements(seed: int, how_many: int = 5) -> list[tuple[dict[str, int], dict[str, tuple[int, int]], Machine]]:
-    """Cases `(sizes, work, machine)` of three axes; every S divides evenly, and every machine is full."""
+    """Return cases `(sizes, work, machine)` of three axes. Every S divides evenly, and every machine is full."""
     random, cases = Random(seed), []
     while len(cases) < how_many:
         sizes = {axis: random.choice((2, 3, 4, 6, 8)) for axis in random.sample(["dp", "tp", "pp"], 3)}
@@ -840,7 +815,7 @@ def random_placements(seed: int, how_many: int = 5) -> list[tuple[dict[str, int]
 
 
 def every_order(placements: Iterable[tuple[Sizes, Work, Machine]]) -> list[tuple]:
-    """Cases `(order, sizes, work, machine)`: every order of the axes of each placement."""
+    """Return cases `(order, sizes, work, machine)`: every order of the axes of each placement."""
     return [(mesh.axes, *case) for case in placements for mesh in Mesh(**case[0]).orders()]
 
 

@@ -1,7 +1,8 @@
-"""Checks of exercise 15: NCCL's log, nccl-tests' table, torchrun's variables, and one function over gloo and NCCL.
+"""Checks for exercise 15: NCCL's log, nccl-tests' table, torchrun's variables, and one function over gloo and NCCL.
 
-The truth is the library's: `nccl_log.parse` for logs, `bandwidth.parse` for tables, `price.busbw` for bandwidths. Logs
-and tables in `nccl/` are published ones, not ours (`SOURCES`); the others are made here, in the same form.
+The reference values come from the library: `nccl_log.parse` for logs, `bandwidth.parse` for tables, `price.busbw` for
+bandwidths. The logs and tables in `ch15_gpus_logs/` were published by others (`SOURCES`); this module generates more in
+the same format.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,7 @@ import torch.distributed as dist
 from ..measure import bandwidth, nccl_log
 from ..price import algbw, busbw
 from ..ranks import PerRank
-from .checks import NotYet, answer, brief, call_in_words, check_formula, number_of
+from .checks import NotYet, answer, call_in_words, check_formula, number_of
 from .on_ranks import run_on_ranks, witnessed
 
 _FOLDER = Path(__file__).with_name("ch15_gpus_logs")
@@ -35,15 +37,15 @@ SOURCES = {
 
 
 def published(name: str) -> str:
-    """The text of one of `SOURCES`."""
+    """Return the text of one of `SOURCES`."""
     return (_FOLDER / f"{name}.txt").read_text()
 
 
 def _asked(function: Callable, *args: Any, call: str | None = None) -> tuple[str, Any]:
-    """The call in words and what it returns; unlike elsewhere, None may be right."""
+    """Return the call in words and its result. Unlike in `answer`, None may be right."""
 
     def boxed(*args: Any) -> tuple[Any]:
-        return (function(*copy.deepcopy(args)),)  # it may sort or pop what a check still needs
+        return (function(*copy.deepcopy(args)),)  # it may change an argument that the check still needs
 
     boxed.__name__ = function.__name__
     call = call or call_in_words(function, args)
@@ -64,14 +66,15 @@ class Text(NamedTuple):
 
 
 def texts(*names: str) -> list[Text]:
-    """Published ones, by name."""
+    """Return published logs or tables by name."""
     return [Text(name, published(name)) for name in names]
 
 
 def made_log(nodes: int, gpus: int, channels: int, seed: int) -> str:
-    """A log of `nodes` x `gpus` ranks in a ring, in the form of NCCL 2.19 and later: made, not recorded.
+    """Return a generated log of `nodes` x `gpus` ranks in a ring, in the format of NCCL 2.19 and later.
 
-    In some all nodes have the same name, as pods and containers may; in some algorithms are numbers, in some words.
+    With an even `seed` all nodes have the same host name, as pods and containers may. With a `seed` that 3 divides,
+    algorithms are numbers instead of names.
     """
     random = Random(seed)
     world, alike, in_words = nodes * gpus, seed % 2 == 0, seed % 3 != 0
@@ -79,12 +82,12 @@ def made_log(nodes: int, gpus: int, channels: int, seed: int) -> str:
     network = random.choice(["NET/Socket/0", "NET/IB/{}/GDRDMA", "NET/IB/{}"])
     version = f"2.{random.randint(19, 29)}.{random.randint(1, 9)}"
 
-    def line(rank: int, said: str) -> str:
+    def line(rank: int, message: str) -> str:
         node, gpu = divmod(rank, gpus)
         process = 4000 + 17 * rank if gpu or nodes > 1 else 4000
-        return f"{'worker' if alike else f'node{node}'}:{process}:{process + 90} [{gpu}] NCCL INFO {said}"
+        return f"{'worker' if alike else f'node{node}'}:{process}:{process + 90} [{gpu}] NCCL INFO {message}"
 
-    said = []
+    lines = []
     for rank in range(world):
         node, gpu = divmod(rank, gpus)
         after, identity = (rank + 1) % world, 0x5500 + rank
@@ -92,27 +95,27 @@ def made_log(nodes: int, gpus: int, channels: int, seed: int) -> str:
             f"comm 0x{identity:x} rank {rank} nRanks {world} nNodes {nodes} localRanks {gpus} localRank {gpu} MNNVL 0"
         )
         small = f"comm 0x{identity + 999:x} rank {gpu} nRanks {gpus} nNodes 1 localRanks {gpus} localRank {gpu} MNNVL 0"
-        said += [line(rank, comm), line(rank, small)]
+        lines += [line(rank, comm), line(rank, small)]
         kinds = f"{channels} coll channels, 0 collnet channels, 0 nvls channels, {2 * channels} p2p channels"
-        said.append(line(rank, f"{kinds}, 2 p2p channels per peer"))
+        lines.append(line(rank, f"{kinds}, 2 p2p channels per peer"))
         for channel in range(channels):
             way = f"Channel {channel:02}/0 : {rank}[{gpu}] -> {after}[{after % gpus}]"
             if after // gpus == node:
-                said.append(line(rank, f"{way} via {local}"))
+                lines.append(line(rank, f"{way} via {local}"))
             else:
-                said.append(line(rank, f"{way} [send] via {network.format(channel % 4)}"))
-                said.append(line(after, f"{way} [receive] via {network.format(channel % 4)}"))
-    random.shuffle(said)
+                lines.append(line(rank, f"{way} [send] via {network.format(channel % 4)}"))
+                lines.append(line(after, f"{way} [receive] via {network.format(channel % 4)}"))
+    random.shuffle(lines)
     rings = [line(0, f"Channel {c:02}/{channels:02} : {' '.join(map(str, range(world)))}") for c in range(channels)]
     picks = [line(0, _pick(random, num_bytes, nodes, channels, in_words)) for num_bytes in _SIZES for _ in range(2)]
-    return "\n".join([line(0, f"NCCL version {version}+cuda12.4"), *rings, *said, *picks])
+    return "\n".join([line(0, f"NCCL version {version}+cuda12.4"), *rings, *lines, *picks])
 
 
 _SIZES = (4, 1024, 262144, 4194304, 1073741824)
 
 
 def _pick(random: Random, num_bytes: int, nodes: int, channels: int, in_words: bool) -> str:
-    """What NCCL prints of a call: the same for the same size, by `num_bytes`. The words are `ncclAlgoToString`'s."""
+    """Return the line that NCCL prints for a call of `num_bytes`. The names are those of `ncclAlgoToString`."""
     algorithm = 0 if num_bytes < 1 << 20 else 1 if num_bytes < 1 << 28 else 4 if nodes == 1 else 5
     protocol = 0 if num_bytes < 1 << 12 else 1 if num_bytes < 1 << 20 else 2
     if not in_words:
@@ -121,7 +124,8 @@ def _pick(random: Random, num_bytes: int, nodes: int, channels: int, in_words: b
     return f"AllReduce: {num_bytes} Bytes -> Algo {names[0]} proto {names[1]} channel{{Lo..Hi}}={{0..{channels - 1}}}"
 
 
-IN_WORDS = Text(  # the lines that stand in the exercise
+# The lines that the exercise shows.
+IN_WORDS = Text(
     "in words",
     "\n".join(
         f"node0:4000:4090 [0] NCCL INFO AllReduce: {num_bytes} Bytes -> Algo {algorithm} proto SIMPLE "
@@ -132,20 +136,20 @@ IN_WORDS = Text(  # the lines that stand in the exercise
 
 
 def made_logs(seed: int, how_many: int = 4) -> list[Text]:
-    """Logs of different sizes, with nodes of one name and of several, algorithms as numbers and as words."""
+    """Return logs of different sizes, with one host name or several, and algorithms as numbers or names."""
     random = Random(seed)
     shapes = [(random.randint(1, 3), random.choice((2, 4, 8)), random.choice((2, 4, 8))) for _ in range(how_many)]
     return [Text(f"made {n}", made_log(*shape, seed=seed + n)) for n, shape in enumerate(shapes)]
 
 
 def said(text: str) -> dict[str, Any]:
-    """The truth: what a log says of `KEYS`; None where it says nothing."""
+    """Return the values of `KEYS` in a log, None for what the log does not contain: the right answer."""
     log = nccl_log.parse(text)
     return {"version": log.version, "channels": log.channels, "ranks": log.world_size, "nodes": log.nodes}
 
 
 def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) -> None:
-    """Check that `function(text)` says what `keys` are, {key: what the log says, or None}."""
+    """Check the `keys` of the dictionary that `function(text)` returns: the log's value, or None."""
     for name, text in logs:
         call = f"{function.__name__}(<log {name}>)"
         given = answer(function, text, call=call)
@@ -164,7 +168,7 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
 
 
 def _basic_slips(key: str, text: str) -> dict[str, Any]:
-    """What comes of reading the wrong part of a log."""
+    """Return the usual mistakes for a key, each with the value read from the wrong part of the log."""
 
     def first(pattern: str) -> int | None:
         match = re.search(pattern, text)
@@ -175,14 +179,13 @@ def _basic_slips(key: str, text: str) -> dict[str, Any]:
     highest = max(map(int, re.findall(r" rank (\d+) n[Rr]anks", text)), default=None)
     smallest = min(map(int, re.findall(r"n[Rr]anks (\d+)", text)), default=None)
     nodes = list(map(int, re.findall(r"nNodes (\d+)", text)))
+    channels = first(r"(\d+) coll channels")
+    names_of_hosts = "these are names: two pods of one node have different ones, and two nodes may have the same. "
     return {
         "version": {"what follows the + is CUDA's": full and full[1]},
         "channels": {
             "these are p2p channels, for send and recv": first(r"(\d+) p2p channels"),
-            "channels count from 0: this is the last one's number": first(
-                r"(\d+) coll channels",
-            )
-            and (first(r"(\d+) coll channels") - 1),
+            "channels count from 0: this is the last one's number": channels and channels - 1,
         },
         "ranks": {
             "ranks count from 0: this is the highest rank in it": highest,
@@ -192,15 +195,14 @@ def _basic_slips(key: str, text: str) -> dict[str, Any]:
         },
         "nodes": {
             "there are several communicators; this is a smaller one's": min(nodes, default=None),
-            "these are names: two pods of one node have different ones, and two nodes may have the same. What does "
-            "NCCL itself count?": hosts,
+            names_of_hosts + "What does NCCL itself count?": hosts,
             "these are the ranks of a node": first(r"localRanks (\d+)"),
         },
     }[key]
 
 
 def check_transport(function: Callable, logs: Iterable[Text]) -> None:
-    """Check that `function(text, src, dst)` says by what `src` sends to `dst`: for all pairs in the log, and others."""
+    """Check that `function(text, src, dst)` returns the transport from `src` to `dst`, for many pairs."""
     for name, text in logs:
         log = nccl_log.parse(text)
         by_pair = {(each.src, each.dst): each for each in log.connections}
@@ -230,7 +232,7 @@ def _wrong_transport(got: Any, found: Any, back: Any) -> str:
 
 
 def check_picked(function: Callable, logs: Iterable[Text]) -> None:
-    """Check that `function(text, num_bytes)` says what NCCL picked for so many bytes: (algorithm, protocol)."""
+    """Check that `function(text, num_bytes)` returns what NCCL picked for this size: (algorithm, protocol)."""
     for name, text in logs:
         picked = {each.num_bytes: (each.algorithm, each.protocol) for each in nccl_log.parse(text).choices}
         for num_bytes in sorted({*picked, 2, 44, 262144}):
@@ -266,7 +268,7 @@ def _wrong_pick(got: Any, want: tuple[str, str]) -> str:
 
 
 def made_rows(alpha: float, beta: float, seed: int, slow: int | None = None, times: float = 2.0) -> list[tuple]:
-    """Rows (num_bytes, seconds) of a link that takes alpha + beta S, up to 2 %; row `slow` takes so many `times`."""
+    """Return rows (num_bytes, seconds) of a link: alpha + beta S, within 2 %. Row `slow` takes `times` as long."""
     random = Random(seed)
     sizes = [2**power for power in range(10, 31, 2)]
     rows = [(size, (alpha + beta * size) * random.uniform(0.98, 1.02)) for size in sizes]
@@ -276,7 +278,7 @@ def made_rows(alpha: float, beta: float, seed: int, slow: int | None = None, tim
 
 
 def made_table(rows: Iterable[tuple[int, float]], seed: int = 0) -> str:
-    """These rows as nccl-tests prints them, for an all-reduce on four ranks, with something between them."""
+    """Return these rows as nccl-tests prints them for an all-reduce on four ranks, with its header and footer."""
     random = Random(seed)
     lines = ["# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 4(factor) warmup iters: 5 iters: 20", "#"]
     lines += [
@@ -294,7 +296,7 @@ def made_table(rows: Iterable[tuple[int, float]], seed: int = 0) -> str:
 
 
 def check_table(function: Callable, tables: Iterable[Text]) -> None:
-    """Check that `function(text)` reads a table of nccl-tests: [(bytes, seconds), ...], out-of-place."""
+    """Check that `function(text)` returns the out-of-place rows of an nccl-tests table: [(bytes, seconds), ...]."""
     for name, text in tables:
         call = f"{function.__name__}(<table {name}>)"
         given = answer(function, text, call=call)
@@ -328,7 +330,7 @@ BUS_CASES.append(("all_to_all", 2**25, 5e-4, 16))
 
 
 def check_bandwidths(algorithm: Callable, bus: Callable, cases: Iterable[tuple[str, int, float, int]]) -> None:
-    """Check `algorithm(num_bytes, seconds)` and `bus(collective, num_bytes, seconds, world_size)`, bytes a second."""
+    """Check `algorithm(num_bytes, seconds)` and `bus(collective, num_bytes, seconds, world_size)`: bytes a second."""
     cases = list(cases)
     check_formula(algorithm, algbw, [case[1:3] for case in cases], _algbw_slips)
 
@@ -363,7 +365,7 @@ def _busbw_slips(want: float, collective: str, num_bytes: int, seconds: float, w
 
 
 def check_fit(function: Callable, cases: Iterable[tuple[float, float, int]], within: float = 0.1) -> None:
-    """Check that `function(rows)` finds alpha and beta, each up to a tenth. Cases: (alpha, beta, seed)."""
+    """Check that `function(rows)` returns alpha and beta, each `within` a tenth. `cases`: (alpha, beta, seed)."""
     for alpha, beta, seed in cases:
         call = f"{function.__name__}(rows)"
         given = answer(function, made_rows(alpha, beta, seed), call=call)
@@ -391,7 +393,7 @@ def _wrong_fit(name: str, got: Sequence[float], want: tuple[float, float], withi
 
 
 def check_half(function: Callable, cases: Iterable[tuple[float, float]]) -> None:
-    """Check that `function(alpha, beta)` is the size at which half of the time is latency, in bytes."""
+    """Check that `function(alpha, beta)` is the size in bytes at which latency is half of the time."""
 
     def slips(want: float, alpha: float, beta: float) -> dict[str, float]:
         return {
@@ -406,7 +408,7 @@ def check_half(function: Callable, cases: Iterable[tuple[float, float]]) -> None
 
 
 def check_slow(function: Callable, cases: Iterable[tuple[int | None, int]]) -> None:
-    """Check that `function(rows)` finds the size whose row is too slow, or None. Cases: (which row, seed)."""
+    """Check that `function(rows)` returns the size whose row is too slow, or None. `cases`: (slow row, seed)."""
     for slow, seed in cases:
         random = Random(seed)
         alpha, beta = random.uniform(5e-6, 4e-5), random.uniform(4e-12, 1e-10)
@@ -415,12 +417,12 @@ def check_slow(function: Callable, cases: Iterable[tuple[int | None, int]]) -> N
         want = None if slow is None else rows[slow][0]
         if got == want and not isinstance(got, bool):
             continue
-        told = f"where alpha is {alpha:.3g} s and beta {beta:.3g} s a byte, {call} returns {got!r}"
+        returned = f"where alpha is {alpha:.3g} s and beta {beta:.3g} s a byte, {call} returns {got!r}"
         if want is None:
-            raise NotYet(f"{told}; every row is within 2 % of what these make: None is wanted")
+            raise NotYet(f"{returned}; every row is within 2 % of what these make: None is wanted")
         expected = alpha + beta * want
         times = rows[slow][1] / expected
-        raise NotYet(f"{told}; {want} bytes take {times:.2g} times as long as they should{_wrong_slow(got, rows)}")
+        raise NotYet(f"{returned}; {want} bytes take {times:.2g} times as long as they should{_wrong_slow(got, rows)}")
 
 
 def _wrong_slow(got: Any, rows: list[tuple[int, float]]) -> str:
@@ -431,22 +433,22 @@ def _wrong_slow(got: Any, rows: list[tuple[int, float]]) -> str:
     return ""
 
 
-# Part c: what torchrun says
+# Part c: what torchrun sets
 
 
 def environment(node: int, local_rank: int, num_nodes: int, ranks_per_node: int) -> dict[str, str]:
-    """What torchrun tells a rank, as far as is asked for: text, as all environment variables."""
-    said = {
+    """Return the variables of a rank that torchrun sets and the exercise needs. Values are text."""
+    numbers = {
         "RANK": node * ranks_per_node + local_rank,
         "LOCAL_RANK": local_rank,
         "WORLD_SIZE": num_nodes * ranks_per_node,
         "LOCAL_WORLD_SIZE": ranks_per_node,
     }
-    return {name: str(number) for name, number in said.items()}
+    return {name: str(number) for name, number in numbers.items()}
 
 
 def check_environment(function: Callable, cases: Iterable[tuple[int, int]]) -> None:
-    """Check `function(node, local_rank, num_nodes, ranks_per_node)` for every rank. Cases: the last two."""
+    """Check `function(node, local_rank, num_nodes, ranks_per_node)` for every rank. `cases`: the last two arguments."""
     for num_nodes, ranks_per_node in cases:
         for node in range(num_nodes):
             for local_rank in range(ranks_per_node):
@@ -476,7 +478,7 @@ def _wrong_variable(name: str, got: Any, node: int, local_rank: int, num_nodes: 
 
 
 def place(variables: Mapping[str, str], visible: int) -> tuple[str, str]:
-    """The backend and the device of a rank that sees so many GPUs. Raises `ValueError` if there are too few."""
+    """Return the backend and the device of a rank that sees `visible` GPUs. Raise `ValueError` if they are too few."""
     local_rank = int(variables["LOCAL_RANK"])
     if visible == 0:
         return "gloo", "cpu"
@@ -488,7 +490,7 @@ def place(variables: Mapping[str, str], visible: int) -> tuple[str, str]:
 
 
 def check_place(function: Callable, cases: Iterable[tuple[int, int, int, int, int]]) -> None:
-    """Check `function(environment, visible)`. Cases: (node, local_rank, num_nodes, ranks_per_node, visible)."""
+    """Check `function(environment, visible)`. `cases`: (node, local_rank, num_nodes, ranks_per_node, visible)."""
     for *where, visible in cases:
         variables = environment(*where)
         short = ", ".join(f"{name}={variables[name]}" for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
@@ -540,20 +542,20 @@ PLACES = [(0, 0, 1, 2, 2), (0, 1, 1, 2, 2), (1, 1, 2, 4, 4), (1, 3, 2, 4, 1), (0
 
 
 class Averaged(NamedTuple):
-    """What a rank returned, as an array, or words on its type; where it lies; and whether its input is as it was."""
+    """What a rank returned, as an array or its type in words; its device; and whether its input is unchanged."""
 
     numbers: np.ndarray | str
     device: str
     kept: bool
 
 
-MANY = 100_000  # numbers on a rank: enough to see from outside that they are sent
+MANY = 100_000  # numbers on a rank: enough for the traffic to show in the bytes counted on the wire
 
 
 def check_average(function: Callable, world_size: int, seed: int | None = None) -> None:
-    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and would be sent from `device`.
+    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and all-reduces on `device`.
 
-    `seed`: of many numbers at random.
+    `seed`: use many random numbers.
     """
     reduced = reduced_on(function)
     if reduced and reduced[0] != "meta":
@@ -565,7 +567,7 @@ def check_average(function: Callable, world_size: int, seed: int | None = None) 
 
 
 def reduced_on(function: Callable) -> list[str]:
-    """Where what is all-reduced lies, if "meta", which has no memory, is asked for: it stands for a GPU.
+    """Return the devices of the tensors that `function(numbers, "meta")` all-reduces. "meta" stands in for a GPU.
 
     Runs where the learner's code does.
     """
@@ -577,7 +579,7 @@ def reduced_on(function: Callable) -> list[str]:
     real = dist.all_reduce, dist.get_world_size
     dist.all_reduce, dist.get_world_size = noted, lambda *_, **__: 2
     try:
-        with contextlib.suppress(Exception):  # from "meta" nothing can be brought back; real ranks tell of all else
+        with contextlib.suppress(Exception):  # "meta" holds no data to copy back; real ranks show all other errors
             function(torch.ones(2), "meta")
     finally:
         dist.all_reduce, dist.get_world_size = real
@@ -600,7 +602,7 @@ def _average(rank: int, world_size: int, function: Callable, device: str, own: n
 
 
 def _check_averages(function: Callable, world_size: int, device: str, seed: int | None = None, **named: Any) -> None:
-    """Run it on ranks, and check what each returns."""
+    """Run the learner's function on real ranks, and check the mean that each returns."""
     if seed is None:
         every = np.multiply.outer(10.0 ** np.arange(world_size), [1.0, 2.0]).astype(np.float32)
     else:
@@ -631,15 +633,15 @@ def _close(numbers: np.ndarray, want: np.ndarray) -> bool:
 
 
 def num_gpus() -> int:
-    """How many GPUs there are for NCCL."""
+    """Return the number of GPUs that NCCL can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() and dist.is_nccl_available() else 0
 
 
 def check_on_gpus(function: Callable) -> None:
-    """Check the same over NCCL, a rank on every GPU; without one, say that this is blocked."""
-    found = num_gpus()
-    if not found:
+    """Check the same over NCCL, one rank a GPU. Without a GPU, print that the check is blocked."""
+    gpus = num_gpus()
+    if not gpus:
         print("blocked: no GPU on this machine, so nothing was run over NCCL. That is no mistake of yours.")
         return
-    _check_averages(function, found, "cuda", backend="nccl", timeout=120.0)
-    print(f"right, over NCCL on {found} GPU{'s' * (found > 1)}")
+    _check_averages(function, gpus, "cuda", backend="nccl", timeout=120.0)
+    print(f"right, over NCCL on {gpus} GPU{'s' * (gpus > 1)}")

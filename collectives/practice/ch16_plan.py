@@ -1,8 +1,8 @@
-"""What exercise 16 checks answers with: what a layout holds, how long a step takes, and how far a plan is off the best.
+"""Checks for exercise 16: what a layout holds, how long a step takes, and how close a plan comes to the best one.
 
-The truth is `training.costs`, for a part of what it knows: models without experts, three axes, no interleaving, and
-sequence parallelism wherever there is tensor parallelism. A **model**, a **machine** and a **layout** are plain dicts
-here, as the learners' functions get them and give them back:
+The reference values come from `training.costs`, restricted to models without experts, three axes, no interleaving, and
+sequence parallelism wherever there is tensor parallelism. A **model**, a **machine** and a **layout** are plain dicts,
+in the form that the learner's functions receive and return:
 
     model = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocabulary": 128000,
              "sequence": 8192}
@@ -30,35 +30,35 @@ from typing import Any, NamedTuple
 from ..topology import Link
 from ..training import costs, memory, planner
 from ..training.models import RECOMPUTE, Machine, Model
-from .checks import LINE, Answered, LibraryUsed, NotYet, answer, check_rows, number_of
+from .checks import LINE, Answered, NotYet, answer, check_rows, number_of, refusing
 
-Said = Mapping[str, Any]  # a model, a machine or a layout as a learner sees it
+Said = Mapping[str, Any]  # a model, a machine or a layout, as the learner's plain dict
 
 FIELDS = ("dp", "tp", "pp", "stage", "micro_batch", "num_micro_batches", "recompute")  # of a layout
 GB = 1e9
-NEAR = 1.05  # times the best step: as good as the best
-FAR = 1.3  # times the best step: no points from here on
-PATIENCE = 5.0  # seconds that one choice may compute; a plain search needs 0.1
+NEAR = 1.05  # times the best step: full credit up to here
+FAR = 1.3  # times the best step: no credit from here on
+PATIENCE = 5.0  # CPU seconds for one choice; a plain search needs 0.1
 
 
-# What a learner's dicts are to the library
+# From the learner's dicts to the library's types
 
 
-def _model(said: Said) -> Model:
-    made = Model("", **said, gated=True)
-    return replace(made, name=f"{made.parameters / 1e9:.3g}B")
+def _model(plain: Said) -> Model:
+    model = Model("", **plain, gated=True)
+    return replace(model, name=f"{model.parameters / 1e9:.3g}B")
 
 
-def _machine(said: Said) -> Machine:
-    return Machine("", **said | {name: Link(**said[name]) for name in ("inside", "between")})
+def _machine(plain: Said) -> Machine:
+    return Machine("", **plain | {name: Link(**plain[name]) for name in ("inside", "between")})
 
 
-def _layout(said: Said) -> costs.Layout:
-    return costs.Layout(**said, sequence_parallel=said["tp"] > 1)
+def _layout(plain: Said) -> costs.Layout:
+    return costs.Layout(**plain, sequence_parallel=plain["tp"] > 1)
 
 
 def described(layout: Said) -> str:
-    """A layout in words, such as "dp 4, tp 4, pp 2, ZeRO-1, 8 x 1 sequences, selective recompute"."""
+    """Return a layout in words, such as "dp 4, tp 4, pp 2, ZeRO-1, 8 x 1 sequences, selective recompute"."""
     return str(_layout(layout)).replace(", SP", "")
 
 
@@ -66,16 +66,16 @@ def described(layout: Said) -> str:
 
 
 def once_around(machine: Said, apart: int, size: int, num_bytes: float) -> float:
-    """Seconds in which a buffer of `num_bytes` goes round a group of `size` ranks once.
+    """Return the seconds that a buffer of `num_bytes` takes to go once round a group of `size` ranks.
 
-    That is a reduce-scatter or an all-gather; an all-reduce goes round twice. The group's ranks are `apart`: 1 if they
-    are neighbours. What of the group is in one node uses the link `inside`, the rest the link `between`.
+    A reduce-scatter or an all-gather goes round once, an all-reduce twice. `apart` is the distance between the group's
+    ranks: 1 if they are neighbors. Ranks in one node use the link `inside`, all others the link `between`.
     """
     return costs.around(_machine(machine), apart, size, num_bytes)
 
 
 def message_seconds(model: Said, machine: Said, layout: Said) -> float:
-    """Seconds that a step is longer by the messages between pipeline stages."""
+    """Return the seconds that messages between pipeline stages add to a step."""
     own = SimpleNamespace(**layout, cp=1, interleave=1)
     return costs.messages(_model(model), _machine(machine), own)
 
@@ -84,21 +84,20 @@ def message_seconds(model: Said, machine: Said, layout: Said) -> float:
 
 
 class Slips(NamedTuple):
-    """What is right, and what usual slips give, by what they are in words."""
+    """The right number, and the number that each usual mistake gives, by the mistake in words."""
 
     want: float
     slips: dict[str, float]
 
 
 def check_model(function: Callable, what: str, models: Iterable[Said]) -> None:
-    """Check that `function(model)` is one of `OF_A_MODEL`; "flops" is of `function(model, tokens)`."""
+    """Check that `function(model)` returns `what`, a key of `OF_A_MODEL`. "flops" calls `function(model, tokens)`."""
     rows = []
-    for said in models:
+    for plain in models:
         args = (10**6,) if what == "flops" else ()
-        model = _model(said)
-        call = f"{function.__name__}(model{''.join(f', {arg:,}' for arg in args)}), for {_shape(said)},"
-        got = number_of(answer(function, dict(said), *args, call=call), call)
-        want, slips = OF_A_MODEL[what](model, *args)
+        call = f"{function.__name__}(model{''.join(f', {arg:,}' for arg in args)}), for {_shape(plain)},"
+        got = number_of(answer(function, dict(plain), *args, call=call), call)
+        want, slips = OF_A_MODEL[what](_model(plain), *args)
         rows.append(Answered(f"{call} returns {_short(got)}, but it is {_short(want)}", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
 
@@ -112,31 +111,28 @@ def _layer_params(model: Model) -> Slips:
             "the two norms are missing": want - model.small,
             "keys and values have kv_heads heads only, not as many as queries": want - kv + 2 * h * h,
             "keys are missing, or values: there is a matrix for each": want - kv / 2,
-            "the matrix behind the heads, which puts out hidden numbers, is missing": want - h * h,
+            "the output projection, the matrix after the heads, is missing": want - h * h,
             "the MLP has three matrices; this has two": want - ffn,
             "the MLP has three matrices, not four": want + ffn,
-            "this is 12 hidden^2, of a model whose MLP has two matrices, 4 x hidden wide": 12 * h * h,
+            "this is 12 hidden^2, for a model whose MLP has two matrices, 4 x hidden wide": 12 * h * h,
             "this is attention alone": model.attention,
             "these are bytes": 2 * want,
-            "this is of all layers; one is asked for": want * model.layers,
+            "this counts all layers; count one": want * model.layers,
         },
     )
 
 
 def _parameters(model: Model) -> Slips:
     want, layer = model.parameters, _layer_params(model)
+    norm, head = model.hidden, model.head  # the embedding is as large as the head
     return Slips(
         want,
         {
-            "the norm behind the last layer is missing": want - model.hidden,
-            "the embedding and the head are two matrices; this counts one": want - model.head,
-            "the embedding and the head are two matrices; this counts one, and no norm behind the last layer": want
-            - model.head
-            - model.hidden,
-            "the embedding and the head are missing": want - 2 * model.head,
-            "the embedding, the head and the norm behind the last layer are missing": want
-            - 2 * model.head
-            - model.hidden,
+            "the norm after the last layer is missing": want - norm,
+            "the embedding and the head are two matrices; this counts one": want - head,
+            "the embedding and the head are two matrices; this counts one, and no final norm": want - head - norm,
+            "the embedding and the head are missing": want - 2 * head,
+            "the embedding, the head and the norm after the last layer are missing": want - 2 * head - norm,
             **_from_before("layer_params", layer, model.layers, want),
         },
     )
@@ -149,29 +145,27 @@ def _layer_flops(model: Model) -> Slips:
         {
             "a product costs 2 FLOPs for each parameter: one to multiply, one to add": want - matrices,
             "the scores are missing": want - model.scores,
-            "this computes the scores that the mask hides, too": want + model.scores,
+            "this also counts the scores that the mask hides": want + model.scores,
             "attention multiplies twice: queries by keys, and the scores by values": want - model.scores / 2,
-            "norms are no matrices; what they cost is left out": want + 2 * model.small,
-            "this is forward and backward; the forward pass alone is asked for": 3 * want,
-            "this is of all layers; one is asked for": want * model.layers,
-            "this is for a whole sequence; one token is asked for": want * model.sequence,
+            "norms are not matrix products; leave them out": want + 2 * model.small,
+            "this counts forward and backward; count the forward pass alone": 3 * want,
+            "this counts all layers; count one": want * model.layers,
+            "this counts a whole sequence; count one token": want * model.sequence,
         },
     )
 
 
 def _flops(model: Model, tokens: int) -> Slips:
     want, layer = model.flops(tokens), _layer_flops(model)
+    logits, six_each = 3 * tokens * model.head_flops, 6 * model.parameters * tokens
     return Slips(
         want,
         {
             "this is the forward pass alone; the backward pass costs twice as much": want / 3,
-            "this is two thirds of it: the backward pass costs twice as much as the forward pass, and both count": want
-            * (2 / 3),
-            "the logits are missing: the head is a matrix, too": want - 3 * tokens * model.head_flops,
-            "the embedding is looked up, not multiplied": want + 3 * tokens * model.head_flops,
-            "this is 6 FLOPs for each parameter; the embedding and the norms cost none, and the scores cost": 6
-            * model.parameters
-            * tokens,
+            "this is two thirds: count the forward pass, and twice its cost for the backward pass": want * (2 / 3),
+            "the logits are missing: the head is a matrix, too": want - logits,
+            "the embedding is looked up, not multiplied": want + logits,
+            "this is 6 FLOPs a parameter; the embedding and the norms cost none, but the scores do": six_each,
             "this is for one token": want / tokens,
             **_from_before("layer_flops", layer, 3 * tokens * model.layers, want),
         },
@@ -179,8 +173,11 @@ def _flops(model: Model, tokens: int) -> Slips:
 
 
 def _from_before(where: str, before: Slips, factor: float, want: float) -> dict[str, float]:
-    """The slips of a function `where` that a later one, whose right number is `want`, takes `factor` times."""
-    return {f"{where} comes along: {words}": want + factor * (n - before.want) for words, n in before.slips.items()}
+    """Return the mistakes in function `where` as they show in a later number, `want`, that adds it `factor` times."""
+    return {
+        f"an error in {where} shows here: {words}": want + factor * (number - before.want)
+        for words, number in before.slips.items()
+    }
 
 
 OF_A_MODEL: dict[str, Callable[..., Slips]] = {
@@ -195,22 +192,22 @@ OF_A_MODEL: dict[str, Callable[..., Slips]] = {
 
 
 def check_memory(function: Callable, part: str, cases: Iterable[tuple[Said, Said]]) -> None:
-    """Check that `function(model, layout)` is a part of the fullest rank's memory, for each (model, layout).
+    """Check that `function(model, layout)` is a part of the fullest rank's memory in bytes, for each (model, layout).
 
-    `part`: "state" (parameters, gradients and the optimizer's), "activations" or "buffers".
+    `part`: "state" (parameters, gradients and optimizer state), "activations" or "buffers".
     """
     rows = []
-    for said, layout in cases:
-        call = f"{function.__name__}(model, layout), for {_shape(said)} as {described(layout)},"
-        got = number_of(answer(function, dict(said), dict(layout), call=call), call)
-        want, slips = OF_MEMORY[part](_model(said), _layout(layout))
+    for plain, layout in cases:
+        call = f"{function.__name__}(model, layout), for {_shape(plain)} as {described(layout)},"
+        got = number_of(answer(function, dict(plain), dict(layout), call=call), call)
+        want, slips = OF_MEMORY[part](_model(plain), _layout(layout))
         words = f"{call} returns {got / GB:,.6g} GB, but it is {want / GB:,.6g} GB"
-        rows.append(Answered(words, got, want, {"these are GB, where bytes are asked for": want / GB, **slips}))
+        rows.append(Answered(words, got, want, {"this is in GB; return bytes": want / GB, **slips}))
     check_rows(rows, operator.attrgetter("call"))
 
 
 def state(model: Model, layout: costs.Layout) -> float:
-    """Bytes of parameters, gradients and the optimizer's state on the fullest rank."""
+    """Return the bytes of parameters, gradients and optimizer state on the fullest rank."""
     return sum(costs.memory(model, layout)[:3])
 
 
@@ -219,30 +216,34 @@ def _state(model: Model, layout: costs.Layout) -> Slips:
     params, grads, opts = zip(*(costs.memory(model, replace(layout, stage=s))[:3] for s in memory.STAGES), strict=True)
     ends = state(replace(model, vocabulary=2 * model.vocabulary), layout) - want  # it is linear in the vocabulary
     both, recipe, layer = 1 if alone else 2, memory.MIXED_ADAM, _layer_params(model)
+
+    def at(params_stage: int = stage, grads_stage: int = stage, opts_stage: int = stage) -> float:
+        """Return the bytes if each part were sharded as at a stage of its own."""
+        return params[params_stage] + grads[grads_stage] + opts[opts_stage]
+
+    whole_model = state(model, replace(layout, pp=1))
+    even_part = 0 if alone else ends * (2 / layout.pp - 1)
+    float32_copy = opts[stage] * recipe.master / recipe.optimizer
     return Slips(
         want,
         {
-            "no stage shards anything here": params[0] + grads[0] + opts[0],
-            "this shards everything at every stage": params[3] + grads[3] + opts[3],
-            "stage 1 does not shard the gradients; stage 2 does": params[stage] + grads[2 * (stage > 0)] + opts[stage],
-            "from stage 2 on the gradients are sharded": params[stage] + grads[3 * (stage > 2)] + opts[stage],
-            "stage 2 does not shard the parameters; stage 3 does": params[3 * (stage > 1)] + grads[stage] + opts[stage],
-            "stage 3 shards the parameters, too": params[0] + grads[stage] + opts[stage],
-            "from stage 1 on the optimizer's state is sharded": params[stage]
-            + grads[stage]
-            + opts[stage - (stage == 1)],
+            "no stage shards anything here": at(0, 0, 0),
+            "this shards everything at every stage": at(3, 3, 3),
+            "stage 1 does not shard the gradients; stage 2 does": at(grads_stage=2 * (stage > 0)),
+            "from stage 2 on the gradients are sharded": at(grads_stage=3 * (stage > 2)),
+            "stage 2 does not shard the parameters; stage 3 does": at(params_stage=3 * (stage > 1)),
+            "stage 3 shards the parameters, too": at(params_stage=0),
+            "from stage 1 on the optimizer state is sharded": at(opts_stage=stage - (stage == 1)),
             "tensor parallelism divides all of it": want * layout.tp,
-            "this divides by tp, but not by pp": state(model, replace(layout, pp=1)) - (0 if alone else ends),
-            "this divides by tp, but not by pp: the whole model": state(model, replace(layout, pp=1)),
+            "this divides by tp, but not by pp": whole_model - (0 if alone else ends),
+            "this divides by tp, but not by pp: the whole model": whole_model,
             "neither the embedding nor the head is in it": want - ends,
             "with pp 1 a rank has the embedding and the head; this counts one of them": want - (ends / 2) * alone,
             "with pp above 1 no rank has both the embedding and the head": want + ends * (both - 1),
-            "this takes an even part of the whole model; a pipeline's first rank has the whole embedding": want
-            + (0 if alone else ends * (2 / layout.pp - 1)),
-            "the optimizer's copy of the parameters in float32 is missing": want
-            - opts[stage] * recipe.master / recipe.optimizer,
+            "this divides the whole model evenly; a pipeline's first rank has the whole embedding": want + even_part,
+            "the optimizer's copy of the parameters in float32 is missing": want - float32_copy,
             "16 bytes are what a parameter costs in all; the optimizer's part is 12": want + opts[stage] / 3,
-            "the optimizer's state is missing": want - opts[stage],
+            "the optimizer state is missing": want - opts[stage],
             "the gradients are missing": want - grads[stage],
             "these are the parameters alone": params[stage],
             **_from_before("layer_params", layer, (want - ends) / layer.want, want),
@@ -255,33 +256,33 @@ def _activations(model: Model, layout: costs.Layout) -> Slips:
     keeps, everything = (costs.kept(model, layout, how) for how in (layout.recompute, "none"))
     logits = 4 * layout.micro_batch * model.sequence * model.vocabulary / tp
 
-    def other(
-        keeps: float = keeps, under_way: int = min(m, pp), logits: float = logits, layers: float = layers
+    def fullest(
+        keeps: float = keeps, in_flight: int = min(m, pp), logits: float = logits, layers: float = layers
     ) -> float:
-        return max(layers * keeps * (1 if pp == 1 else under_way), layers * keeps + logits)
+        """Return the larger of the first rank's and the last rank's bytes."""
+        return max(layers * keeps * (1 if pp == 1 else in_flight), layers * keeps + logits)
 
     first = layers * keeps * min(m, pp)
+    no_inputs = keeps * (layout.recompute != "full")
     return Slips(
         want,
         {
             "the logits are missing: the last rank may be the fullest": first,
-            "this is the last rank's; the first has more micro-batches under way, and may be the fullest": other(
-                under_way=1
-            ),
-            "1F1B keeps one micro-batch a rank from here to the last, not all of them": other(under_way=m),
-            "there may be fewer micro-batches than ranks of the pipeline": other(under_way=pp),
-            "the logits are the last rank's, which has but one micro-batch under way": first + logits,
-            "the logits are in float32, of 4 bytes": other(logits=logits / 2),
-            "the logits are divided by tp, too": other(logits=logits * tp),
-            "there are logits for every token of the micro-batch": other(logits=logits / layout.micro_batch),
-            "tensor parallelism divides what a layer keeps": other(keeps=keeps * tp),
+            "this is the last rank; the first has more micro-batches in flight and may be fuller": fullest(in_flight=1),
+            "1F1B keeps one micro-batch for each rank from here to the last, not all": fullest(in_flight=m),
+            "there may be fewer micro-batches than pipeline ranks": fullest(in_flight=pp),
+            "only the last rank holds logits, and it has one micro-batch in flight": first + logits,
+            "the logits are in float32, of 4 bytes": fullest(logits=logits / 2),
+            "the logits are divided by tp, too": fullest(logits=logits * tp),
+            "there are logits for every token of the micro-batch": fullest(logits=logits / layout.micro_batch),
+            "tensor parallelism divides what a layer keeps": fullest(keeps=keeps * tp),
             "tensor parallelism divides all of it": want * tp,
             "each micro-batch has micro_batch sequences": want / layout.micro_batch,
-            "a rank of the pipeline has layers / pp of the layers": other(layers=model.layers),
-            "this is one layer's": other(layers=1),
+            "a rank of the pipeline has layers / pp of the layers": fullest(layers=model.layers),
+            "this is one layer": fullest(layers=1),
             "every data-parallel rank has activations of its own: dp does not divide them": want / layout.dp,
-            "this keeps everything, whatever is recomputed": other(keeps=everything),
-            "even with full recomputation each layer's input is kept": other(keeps * (layout.recompute != "full")),
+            "this keeps everything, whatever is recomputed": fullest(keeps=everything),
+            "even with full recomputation each layer's input is kept": fullest(keeps=no_inputs),
         },
     )
 
@@ -291,31 +292,30 @@ def _buffers(model: Model, layout: costs.Layout) -> Slips:
     keeps, everything = (costs.kept(model, layout, how) for how in (layout.recompute, "none"))
     each = memory.MIXED_ADAM.parameters * (model.attention + model.mlp + model.small) / layout.tp  # of a layer
 
-    def other(again: float = everything - keeps, grads: float = each * (stage > 1), gathered: float = 2) -> float:
+    def buffers(again: float = everything - keeps, grads: float = each * (stage > 1), gathered: float = 2) -> float:
+        """Return the bytes recomputed, plus a layer's whole gradients, plus the layers gathered at stage 3."""
         return again + grads + (gathered * each if stage == 3 else 0)
 
+    everything_again = everything if layout.recompute != "none" else 0
+    all_layers_again = (everything - keeps) * model.layers / layout.pp
+    layer_buffers = each * ((stage > 1) + 2 * (stage > 2))  # a layer's gradients, and two layers' parameters
     return Slips(
         want,
         {
-            "what the layer in work makes again is missing": other(again=0),
-            "what the layer in work keeps anyway is counted twice; only the difference comes on top": other(
-                again=everything if layout.recompute != "none" else 0
-            ),
-            "this has a whole layer in work even where nothing is recomputed": other(again=everything),
-            "a layer is made again at a time, not all of a rank's": other(
-                again=(everything - keeps) * model.layers / layout.pp
-            ),
-            "from stage 2 on a layer's gradients are whole for a while": other(grads=0),
-            "at stage 2 a layer's gradients are whole for a while, too": other(grads=each * (stage > 2)),
-            "at stage 1 the gradients rest whole; only from stage 2 on a layer's come on top": other(
+            "what the layer in work recomputes is missing": buffers(again=0),
+            "what the layer in work keeps anyway counts twice; add only the rest": buffers(again=everything_again),
+            "this has a whole layer in work even where nothing is recomputed": buffers(again=everything),
+            "layers are recomputed one at a time, not all of a rank's at once": buffers(again=all_layers_again),
+            "from stage 2 on a layer's gradients are whole for a while": buffers(grads=0),
+            "at stage 2 a layer's gradients are whole for a while, too": buffers(grads=each * (stage > 2)),
+            "at stage 1 a rank holds all gradients; add a layer's only from stage 2 on": buffers(
                 grads=each * (stage > 0)
             ),
-            "at stages 0 and 1 the gradients rest whole": other(grads=each),
-            "at stage 3 two layers are gathered: the next one is on its way": other(gathered=1),
-            "at stage 3 two layers are gathered; they are missing": other(gathered=0),
-            "the parameters that are gathered are a layer's, divided by tp": want
-            + (layout.tp - 1) * each * ((stage > 1) + 2 * (stage > 2)),
-            "a layer's parameters and gradients have 2 bytes each": want + each * ((stage > 1) + 2 * (stage > 2)),
+            "at stages 0 and 1 a rank holds all gradients already": buffers(grads=each),
+            "at stage 3 two layers are gathered: the next one is prefetched": buffers(gathered=1),
+            "at stage 3 two layers are gathered; they are missing": buffers(gathered=0),
+            "the gathered parameters are a layer's, divided by tp": want + (layout.tp - 1) * layer_buffers,
+            "a layer's parameters and gradients have 2 bytes each": want + layer_buffers,
         },
     )
 
@@ -328,7 +328,7 @@ OF_MEMORY: dict[str, Callable[[Model, costs.Layout], Slips]] = {
 
 
 def _sizes(model: Model, layout: costs.Layout) -> tuple[float, int, int, int]:
-    """Layers of a rank, micro-batches, ranks of the pipeline, ranks of a tensor-parallel group."""
+    """Return layers a rank, micro-batches, pipeline ranks, and ranks of a tensor-parallel group."""
     return model.layers / layout.pp, layout.num_micro_batches, layout.pp, layout.tp
 
 
@@ -336,16 +336,16 @@ def _sizes(model: Model, layout: costs.Layout) -> tuple[float, int, int, int]:
 
 
 def check_time(function: Callable, part: str, cases: Iterable[tuple[Said, Said, Said]]) -> None:
-    """Check that `function(model, machine, layout)` is a part of a step's time, for each (model, machine, layout).
+    """Check that `function(model, machine, layout)` is a part of a step's seconds, for each (model, machine, layout).
 
     `part`: "compute", "tensor", "bubble" or "data".
     """
     rows = []
-    for said, machine, layout in cases:
-        where = f"{_shape(said)} on {_where(machine)}, {described(layout)}"
+    for plain, machine, layout in cases:
+        where = f"{_shape(plain)} on {_where(machine)}, {described(layout)}"
         call = f"{function.__name__}(model, machine, layout), for {where},"
-        got = number_of(answer(function, dict(said), _copy(machine), dict(layout), call=call), call)
-        want, slips = OF_TIME[part](_model(said), _machine(machine), _layout(layout))
+        got = number_of(answer(function, dict(plain), _copy(machine), dict(layout), call=call), call)
+        want, slips = OF_TIME[part](_model(plain), _machine(machine), _layout(layout))
         rows.append(Answered(f"{call} returns {got:,.6g} s, but it is {want:,.6g} s", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
 
@@ -357,24 +357,25 @@ def _compute(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
     tokens = layout.micro_batch * model.sequence
     again, head = layers * model.layer_flops * tokens / rate, model.head_flops * tokens / rate
     full, layer = layout.recompute == "full", _layer_flops(model)
+    equal_backward = m * (2 * forward + again * full)
+    selective_again = m * again * (layout.recompute == "selective")
+    even_logits = 3 * m * head * (1 / pp - 1)
     return Slips(
         want,
         {
             "kernels reach only a fraction of the peak": want * machine.fraction,
             "this is one micro-batch": want / m,
             "each micro-batch has micro_batch sequences": want / layout.micro_batch,
-            "the backward pass costs twice as much as the forward pass": m * (2 * forward + again * full),
+            "the backward pass costs twice as much as the forward pass": equal_backward,
             "this is the forward pass alone": m * forward,
             "full recomputation does the forward pass of the layers again": want - m * again * full,
-            "only full recomputation counts; what `selective` makes again costs next to nothing": want
-            + m * again * (layout.recompute == "selective"),
+            "count only full recomputation; what `selective` recomputes is almost free": want + selective_again,
             "full recomputation does the layers again, not the logits": want + m * head * full,
             "the slowest rank is the last: the logits are missing": want - 3 * m * head,
-            "the slowest rank has all of the logits; this gives every rank a part of them": want
-            + 3 * m * head * (1 / pp - 1),
+            "the last rank has all logits; this gives every rank a part of them": want + even_logits,
             "tp ranks share the work of a stage": want * tp,
             "a rank of the pipeline has layers / pp of the layers": 3 * m * head + (want - 3 * m * head) * pp,
-            "dp has its part already: micro-batches are a rank's own": want / layout.dp,
+            "the micro-batches are one rank's own already: do not divide by dp": want / layout.dp,
             **_from_before("layer_flops", layer, m * tokens * layers * (3 + full) / rate, want),
         },
     )
@@ -385,26 +386,26 @@ def _tensor(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
     num_bytes = costs.WIRE * layout.micro_batch * model.sequence * model.hidden
     full = layout.recompute == "full"
 
-    def other(num_bytes: float = num_bytes, apart: int = 1) -> float:
+    def all_reduces(num_bytes: float = num_bytes, apart: int = 1) -> float:
+        """Return the seconds of 2 all-reduces a layer in each of 2 or 3 passes; each goes round twice."""
         return m * layers * 2 * 2 * (2 + full) * costs.around(machine, apart, tp, num_bytes)
 
     return Slips(
         want,
         {
-            "this is half of it: a layer has two all-reduces in each pass, and an all-reduce goes round twice": want
-            / 2,
+            "this is half: a layer has two all-reduces in each pass, and each goes round twice": want / 2,
             "the backward pass has as many as the forward pass": want * (1 + full) / (2 + full),
             "full recomputation does the forward pass's all-reduces again": want * 2 / (2 + full),
             "this is the forward pass alone": want / (2 + full),
             "this is one micro-batch": want / m,
             "this is one layer": want / layers,
             "a rank of the pipeline has layers / pp of the layers": want * pp,
-            "the numbers travel in 2 bytes": other(num_bytes * 2),
-            "these are elements, not bytes": other(num_bytes / 2),
-            "each micro-batch has micro_batch sequences": other(num_bytes / layout.micro_batch),
-            "it is the sum that goes round, whole: tp does not divide it": other(num_bytes / tp),
-            "the ranks of a tensor-parallel group are neighbours: 1 apart": other(apart=layout.dp),
-            "the ranks of a tensor-parallel group are 1 apart, not tp": other(apart=tp),
+            "each number takes 2 bytes on the wire": all_reduces(num_bytes * 2),
+            "these are elements, not bytes": all_reduces(num_bytes / 2),
+            "each micro-batch has micro_batch sequences": all_reduces(num_bytes / layout.micro_batch),
+            "the whole sum goes round: tp does not divide it": all_reduces(num_bytes / tp),
+            "the ranks of a tensor-parallel group are neighbors: 1 apart": all_reduces(apart=layout.dp),
+            "the ranks of a tensor-parallel group are 1 apart, not tp": all_reduces(apart=tp),
         },
     )
 
@@ -412,24 +413,24 @@ def _tensor(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
 def _bubble(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
     cost, m, pp = costs.step(model, machine, layout), layout.num_micro_batches, layout.pp
     busy, want = cost.compute + cost.tensor, cost.bubble
+    over_total = busy * (pp - 1) / (m + pp - 1)
     return Slips(
         want,
         {
             "ranks also wait for the tensor-parallel communication of others": want * cost.compute / busy,
-            "this is (p - 1) / (m + p - 1), a bubble over total time, times the time that is not bubble": busy
-            * (pp - 1)
-            / (m + pp - 1),
+            "this is (p - 1) / (m + p - 1), a bubble over total time, times the busy time": over_total,
             "the last rank begins after p - 1 others, not after p": busy * pp / m,
             "this is p - 1 steps, not p - 1 micro-batches": want * m,
-            "this is the part of the bubble; its seconds are asked for": (pp - 1) / m,
-            "this is one micro-batch; p - 1 of them fit into the bubble": busy / m,
+            "this is the bubble's share of the busy time; return seconds": (pp - 1) / m,
+            "this is one micro-batch; the bubble is p - 1 of them": busy / m,
             **_from_before("compute_seconds", _compute(model, machine, layout), (pp - 1) / m, want),
             **_from_before("tensor_seconds", _tensor(model, machine, layout), (pp - 1) / m, want),
         },
     )
 
 
-_ROUNDS = {0: (0, 2), 1: (1, 1), 2: (1, 1), 3: (1, 2)}  # by stage: times round behind a forward, and a backward pass
+# By stage: how often a buffer goes round the ring during a forward pass, and during a backward pass.
+_ROUNDS = {0: (0, 2), 1: (1, 1), 2: (1, 1), 3: (1, 2)}
 
 
 def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
@@ -437,7 +438,7 @@ def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
     forward, backward = costs.passes(model, machine, layout)
     held = costs.held_parameters(model, layout)[0]
 
-    def other(
+    def exposed(
         rounds: Mapping[int, tuple[int, int]] = _ROUNDS,
         often: tuple[int, ...] = (2, 3),
         held: float = held,
@@ -446,47 +447,49 @@ def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
         least: float = 1 / layers,
         node: Machine = machine,
     ) -> float:
-        """The rule with one thing changed. `often`: the stages that do it in every micro-batch, not once a step."""
+        """Return the exposed seconds with one thing changed. `often`: the stages that send for every micro-batch."""
         once = costs.around(node, apart, layout.dp, costs.WIRE * held)
         there, back = (n * once for n in rounds[layout.stage])
         there, back = (max(each - behind, each * least) for each, behind in zip((there, back), hidden, strict=True))
         gathers = m if layout.stage == 3 and 3 in often else 1
         return gathers * there + (m if layout.stage in often else 1) * back
 
-    end = model.head / tp
+    # Wrong compute to hide behind, forward and backward, in seconds; wrong rounds; wrong parameters.
+    all_micro_batches = m * forward.compute, m * backward.compute
+    with_communication = forward.seconds, backward.seconds
+    both_passes = (forward.compute + backward.compute,) * 2
+    all_reduce_once = {**_ROUNDS, 0: (0, 1)}
+    all_reduce_at_1_and_2 = {**_ROUNDS, 1: (1, 2), 2: (1, 2)}
+    no_gather_at_1_and_2 = {**_ROUNDS, 1: (0, 1), 2: (0, 1)}
+    one_gather_at_3 = {**_ROUNDS, 3: (1, 1)}
+    with_ends = held + model.head / tp * (2 if pp == 1 else 1)
     return Slips(
         costs.step(model, machine, layout).data,
         {
-            "this hides nothing": other(hidden=(0, 0)),
-            "the last layer's part has nothing left to hide behind": other(least=0),
-            "it hides behind the passes of one micro-batch, not of all": other(
-                hidden=(m * forward.compute, m * backward.compute)
+            "this hides nothing": exposed(hidden=(0, 0)),
+            "the last layer's part has nothing left to hide behind": exposed(least=0),
+            "it hides behind the passes of one micro-batch, not of all": exposed(hidden=all_micro_batches),
+            "it hides behind compute, not behind other communication": exposed(hidden=with_communication),
+            "each hides behind its own pass, forward or backward, not behind both": exposed(hidden=both_passes),
+            "stage 0 all-reduces, which goes round twice": exposed(rounds=all_reduce_once),
+            "stages 1 and 2 reduce-scatter, and later all-gather; they do not all-reduce": exposed(
+                rounds=all_reduce_at_1_and_2
             ),
-            "it hides behind what is computed, not behind other communication": other(
-                hidden=(forward.seconds, backward.seconds)
+            "stages 1 and 2 gather the updated parameters for the next forward pass": exposed(
+                rounds=no_gather_at_1_and_2
             ),
-            "each hides behind its own pass, forward or backward, not behind both": other(
-                hidden=(forward.compute + backward.compute,) * 2
-            ),
-            "at stage 0 there is an all-reduce, which goes round twice": other(rounds={**_ROUNDS, 0: (0, 1)}),
-            "stages 1 and 2 do not all-reduce: a reduce-scatter, and later an all-gather": other(
-                rounds={**_ROUNDS, 1: (1, 2), 2: (1, 2)}
-            ),
-            "at stages 1 and 2 what the update has changed is gathered for the next forward pass": other(
-                rounds={**_ROUNDS, 1: (0, 1), 2: (0, 1)}
-            ),
-            "at stage 3 parameters are gathered in the backward pass, too": other(rounds={**_ROUNDS, 3: (1, 1)}),
-            "stage 3 gathers and scatters in every micro-batch": other(often=(2,)),
-            "stage 2 scatters the gradients of every micro-batch, because it keeps no whole ones": other(often=(3,)),
-            "stages 2 and 3 do it in every micro-batch": other(often=()),
-            "stages 0 and 1 do it once a step, with the last micro-batch": other(often=(0, 1, 2, 3)),
-            "stage 1 scatters once a step: it keeps whole gradients until then": other(often=(1, 2, 3)),
-            "a rank has only a tp-th of its layers": other(held=held * tp),
-            "a rank has only layers / pp of the layers": other(held=held * pp),
-            "the embedding and the head are left out here": other(held=held + end * (2 if pp == 1 else 1)),
-            "the numbers travel in 2 bytes": other(held=2 * held),
-            "these are elements, not bytes": other(held=held / 2),
-            "the ranks of a data-parallel group are not neighbours: they are tp apart": other(apart=1),
+            "stage 3 gathers parameters in the backward pass, too": exposed(rounds=one_gather_at_3),
+            "stage 3 gathers and scatters in every micro-batch": exposed(often=(2,)),
+            "stage 2 scatters the gradients of every micro-batch, because it keeps no whole ones": exposed(often=(3,)),
+            "stages 2 and 3 send for every micro-batch": exposed(often=()),
+            "stages 0 and 1 send once a step, with the last micro-batch": exposed(often=(0, 1, 2, 3)),
+            "stage 1 scatters once a step: it keeps whole gradients until then": exposed(often=(1, 2, 3)),
+            "a rank has only a tp-th of its layers": exposed(held=held * tp),
+            "a rank has only layers / pp of the layers": exposed(held=held * pp),
+            "leave out the embedding and the head here": exposed(held=with_ends),
+            "each number takes 2 bytes on the wire": exposed(held=2 * held),
+            "these are elements, not bytes": exposed(held=held / 2),
+            "the ranks of a data-parallel group are not neighbors: they are tp apart": exposed(apart=1),
         },
     )
 
@@ -503,7 +506,7 @@ OF_TIME: dict[str, Callable[[Model, Machine, costs.Layout], Slips]] = {
 
 
 class Case(NamedTuple):
-    """What a layout is to be chosen for. `batch`: sequences a step, of all ranks."""
+    """A model and a machine to choose a layout for. `batch`: sequences a step, over all ranks."""
 
     model: Said
     machine: Said
@@ -514,15 +517,15 @@ class Case(NamedTuple):
 
 
 def refuse(model: Model, machine: Machine, layout: costs.Layout, batch: int) -> str | None:
-    """Why this layout cannot be, in words; None if it can."""
+    """Return why this layout is infeasible, in words; None if it is feasible."""
     if layout.pp > 0 and model.layers % layout.pp:
         return f"{model.layers} layers do not divide by pp {layout.pp}"
     return planner.refuse(model, machine, layout, batch)
 
 
 def grid(case: Case) -> Sequence[planner.Plan]:
-    """Every layout that can be, and what it costs."""
-    costs.Layout()  # so that it is refused where the planner is
+    """Return every feasible layout with its memory and its step time."""
+    costs.Layout()  # raises inside `_without_the_planner`, where a cached grid would not
     return _grid(_model(case.model), _machine(case.machine), case.batch)
 
 
@@ -538,19 +541,19 @@ def _grid(model: Model, machine: Machine, batch: int) -> Sequence[planner.Plan]:
 
 
 def best(case: Case) -> planner.Plan:
-    """The fastest layout that can be."""
+    """Return the fastest feasible layout."""
     return min(grid(case), key=lambda plan: plan.step.seconds)
 
 
 def credit(times: float) -> float:
-    """What a plan is worth whose step takes so many `times` the best one's seconds: 1 until `NEAR`, 0 from `FAR` on."""
+    """Return the credit for a step that takes `times` the best one: 1 up to `NEAR`, linear, 0 from `FAR` on."""
     return min(1.0, max(0.0, (FAR - times) / (FAR - NEAR)))
 
 
 class Chosen(NamedTuple):
-    """What a learner's function chose for a case; `layout` is None if that is no layout.
+    """The choice of a learner's function for a case.
 
-    `worth`: from 0 to 1. `why`: in words.
+    `layout`: None if the function did not return a layout. `worth`: from 0 to 1. `why`: the reason in words.
     """
 
     layout: Said | None
@@ -559,7 +562,7 @@ class Chosen(NamedTuple):
 
 
 def score(function: Callable, cases: Iterable[Case], points: float) -> float:
-    """The part of `points` that the choices `function(model, machine, batch)` are worth, and print what each is worth.
+    """Return the points out of `points` for the choices `function(model, machine, batch)`, and print each one's worth.
 
     Raises `NotYet` if they are worth nothing.
     """
@@ -567,13 +570,13 @@ def score(function: Callable, cases: Iterable[Case], points: float) -> float:
     choices = [_choice(function, case) for case in cases]
     if all(choice.layout is None for choice in choices):
         raise NotYet(choices[0].why)
-    given = round(points * sum(choice.worth for choice in choices) / len(cases), 2)
-    lines = [f"{given:g} of {points:g} points{_habit(cases, choices)}"]
+    earned = round(points * sum(choice.worth for choice in choices) / len(cases), 2)
+    lines = [f"{earned:g} of {points:g} points{_habit(cases, choices)}"]
     lines += [f"{choice.worth:4.0%}  {case}: {choice.why}" for case, choice in zip(cases, choices, strict=True)]
-    if not given:
+    if not earned:
         raise NotYet("\n".join(lines))
     print("\n".join(fill(line, LINE, subsequent_indent=" " * 6, break_on_hyphens=False) for line in lines))
-    return given
+    return earned
 
 
 def _choice(function: Callable, case: Case) -> Chosen:
@@ -585,7 +588,7 @@ def _choice(function: Callable, case: Case) -> Chosen:
 
 
 def judged(case: Case, said: Said) -> tuple[float, str]:
-    """(what this choice is worth, from 0 to 1, and why in words)."""
+    """Return what the layout `said` is worth, from 0 to 1, and why in words."""
     model, machine, layout = _model(case.model), _machine(case.machine), _layout(said)
     words = described(said)
     if reason := refuse(model, machine, layout, case.batch):
@@ -605,19 +608,19 @@ def _largest(model: Model, layout: costs.Layout) -> str:
 
 
 def _most_of_it(own: costs.Step, layout: costs.Layout, least: planner.Plan, machine: Machine) -> str:
-    """Which part of the time is the most too large, and what makes it so."""
+    """Return which part of the step exceeds the best plan's by most, and why."""
     m, near = layout.num_micro_batches, costs.near(machine, layout.tp, layout.dp)
     once = f"dp {layout.dp}, {near} of them in a node"
     often = f"stage {layout.stage} sends for each of {m} micro-batches"
     why = {
-        "compute": f"the last of pp {layout.pp} ranks has all of the logits, and the others wait for it",
+        "compute": f"the last of pp {layout.pp} ranks computes all logits, and the others wait for it",
         "tensor": f"tp {layout.tp}, where the best plan has {least.layout.tp}",
         "data": often if layout.stage >= 2 and m > 1 else once,
         "pipeline": f"pp {layout.pp}, {m} micro-batches",
         "bubble": f"pp {layout.pp} with {m} micro-batch{'es' if m > 1 else ''}",
     }
     if layout.recompute == "full" != least.layout.recompute:
-        why["compute"] = "full recomputation does the forward pass twice, and there is memory enough without it"
+        why["compute"] = "full recomputation does the forward pass twice, and everything fits without it"
     excess = {name: getattr(own, name) - getattr(least.step, name) for name in why}
     most = max(excess, key=lambda name: excess[name])
     return f"{excess[most]:.3g} s more {PARTS[most]}: {why[most]}"
@@ -633,7 +636,7 @@ PARTS = {
 
 
 def _habit(cases: Sequence[Case], choices: Sequence[Chosen]) -> str:
-    """What is the same in all layouts that were chosen, though it is not in the best ones."""
+    """Return in words which settings are the same in all chosen layouts, though the best ones vary them."""
     chosen, least = [choice.layout for choice in choices], [best(case).layout for case in cases]
     if None in chosen or min(choice.worth for choice in choices) == 1:
         return ""
@@ -646,7 +649,7 @@ def _habit(cases: Sequence[Case], choices: Sequence[Chosen]) -> str:
 
 
 def _chosen(function: Callable, case: Case) -> dict[str, Any]:
-    """What a learner's function chooses, with plain numbers; `NotYet` if it is no layout."""
+    """Return the layout that a learner's function chooses, with plain numbers. Raise `NotYet` if it is no layout."""
 
     @wraps(function)
     def choose(*args: Any) -> list[Any]:
@@ -654,59 +657,49 @@ def _chosen(function: Callable, case: Case) -> dict[str, Any]:
             return [function(*args)]
 
     call = f"{function.__name__}(model, machine, {case.batch})"
-    (given,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, call=call)
-    if given is None:
-        raise NotYet(f"{call} returns None: is its `return` missing, or does it find none that fits? There is one")
-    if not isinstance(given, Mapping):
-        raise NotYet(f"{call} returns {brief(given)}; a layout is a dict with {', '.join(FIELDS)}")
-    if missing := [name for name in FIELDS if name not in given]:
-        raise NotYet(f"{call} returns {brief(dict(given))}; its {missing[0]} is missing")
-    if unknown := [name for name in given if name not in FIELDS]:
+    (chosen,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, call=call)
+    if chosen is None:
+        raise NotYet(f"{call} returns None: is its `return` missing, or does it miss the layouts that fit?")
+    if not isinstance(chosen, Mapping):
+        raise NotYet(f"{call} returns {brief(chosen)}; a layout is a dict with {', '.join(FIELDS)}")
+    if missing := [name for name in FIELDS if name not in chosen]:
+        raise NotYet(f"{call} returns {brief(dict(chosen))}; its {missing[0]} is missing")
+    if unknown := [name for name in chosen if name not in FIELDS]:
         raise NotYet(f"{call} returns a layout with {unknown[0]!r}; a layout has {', '.join(FIELDS)} only")
-    layout = {name: given[name] if name == "recompute" else _whole(given[name], name, call) for name in FIELDS}
+    layout = {name: chosen[name] if name == "recompute" else _whole(chosen[name], name, call) for name in FIELDS}
     for name, known in (("recompute", RECOMPUTE), ("stage", memory.STAGES)):
         if layout[name] not in known:
-            told = f"its {name} is {brief(layout[name])}; it is one of {', '.join(map(str, known))}"
-            raise NotYet(f"{call} returns a layout that cannot be: {told}")
+            choices = ", ".join(map(str, known))
+            raise NotYet(f"{call} returns an invalid layout: its {name} is {brief(layout[name])}, not one of {choices}")
     return layout
 
 
 def _whole(value: Any, name: str, call: str) -> int:
-    """A whole number of any type as an int."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):  # of what is no number, nan and inf
+    """Return a whole number of any type as an int. Raise `NotYet` if `value` is not whole."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # not a number, nan, and inf
         whole = int(value) if isinstance(value, Real) else operator.index(value)
         if whole == value:
             return whole
-    raise NotYet(f"{call} returns a layout that cannot be: its {name} is {brief(value)}; it is a whole number")
+    raise NotYet(f"{call} returns an invalid layout: its {name} is {brief(value)}, not a whole number")
 
 
-@contextlib.contextmanager
-def _without_the_planner() -> Iterator[None]:
-    """In here none of the planner's layouts can be made: a reminder to learners, not a lock."""
-    made = costs.Layout.__post_init__
-
-    def refuse(layout: costs.Layout) -> None:
-        raise LibraryUsed("the library's planner is for comparing, afterwards; search with your own functions")
-
-    costs.Layout.__post_init__ = refuse
-    try:
-        yield
-    finally:
-        costs.Layout.__post_init__ = made
+def _without_the_planner() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the library's planner can make no layout."""
+    return refusing(costs.Layout, "__post_init__", what="planner", advice="search with your own functions")
 
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """What computes for so many `seconds` in here is ended by a TimeoutError, if it is in the main thread.
+    """Raise a TimeoutError after `seconds` of CPU time in this block. Works only in the main thread.
 
-    Seconds of this process: waiting does not count, so that a busy machine is not the learner's fault.
+    Waiting does not count, so a busy machine doesn't cost the learner points.
     """
-    if threading.current_thread() is not threading.main_thread():  # a signal reaches no other
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
         yield
         return
 
     def end(*_: Any) -> None:
-        raise TimeoutError(f"no choice after {seconds:g} s; to price every layout once takes a fraction of one")
+        raise TimeoutError(f"no choice after {seconds:g} s; pricing every layout once takes a fraction of a second")
 
     before = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
@@ -733,7 +726,7 @@ def _short(number: float) -> str:
 
 
 def _copy(machine: Said) -> dict[str, Any]:
-    """A copy that a learner may change."""
+    """Return a copy that the learner's code may change."""
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in machine.items()}
 
 
@@ -741,20 +734,20 @@ def _copy(machine: Said) -> dict[str, Any]:
 
 
 def random_models(seed: int, how_many: int = 6) -> list[Said]:
-    """Models to check part a at."""
+    """Return models for part a."""
     random = Random(seed)
     return [_random_model(random) for _ in range(how_many)]
 
 
 def random_layouts(seed: int, how_many: int = 12) -> list[tuple[Said, Said]]:
-    """(model, layout) to check part b at."""
+    """Return pairs (model, layout) for part b."""
     return [(model, layout) for model, _, layout in random_steps(seed, how_many)]
 
 
 def random_steps(seed: int, how_many: int = 12) -> list[tuple[Said, Said, Said]]:
-    """(model, machine, layout) to check parts b and c at: in every twelve all stages with every kind of recomputation.
+    """Return (model, machine, layout) for parts b and c. Every twelve cover all stages and kinds of recomputation.
 
-    Some pipelines have fewer micro-batches than ranks, and one step in three has little work to hide behind.
+    Some pipelines have fewer micro-batches than ranks. One step in three has little compute to hide behind.
     """
     random, cases = Random(seed), []
     for index in range(how_many):
@@ -779,7 +772,7 @@ def random_steps(seed: int, how_many: int = 12) -> list[tuple[Said, Said, Said]]
 def _random_model(
     random: Random, hidden: Sequence[int] = (2048, 4096, 5120, 8192), sequence: int = 0
 ) -> dict[str, Any]:
-    """As wide and deep as usual; kv_heads, ffn and the vocabulary vary."""
+    """Return a model of usual width and depth; kv_heads, ffn and the vocabulary vary."""
     width = random.choice(hidden)
     return {
         "layers": random.choice({2048: (16, 24), 4096: (32, 40), 5120: (40, 48)}.get(width, (64, 80))),
@@ -800,7 +793,7 @@ def _random_machine(
     between: Sequence[float] = (25, 50),
     gpus_per_node: int = 8,
 ) -> dict[str, Any]:
-    """`inside`, `between`: rates that a link may have, in GB/s."""
+    """Return a machine of 8-GPU nodes by default. `inside`, `between`: rates that a link may have, in GB/s."""
     return {
         "nodes": nodes,
         "gpus_per_node": gpus_per_node,
@@ -813,16 +806,16 @@ def _random_machine(
 
 
 def random_cases(seed: int, of_each: int = 1) -> list[Case]:
-    """Cases to choose for, `of_each` of the five kinds."""
+    """Return cases to choose for: `of_each` of each of the five kinds."""
     random = Random(seed)
     return [kind(random) for _ in range(of_each) for kind in KINDS.values()]
 
 
 def _case(random: Random, hidden: Sequence[int], nodes: int, each: float, sequence: int = 0, **machine: Any) -> Case:
-    """`each`: sequences a GPU."""
-    made = _random_machine(random, nodes, **machine)
-    gpus = nodes * made["gpus_per_node"]
-    return Case(_random_model(random, hidden, sequence), made, max(1, int(gpus * each)))
+    """Return a case with `each` sequences a GPU."""
+    cluster = _random_machine(random, nodes, **machine)
+    gpus = nodes * cluster["gpus_per_node"]
+    return Case(_random_model(random, hidden, sequence), cluster, max(1, int(gpus * each)))
 
 
 PCIE, ETHERNET = (20, 25), (1, 1.5, 2, 3)  # GB/s

@@ -1,15 +1,14 @@
-"""What the exercises check answers with: each check returns quietly, or says in words what is not right yet.
+"""What the checks of all exercises share: call the learner's function, and return quietly or raise `NotYet`.
 
-A check calls the learner's function itself, so that an answer which is missing, malformed or never ends is told of
-as plainly as one which is wrong. The truth always comes from a schedule (by `contracts` or by `price`) or from the
-numbers themselves: no formula is written down here.
+A check calls the learner's function itself, so a missing, malformed or endless answer gets as plain a message as a
+wrong one. The truth comes from a schedule (through `contracts` or `price`) or from the numbers themselves. No formula
+is written down here.
 
-**What is graded runs in two places.** When a submission is graded, the learner's functions live in a sandbox, and a
-check runs outside it; what it passes in and gets back is plain data. Three kinds of functions run inside whole, next
-to the learner's: those of `own` and of `ranks.run`, and those that say so in their docstrings. They only observe. A
-learner's code could forge what they report, so no right value is computed or known in there, a rank is given its own
-input alone (`ranks.PerRank`), all comparing is done afterwards and outside, and where the bytes that ranks moved were
-counted from outside too, the two must agree (`witnessed`).
+**A graded check runs in two places.** The learner's functions run in a sandbox and the check runs outside it. Plain
+data crosses in both directions. Three kinds of functions run whole inside the sandbox, next to the learner's: `own`,
+what `ranks.run` starts on each rank, and those whose docstrings say so. They only observe. A learner's code could forge
+what they report, so they neither compute nor know a right value: all comparing happens afterwards, outside. `on_ranks`
+says what that means for ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import importlib
 import math
 import operator
 import secrets
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
@@ -35,16 +33,16 @@ import numpy as np
 from .. import topology
 from ..contracts import Contract, ContractError
 from ..draw import draw
-from ..execute import execute
+from ..execute import Part
 from ..price import Cost, price
 from ..schedule import Schedule, ScheduleError, Step, Transfer
 
-LINE = 100  # characters: longer lines would be cut off on a feedback page
-MAX_STEPS = 1000  # an answer with more steps than this goes on for ever
+LINE = 100  # characters: a feedback page cuts longer lines off
+MAX_STEPS = 1000  # an answer with this many steps counts as endless
 
 
 class NotYet(AssertionError):
-    """An answer that is not right yet. A notebook shows its words alone, without a traceback."""
+    """An answer that is not right yet. A notebook shows only the message, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         lines = f"Not right yet: {self}".splitlines()
@@ -54,38 +52,63 @@ class NotYet(AssertionError):
 
 
 class LibraryUsed(NotYet):
-    """An answer that leaves its work to the library."""
+    """An answer that lets the library do its work."""
+
+
+@contextlib.contextmanager
+def refusing(
+    owner: type,
+    *methods: str,
+    what: str | Callable[..., str | None],
+    advice: str = "write this part yourself",
+    error: type[Exception] = LibraryUsed,
+) -> Iterator[None]:
+    """Make these methods of a library class refuse inside this context: a reminder to learners, not a lock.
+
+    `what`: the name of what a call would use, or a function that takes the call's arguments and returns that name;
+    a call for which it returns None goes through. `advice`: what the learner should do instead.
+    """
+    originals = {method: vars(owner)[method] for method in methods}
+
+    def guard(original: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            name = what if isinstance(what, str) else what(*args, **kwargs)
+            if name is not None:
+                raise error(f"the library's own {name} is for comparing, afterwards; {advice}")
+            return original(*args, **kwargs)
+
+        return call
+
+    for method, original in originals.items():
+        setattr(owner, method, guard(original))
+    try:
+        yield
+    finally:
+        for method, original in originals.items():
+            setattr(owner, method, original)
 
 
 @contextlib.contextmanager
 def without_the_library() -> Iterator[None]:
-    """In here no algorithm of the library can be read, and nothing be executed: a reminder to learners, not a lock."""
-    executing = sys.modules[execute.__module__]  # `collectives.execute` itself is the function
-    read, parts = Schedule.__iter__, executing.parts
+    """Refuse, inside this context, to read the steps of a library algorithm and to execute any schedule."""
 
-    def refuse(what: str) -> None:
-        raise LibraryUsed(f"the library's own {what} is for comparing, afterwards; write this part yourself")
+    def algorithm(schedule: Schedule) -> str | None:
+        return schedule.name if schedule.collective else None  # a learner's schedule names no collective
 
-    def read_own(schedule: Schedule) -> Iterator[Step]:
-        return refuse(schedule.name) if schedule.collective else read(schedule)  # a learner's names no collective
-
-    Schedule.__iter__, executing.parts = read_own, lambda *_: refuse("execute")  # both are looked up at every call
-    try:
+    with refusing(Schedule, "__iter__", what=algorithm), refusing(Part, "of", what="execute"):
         yield
-    finally:
-        Schedule.__iter__, executing.parts = read, parts
 
 
 class Refusal(NamedTuple):
-    """Words on an answer that leaves its work to the library, and on where it does."""
+    """What `own` returns for an answer that lets the library do its work: a message that says where."""
 
     words: str
 
 
 def own(checks: str, function: Callable, *args: Any) -> Any:
-    """What `function(*args)` returns, the library unused; generators as lists. Runs where the learner's code does.
+    """Return what `function(*args)` returns without the library's help, or a `Refusal`; generators come as lists.
 
-    `checks`: the name of the module of checks whose `without_the_library` holds meanwhile.
+    Runs beside the learner's code. `checks`: the name of the module of checks whose `without_the_library` applies.
     """
     try:
         with importlib.import_module(checks).without_the_library():
@@ -95,24 +118,24 @@ def own(checks: str, function: Callable, *args: Any) -> Any:
 
 
 def own_answer(checks: str, function: Callable, *args: Any, call: str | None = None) -> Any:
-    """What the learner's function returns, as from `answer`, with the library unused, as in `own`."""
+    """Return what the learner's function returns, as `answer` does, without the library's help, as in `own`."""
     call = call or call_in_words(function, args)
 
     def called(*args: Any) -> Any:
         return own(checks, function, *args)
 
     called.__name__ = function.__name__
-    given = answer(called, *args, call=call)
-    if isinstance(given, Refusal):
-        raise NotYet(f"{call}: {given.words}")
-    return given
+    result = answer(called, *args, call=call)
+    if isinstance(result, Refusal):
+        raise NotYet(f"{call}: {result.words}")
+    return result
 
 
 @contextlib.contextmanager
 def fresh(seed: int | None = None) -> Iterator[int]:
-    """A seed that nobody knows beforehand, for the inputs of a hidden test; a refusal in here tells it.
+    """Yield an unpredictable seed for the inputs of a hidden test; a refusal inside this context names the seed.
 
-    `seed`: that same one again, to see what a submission was refused for.
+    `seed`: use this one instead, to reproduce the refusal of a submission.
     """
     seed = secrets.randbelow(10**9) if seed is None else seed
     try:
@@ -122,9 +145,9 @@ def fresh(seed: int | None = None) -> Iterator[int]:
 
 
 def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
-    """What the learner's function returns; an error in it is told with the learner's own line.
+    """Return what the learner's function returns; raise `NotYet` with the learner's own line if it raises an error.
 
-    `call`: how to write the call in words, where its arguments are too long to be shown. Generators come as lists.
+    `call`: how the message writes the call, where its arguments are too long to show. Generators come as lists.
     """
     call = call or call_in_words(function, args)
     try:
@@ -140,25 +163,25 @@ def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
     return result
 
 
-def _read(given: Any) -> Any:
-    """What generators give, up to `MAX_STEPS` items, read while the learner's function still counts as running.
+def _read(result: Any) -> Any:
+    """Return a result with its generators read into lists, up to `MAX_STEPS` items, while the library is still off.
 
-    An inner one is read before the outer one goes on: it may look at a variable that is another by then.
+    Read an inner generator before the outer one goes on: it may use a variable that the outer one then changes.
     """
-    if isinstance(given, Iterator):
-        given = islice(given, MAX_STEPS)
-    elif not isinstance(given, list):
-        return given
-    return [list(item) if isinstance(item, Iterator) else item for item in given]
+    if isinstance(result, Iterator):
+        result = islice(result, MAX_STEPS)
+    elif not isinstance(result, list):
+        return result
+    return [list(item) if isinstance(item, Iterator) else item for item in result]
 
 
 def call_in_words(function: Callable, args: Iterable) -> str:
-    """The call as a learner would write it, such as "peers(0, 4)"."""
+    """Return the call as a learner would write it, such as "peers(0, 4)"."""
     return f"{function.__name__}({', '.join(map(brief, args))})"
 
 
 def _learners_line(error: Exception) -> str:
-    """Where in the learner's notebook an error came from; "" if it came from nowhere there."""
+    """Return the line of the learner's notebook that raised an error; "" if the error came from elsewhere."""
     library = Path(__file__).parents[1]
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if library not in Path(frame.filename).parents
@@ -177,10 +200,10 @@ def check_kept(
     prefix: str = "",
     drawn: bool = True,
 ) -> Schedule:
-    """Check that `steps`, which `call` has given, are a schedule that keeps `contract`; return the schedule.
+    """Check that `steps`, the result of `call`, are a schedule that keeps `contract`; return the schedule.
 
-    One that breaks it is drawn up to the step that goes wrong, if `drawn`. `remark(schedule, error)`: a sentence on the
-    slip behind it, or "". `prefix`: what the refusal begins with.
+    If `drawn`, show a schedule that breaks the contract, up to the step that goes wrong. `remark(schedule, error)`: a
+    sentence that names the slip behind it, or "". `prefix`: what the message begins with.
     """
     try:
         schedule = Schedule.of(world_size, num_chunks, steps, name=call, root=root)
@@ -195,49 +218,49 @@ def check_kept(
 
 
 def steps_of(function: Callable, *args: Any) -> list[list[Transfer]]:
-    """The steps that a learner's function returns, the library unused, or words on what it returns instead."""
+    """Return the steps that a learner's function makes without the library; raise `NotYet` if it returns none."""
     call = call_in_words(function, args)
-    given = own_answer(__name__, function, *args, call=call)
-    if isinstance(given, Schedule):
+    result = own_answer(__name__, function, *args, call=call)
+    if isinstance(result, Schedule):
         raise NotYet(f"{call} returns a ready-made Schedule; write its steps yourself, as a list of lists")
-    steps = list(islice(given, MAX_STEPS)) if isinstance(given, Iterable) else [given]
+    steps = list(islice(result, MAX_STEPS)) if isinstance(result, Iterable) else [result]
     for index, step in enumerate(steps):
         if isinstance(step, Step):
             raise NotYet(f"{call} returns the library's ready-made steps; write them yourself, as a list of lists")
         if isinstance(step, Transfer):
-            raise NotYet(f"{call}: step {index} is a Transfer, where a list of Transfers is wanted")
+            raise NotYet(f"{call}: step {index} is a Transfer; a step is a list of Transfers")
     if not all(isinstance(step, Iterable) for step in steps):
-        raise NotYet(f"{call} returns {brief(given)}, which is not a list of steps")
+        raise NotYet(f"{call} returns {brief(result)}, which is not a list of steps")
     if len(steps) == MAX_STEPS:
         raise NotYet(f"{call} returns {MAX_STEPS} steps or more: does it ever stop?")
     return [[_transfer(item, f"{call}, step {index}") for item in step] for index, step in enumerate(steps)]
 
 
 def _transfer(item: Any, where: str) -> Transfer:
-    """A learner's transfer with plain whole numbers, or words on what is wrong with it."""
+    """Return a learner's transfer with plain whole numbers; raise `NotYet` with what is wrong if it is not one."""
     try:
-        given = Transfer(*item)
+        transfer = Transfer(*item)
     except TypeError:
         short = isinstance(item, tuple | list) and len(item) < 3
         missing = f": its {Transfer._fields[len(item)]} is missing" if short else ""
-        words = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine){missing}"
-        raise NotYet(words) from None
-    numbers = given._asdict()
+        message = f"{where} holds {brief(item)}; a transfer is Transfer(src, dst, chunk, combine){missing}"
+        raise NotYet(message) from None
+    numbers = transfer._asdict()
     for field, value in numbers.items():
         if field == "combine" or (field == "into" and value is None):
             continue
         try:
             numbers[field] = operator.index(value)
         except TypeError:
-            wanted = {"into": "into is a whole number, or None", "count": "count is a whole number"}
-            words = wanted.get(field, "src, dst and chunk are whole numbers")
-            raise NotYet(f"{where}: its {field} is {brief(value)}; {words}") from None
+            rules = {"into": "into is a whole number, or None", "count": "count is a whole number"}
+            rule = rules.get(field, "src, dst and chunk are whole numbers")
+            raise NotYet(f"{where}: its {field} is {brief(value)}; {rule}") from None
     return Transfer(**numbers)
 
 
 def show(drawing: Any) -> None:
     """Show a figure or a table below the notebook's cell."""
-    from IPython.display import display  # only notebooks have it, and only they can show a figure
+    from IPython.display import display  # installed only where there are notebooks
 
     display(drawing)
 
@@ -246,13 +269,13 @@ def show(drawing: Any) -> None:
 
 
 def counted(schedule: Schedule, num_elements: int, itemsize: int = 1) -> Cost:
-    """The price of `schedule` on `num_elements` of `itemsize` bytes, for its bytes and steps (all links are free)."""
+    """Price `schedule` on `num_elements` of `itemsize` bytes over free links, to count its bytes and steps."""
     links = topology.uniform(schedule.world_size, alpha=0, beta=0)
     return price(schedule, num_elements * itemsize, links, itemsize)
 
 
 class Answered(NamedTuple):
-    """One call of a learner's function: what it gave, what is right, and what each usual slip would give."""
+    """One call of a learner's function: what it returns, what is right, and what each common slip would return."""
 
     call: str
     got: float
@@ -263,22 +286,21 @@ class Answered(NamedTuple):
 def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
     """Check that `function(*case)` is the number `truth(*case)` in all `cases`.
 
-    `slips(want, *case)`: {what went wrong in words: the number that it gives}. A slip is named only if it explains
-    what the function returns in every case.
+    `slips(want, *case)`: {a slip in words: the number it leads to}. The message names a slip only if it explains what
+    the function returns in every case.
     """
     rows = []
     for case in cases:
         want, call = truth(*case), call_in_words(function, case)
-        given = answer(function, *deepcopy(case))  # a copy: what it does to its arguments is its own affair
-        rows.append(Answered(call, number_of(given, call), want, slips(want, *case)))
-    check_rows(rows, _against_the_schedule)
+        result = answer(function, *deepcopy(case))  # a copy: the function may change its arguments
+        rows.append(Answered(call, number_of(result, call), want, slips(want, *case)))
+    check_rows(rows, against_the_schedule)
 
 
 def sent_by_a_rank(*algorithms: Callable) -> Callable:
-    """The truth: what rank 0 sends in these algorithms, one after the other.
+    """Return the truth for `check_formula`: what rank 0 sends in these algorithms, one after the other.
 
-    The function that is returned takes `(num_elements, itemsize, world_size)` and gives bytes, or takes
-    `(num_elements, world_size)` and gives elements.
+    Called with `(num_elements, itemsize, world_size)` it returns bytes; with `(num_elements, world_size)`, elements.
     """
 
     def truth(num_elements: int, *sizes: int) -> int:
@@ -290,20 +312,24 @@ def sent_by_a_rank(*algorithms: Callable) -> Callable:
 
 
 def number_of(given: Any, call: str) -> int | float:
+    """Return `given`, the result of `call`, as a finite int or float; raise `NotYet` if it is neither."""
     if isinstance(given, bool | np.bool_) or not isinstance(given, Real) or not math.isfinite(given):
         raise NotYet(f"{call} returns {brief(given)}, which is not a number")
     return given if isinstance(given, int) else float(given)
 
 
 def check_rows(rows: list[Answered], words: Callable[[Answered], str]) -> None:
-    """Raise `NotYet` with the `words` of the first row that is wrong, and a slip that explains all rows."""
+    """Raise `NotYet` for the first wrong row, with its `words` and a slip that explains all rows, if one does."""
     for row in rows:
         if not math.isclose(row.got, row.want, rel_tol=1e-9):
-            explained = [w for w in row.slips if all(math.isclose(r.got, r.slips[w], rel_tol=1e-9) for r in rows)]
+            explained = [
+                slip for slip in row.slips if all(math.isclose(r.got, r.slips[slip], rel_tol=1e-9) for r in rows)
+            ]
             raise NotYet(words(row) + (f": {explained[0]}" if explained else ""))
 
 
-def _against_the_schedule(row: Answered) -> str:
+def against_the_schedule(row: Answered) -> str:
+    """Return the message for a wrong number, for `check_rows`: "f(8, 2) returns 16, but the schedule says 8"."""
     return f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}"
 
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ..execute import ExecutionError, parts, scratch, view
+from ..execute import ExecutionError, Part, scratch, view
 from ..schedule import REDUCE, Schedule, Transfer
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def turns(schedule: Schedule, rank: int, in_place: bool) -> tuple[list[Turn], li
     rank_turns = []
     lent: dict[int, list[Wait]] = {}  # by chunk of the region: receivers since it was last overwritten
     published: set[int] = set()  # chunks whose current value is in the region
-    for part in parts(schedule, rank):
+    for part in Part.of(schedule, rank):
         sent = {chunk for transfer in part.sends for chunk in _chunks(transfer.chunk, transfer.count)}
         changed = {chunk for transfer in part.receives for chunk in _chunks(transfer.lands, transfer.count)}
         publish = set() if in_place else sent - published

@@ -1,1 +1,1 @@
-"""What collectives are for: the step of a training run, held, timed and run on many ranks."""
+"""Distributed training with collectives: the memory, the time and the execution of a step on many ranks."""

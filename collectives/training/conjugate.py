@@ -1,4 +1,4 @@
-"""An operation of the forward pass together with what the backward pass does in its place."""
+"""Pairs of operations: one for the forward pass, and its conjugate for the backward pass."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _Conjugate(torch.autograd.Function):
 
 
 def conjugate(x: torch.Tensor, there: Way, back: Way) -> torch.Tensor:
-    """`there(x)`; backward, its gradient goes through `back`.
+    """Return `there(x)`; the backward pass applies `back` to its gradient.
 
-    A collective has another collective for its gradient: what one copies to several ranks, the other sums.
+    The conjugate of a collective is another collective: what one copies to several ranks, the other sums.
     """
     return _Conjugate.apply(x, there, back)

@@ -1,8 +1,8 @@
-"""Data parallelism from scratch: gradients averaged over ranks in buckets, while the backward pass is still running.
+"""Data parallelism from scratch: ranks average gradients in buckets while the backward pass is still running.
 
-What torch's DistributedDataParallel does, without what it needs besides (unused parameters, mixed dtypes, buffers that
-change). Every rank holds the whole model and has its own part of the batch. The mean of the ranks' gradients is the
-gradient of the whole batch, where the parts are of equal size and each loss is a mean over its part.
+It does the core of torch's DistributedDataParallel, without unused parameters, mixed dtypes or changing buffers. Every
+rank holds the whole model and takes its own part of the batch. The mean of the ranks' gradients is the gradient of the
+whole batch if the parts have equal size and each loss is a mean over its part.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ CAP = 25 * 2**20  # bytes: torch's own default
 
 
 def assign_buckets(sizes: Sequence[int], cap: int, first_cap: int | None = None) -> list[list[int]]:
-    """Which parameters share a bucket: taken from the last to the first, a bucket closes once it holds `cap` bytes.
+    """Return the indices of the parameters in each bucket, from last to first, the order of a backward pass.
 
-    `sizes`: bytes of each parameter's gradient, in the order of the parameters. `first_cap`: the cap of the bucket that
-    is full first, by default the same (torch's is 1 MiB where no cap is given, so that the network starts early).
+    `sizes`: bytes of each parameter's gradient, in parameter order. `first_cap`: the cap of the bucket that fills
+    first, by default `cap`. (Torch's default is 1 MiB, so that the network starts early.)
 
-    Returns the numbers of the parameters in each bucket, from the last to the first, as a backward pass makes their
-    gradients. The rule is torch's: a bucket closes when it has *reached* its cap, not before it would exceed it, so
-    that only the last one holds less.
+    The rule is torch's: a bucket closes when it has *reached* its cap, not before it would exceed it, so only the last
+    bucket can hold less. Raises `ValueError` for a cap below 1 byte.
     """
     first_cap = cap if first_cap is None else first_cap
     if min(cap, first_cap) < 1:
-        raise ValueError(f"a bucket's cap is a number of bytes, at least 1, not {min(cap, first_cap)}")
-    buckets, wanted = [], 0  # bytes that the bucket being filled still wants
+        raise ValueError(f"a bucket's cap must be at least 1 byte, not {min(cap, first_cap)}")
+    buckets: list[list[int]] = []
+    room = 0  # bytes until the current bucket reaches its cap
     for number in reversed(range(len(sizes))):
-        if wanted <= 0:
-            wanted = cap if buckets else first_cap
+        if room <= 0:
+            room = cap if buckets else first_cap
             buckets.append([])
         buckets[-1].append(number)
-        wanted -= sizes[number]
+        room -= sizes[number]
     return buckets
 
 
 @dataclass(eq=False)
 class Bucket:
-    """Gradients that travel together. `views`: where in the flat `buffer` each parameter's gradient lies.
+    """Gradients that share one all-reduce. `views`: each parameter's gradient, as a view of the flat `buffer`.
 
-    `missing`: the parameters whose gradient is yet to be made. `work`: the all-reduce, once it is under way.
+    `missing`: the parameters that have no gradient yet. `work`: the all-reduce, once launched.
     """
 
     buffer: torch.Tensor
@@ -59,7 +59,7 @@ class Bucket:
 
     @classmethod
     def of(cls, parameters: list[nn.Parameter]) -> Bucket:
-        """An empty bucket for the gradients of `parameters`, which lie in it in this order."""
+        """Return an empty bucket for the gradients of `parameters`, laid out in this order."""
         lengths = [parameter.numel() for parameter in parameters]
         buffer = parameters[0].new_zeros(sum(lengths), requires_grad=False)
         parts = zip(parameters, buffer.split(lengths), strict=True)
@@ -69,12 +69,12 @@ class Bucket:
 class DataParallel:
     """A module whose gradients are averaged over the ranks of `group`, a bucket at a time.
 
-    Call it like the module; call `finish()` after each `backward()`, then step the optimizer. All ranks begin with rank
-    0's parameters. `cap`, `first_cap`: of `assign_buckets`, in bytes. `algorithm`: None for the backend's own
-    all-reduce, which runs while the backward pass goes on; or one such as `ring.all_reduce`, whose schedule is executed
-    at once, while the backward pass waits. `transport`: how its messages travel, see `execute`.
+    Call it like the module. Call `finish()` after each `backward()`, then step the optimizer. All ranks start from rank
+    0's parameters. `cap`, `first_cap`: as for `assign_buckets`, in bytes. `algorithm`: by default the backend's own
+    all-reduce, which overlaps with the backward pass. With one such as `ring.all_reduce`, its schedule runs at once,
+    while the backward pass waits. `transport`: carries the schedule's messages, see `execute`.
 
-    `buckets`: in the order in which they are launched, which is the same on all ranks.
+    `buckets`: in launch order, which is the same on all ranks.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class DataParallel:
         transport: Transport | None = None,
     ):
         self.module, self.group, self.transport = module, group or dist.group.WORLD, transport
-        self.schedule = algorithm(self.group.size()) if algorithm else None
+        self.schedule = algorithm(dist.get_world_size(self.group)) if algorithm else None
         self.names = {parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad}
         parameters = list(self.names)
         if len({(parameter.dtype, parameter.device) for parameter in parameters}) != 1:
             raise ValueError(
-                "a bucket is one buffer: parameters that need a gradient, at least one, need one dtype and device"
+                "a bucket is one buffer: the model needs trainable parameters, all of one dtype and on one device"
             )
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, group=self.group, group_src=0)
@@ -107,40 +107,44 @@ class DataParallel:
         return self.module(*inputs)
 
     def _await_all(self) -> None:
-        """Before a backward pass: every gradient is missing, every bucket waits for its launch."""
+        """Prepare for a backward pass: every gradient is missing and every bucket waits for its launch."""
         for bucket in self.buckets:
             bucket.missing, bucket.work = set(bucket.views), None
         self._waiting = deque(self.buckets)
 
     def _arrived(self, bucket: Bucket, parameter: nn.Parameter) -> None:
-        """A gradient is made: put this rank's share of the mean into the bucket, and launch what is complete."""
+        """Put 1/P of a new gradient into its bucket and launch the complete buckets. Autograd calls this hook."""
         if parameter not in bucket.missing:
             raise RuntimeError(f"{self.names[parameter]} got a second gradient: call finish() after each backward()")
         view = bucket.views[parameter]
-        torch.mul(parameter.grad, 1 / self.group.size(), out=view)
-        parameter.grad = view  # it lives in the bucket from here on; the memory that it was made in is free again
+        assert parameter.grad is not None  # autograd calls this hook after setting it
+        torch.mul(parameter.grad, 1 / dist.get_world_size(self.group), out=view)
+        parameter.grad = view  # frees the memory of the original gradient
         bucket.missing.remove(parameter)
-        # Ranks match collectives by the order of their calls, not by what is in them. Gradients may come in another
-        # order on another rank; so a bucket waits for those before it, even if it is complete.
+        # The backend matches collectives across ranks by call order, not by content. Gradients may arrive in another
+        # order on another rank, so even a complete bucket waits for the buckets before it.
         while self._waiting and not self._waiting[0].missing:
             self._launch(self._waiting.popleft())
 
     def _launch(self, bucket: Bucket) -> None:
-        """Begin a bucket's all-reduce, or do all of it."""
+        """Launch a bucket's all-reduce; our own schedules also complete it here."""
         if self.schedule:
             execute(self.schedule, bucket.buffer, None if self.transport else self.group, transport=self.transport)
         else:
             bucket.work = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
 
     def finish(self) -> None:
-        """Wait for all buckets: then every parameter's `grad` is the mean over the ranks."""
+        """Wait for all buckets. Afterwards every parameter's `grad` is the mean over the ranks.
+
+        Raises `RuntimeError` if a parameter has no gradient yet.
+        """
         if self._waiting:
             without = [self.names[parameter] for bucket in self._waiting for parameter in bucket.missing]
             raise RuntimeError(
                 f"no gradient yet for {', '.join(sorted(without))}: their buckets cannot be launched. Call finish() "
-                "after backward(); a parameter that takes no part in the loss needs requires_grad = False"
+                "after backward(), and set requires_grad = False on parameters that the loss doesn't depend on"
             )
         for bucket in self.buckets:
             if bucket.work:
-                bucket.work.wait()  # once: a second wait hangs on gloo
+                bucket.work.wait()  # only once: a second wait hangs on gloo
         self._await_all()

@@ -1,11 +1,11 @@
-"""Experts on ranks: a router sends each token to the experts that it has chosen, on other ranks, and back.
+"""Expert parallelism: tokens travel to the ranks of the experts that the router chose for them, and back.
 
-    routing = route(logits, k=2)                      # which experts, with what weight, for each of this rank's tokens
-    y = ExpertParallel(experts, group)(x, routing)    # this rank's experts; y: [tokens, width], each token in its place
+    routing = route(logits, k=2)                      # experts and weights for each of this rank's tokens
+    y = ExpertParallel(experts, group)(x, routing)    # `experts`: this rank's; y: [tokens, width], in token order
 
-Dispatch is an all-to-all whose blocks are as long as the router likes; combine is the same with the blocks turned
-round. Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”, 2022,
-section 2.2 (capacity and the auxiliary loss).
+Dispatch is an all-to-all whose block sizes the router decides. Combine is the same all-to-all with the blocks
+transposed. Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”,
+2022, section 2.2 (capacity and the auxiliary loss).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Group = dist.ProcessGroup | None
 
 
 class Routing(NamedTuple):
-    """Where tokens go. `experts`: int [tokens, k]. `weights`: [tokens, k], of each answer in the result.
+    """The router's decision. `experts`: int [tokens, k]. `weights`: [tokens, k], each expert's weight in the result.
 
-    `probabilities`: [tokens, num_experts], the router's.
+    `probabilities`: [tokens, num_experts], the router's softmax.
     """
 
     experts: torch.Tensor
@@ -38,53 +38,53 @@ class Routing(NamedTuple):
 
     @property
     def load(self) -> torch.Tensor:
-        """How many of these tokens have chosen each expert, dropped ones too: int [num_experts]."""
+        """The number of tokens routed to each expert, including dropped ones: int [num_experts]."""
         return torch.bincount(self.experts.flatten(), minlength=self.probabilities.shape[1])
 
 
 def route(logits: torch.Tensor, k: int = 1) -> Routing:
-    """The `k` most probable experts of each token; `logits`: [tokens, num_experts]."""
+    """Return the routing to the `k` most probable experts of each token. `logits`: [tokens, num_experts]."""
     probabilities = logits.softmax(-1)
     weights, experts = probabilities.topk(k)
     return Routing(experts, weights, probabilities)
 
 
 def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> int:
-    """The places that each expert keeps for `num_tokens` tokens: the fair share times the factor, rounded up."""
-    return math.ceil(round(factor * k * num_tokens / num_experts, 9))  # 1.15 x 100 is a little more than 115 in floats
+    """Return the token slots of each expert for `num_tokens` tokens: the fair share times `factor`, rounded up."""
+    return math.ceil(round(factor * k * num_tokens / num_experts, 9))  # in floats 1.15 x 100 is slightly above 115
 
 
 def within_capacity(routing: Routing, places: int) -> Routing:
-    """The routing in which every expert takes the first `places` tokens: the weight of what is dropped becomes 0."""
+    """Return the routing in which each expert takes its first `places` tokens; dropped tokens get weight 0."""
     chosen = nn.functional.one_hot(routing.experts.flatten(), routing.probabilities.shape[1])
-    turn = ((chosen.cumsum(0) - 1) * chosen).sum(1).view_as(routing.experts)  # how many came before, to the same expert
+    turn = ((chosen.cumsum(0) - 1) * chosen).sum(1).view_as(routing.experts)  # earlier tokens of the same expert
     return routing._replace(weights=torch.where(turn < places, routing.weights, 0))
 
 
 def auxiliary_loss(routing: Routing) -> torch.Tensor:
-    """1 when all experts get as many tokens: E sum_e (share of tokens)_e (mean probability)_e."""
+    """Return the load-balancing loss, E sum_e (share of tokens)_e (mean probability)_e: 1 if the load is equal."""
     share = routing.load / routing.experts.numel()
     return routing.probabilities.shape[1] * (share * routing.probabilities.mean(0)).sum()
 
 
 def send_order(routing: Routing) -> torch.Tensor:
-    """What travels, in the order in which it leaves: places among tokens x k (token x k + choice), int [at most that].
+    """Return the (token, choice) pairs to send, in send order: indices token x k + choice, int [at most tokens x k].
 
-    By expert, and so by rank; those for one expert in the order of the tokens. What has weight 0 stays.
+    The order is by expert, and so by rank, then by token. Pairs of weight 0 are not sent.
     """
     place = routing.weights.flatten().nonzero().flatten()
     return place[routing.experts.flatten()[place].argsort(stable=True)]
 
 
 class ExpertParallel(nn.Module):
-    """A layer of experts, the same number on every rank: expert e lives on rank e // (experts a rank)."""
+    """A layer of experts, the same number on every rank: expert e is on rank e // (experts a rank)."""
 
     def __init__(self, experts: Sequence[nn.Module], group: Group = None):
         super().__init__()
         self.experts, self.group = nn.ModuleList(experts), group
 
     def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Each token's weighted answers, summed: [tokens, width]. Dropped tokens (of weight 0) do not travel."""
+        """Return the weighted sum of each token's expert outputs: [tokens, width]. Tokens of weight 0 aren't sent."""
         place = send_order(routing)
         token = place // routing.experts.shape[1]
         counts = self.counts(routing.experts.flatten()[place])  # [ranks, ranks, experts a rank]: from, to, which
@@ -95,10 +95,13 @@ class ExpertParallel(nn.Module):
         returned = exchange(answers, _transposed(blocks), self.group)
 
         weighted = returned * routing.weights.flatten()[place, None]
-        return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # a router may be in fp32
+        return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # the router may be in fp32
 
     def counts(self, experts: torch.Tensor) -> torch.Tensor:
-        """How many tokens go from each rank to each expert: an all-gather of a few numbers, before any token moves."""
+        """Return how many tokens go from each rank to each expert: [ranks, ranks, experts a rank].
+
+        All ranks gather these few numbers before any token moves.
+        """
         world_size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         counts = torch.zeros(world_size, world_size * len(self.experts), dtype=torch.int64, device=experts.device)
         counts[rank] = torch.bincount(experts, minlength=counts.shape[1])
@@ -106,21 +109,21 @@ class ExpertParallel(nn.Module):
         return counts.view(world_size, world_size, -1)
 
     def answer(self, arrived: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """What this rank's experts say to the tokens that have arrived. `counts`: [ranks, experts a rank]."""
+        """Return this rank's expert outputs for the arrived tokens, in order. `counts`: [ranks, experts a rank]."""
         pieces = list(arrived.split(counts.flatten().tolist()))
         for number, expert in enumerate(self.experts):
-            mine = slice(number, None, len(self.experts))  # one piece from every rank
+            mine = slice(number, None, len(self.experts))  # this expert's pieces, one from every rank
             sizes = [len(piece) for piece in pieces[mine]]
             pieces[mine] = expert(torch.cat(pieces[mine])).split(sizes)
         return torch.cat(pieces)
 
 
 def exchange(rows: torch.Tensor, blocks: list[list[int]], group: Group = None) -> torch.Tensor:
-    """Send the first `blocks[rank][0]` of this rank's rows to rank 0, the next to rank 1, and so on.
+    """Send the first `blocks[rank][0]` of this rank's rows to rank 0, the next `blocks[rank][1]` to rank 1, and so on.
 
-    `rows`: [sum of blocks[rank], width]. `blocks`: table [src][dst] of numbers of rows, the same on all ranks. Returns
-    what arrives, by the rank that it comes from: [sum of column `rank`, width]. Backward, the gradients go back by the
-    transposed exchange.
+    `rows`: [sum of blocks[rank], width]. `blocks`: row counts [src][dst], the same on all ranks. Returns the arriving
+    rows in sender order: [sum of column `rank`, width]. Backward, the transposed exchange returns the gradients. Raises
+    `ValueError` if `rows` doesn't match `blocks`.
     """
     there, back = (partial(_exchanged, blocks=table, group=group) for table in (blocks, _transposed(blocks)))
     return conjugate(rows, there, back)
@@ -135,7 +138,7 @@ def _exchanged(rows: torch.Tensor, blocks: list[list[int]], group: Group) -> tor
     if len(rows) != sum(blocks[rank]):
         raise ValueError(f"rank {rank} has {len(rows)} rows, but its blocks have {blocks[rank]}")
     lengths = [[count * width for count in row] for row in blocks]
-    sizes = [length for row in lengths for length in row]  # of chunk src x P + dst
+    sizes = [length for row in lengths for length in row]  # elements of chunk src x P + dst
     buffer = rows.new_empty(sum(sizes))
     first = sum(map(sum, lengths[:rank]))
     buffer[first : first + rows.numel()] = rows.reshape(-1)

@@ -1,15 +1,15 @@
-"""Torch's FSDP2 (`fully_shard`), with what it takes to look inside: our own collectives, memory by kind, a real trace.
+"""Torch's FSDP2 (`fully_shard`) with the means to look inside: our own collectives, memory by kind, a real trace.
 
     model = shard(tiny.model(), gather=AllGather(), scatter=ReduceScatter())  # on every rank
     optimizer = torch.optim.AdamW(model.parameters())                         # of the shards
     train(model, optimizer, steps=range(3))
 
 FSDP2 takes its collectives as two objects (`set_custom_all_gather`, `set_custom_reduce_scatter`). Ours are schedules,
-executed message by message, so that what each rank sends to whom can be counted; the backend's own work as well, of
-course, and a rank's device is the one its backend needs: the same code runs over gloo and over NCCL.
+executed message by message, so you can count what each rank sends to each peer. The backend's own collectives work as
+well. A rank's device is the one that its backend needs, so the same code runs over gloo and over NCCL.
 
-Torch's FSDP takes seconds to import. Hence it is imported where it is used, and `ranks.preload(*IMPORTS)` spares every
-fresh rank.
+Torch's FSDP takes seconds to import, so functions import it where they use it. `ranks.preload(*IMPORTS)` imports it
+once for all new ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,12 +37,14 @@ from .timeline import Span
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+_Result = TypeVar("_Result")
+
 IMPORTS = ("torch.distributed.fsdp", "torch._dynamo", "torch.distributed.checkpoint")
-"""What this module and torch's FSDP import when they are first used."""
+"""The modules that this module and torch's FSDP import on first use."""
 
 
 def mesh(*sizes: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
-    """All ranks as a grid of these sizes, numbered row by row, on the device that this rank computes on."""
+    """Return a device mesh of all ranks with these sizes, numbered row by row, on this rank's device."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device().type, sizes, mesh_dim_names=names)
@@ -55,10 +57,10 @@ def shard(
     scatter: ReduceScatter | None = None,
     **options,
 ) -> nn.Sequential:
-    """Make `model` an FSDP2 module, in place, each of `units` (by default its children) gathered as one.
+    """Make `model` an FSDP2 module in place; return it. Each of `units` (by default its children) is gathered as one.
 
-    `gather`, `scatter`: the collectives to use instead of the backend's own. `options`: those of `fully_shard`, such as
-    `mesh` (by default all ranks in a row), `reshard_after_forward` and `mp_policy`.
+    `gather`, `scatter`: collectives that replace the backend's own. `options`: those of `fully_shard`, such as `mesh`
+    (by default all ranks in one dimension), `reshard_after_forward` and `mp_policy`.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -66,8 +68,8 @@ def shard(
         model.to(device())
     if "mesh" not in options:
         options["mesh"] = mesh(dist.get_world_size())
-    sharded = [*(model if units is None else units), model]
-    for module in sharded:  # from the inside out: a module takes what those inside it have left
+    sharded: list = [*(model if units is None else units), model]
+    for module in sharded:  # inside out: a module takes the parameters that no inner unit has taken
         fully_shard(module, **options)
         if gather:
             module.set_custom_all_gather(gather)
@@ -77,7 +79,7 @@ def shard(
 
 
 def backward(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Forward and backward pass over this rank's part of `tiny`'s batch of a step, in `dtype`; its loss, detached."""
+    """Run forward and backward over this rank's part of `tiny`'s batch of `step`; return the detached loss."""
     batch = tiny.batch(step, dist.get_rank(), dist.get_world_size(), dtype=dtype)
     loss = tiny.loss(model, *(tensor.to(device()) for tensor in batch))
     loss.backward()
@@ -87,7 +89,7 @@ def backward(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) ->
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, steps: Iterable[int], dtype: torch.dtype = torch.float32
 ) -> list[float]:
-    """Train on `tiny`'s batches of `steps`; return the loss before each step, over all ranks' rows."""
+    """Train on `tiny`'s batches of `steps`; return the loss before each update, averaged over all ranks' rows."""
     losses = []
     for step in steps:
         losses.append(backward(model, step, dtype))
@@ -99,23 +101,23 @@ def train(
 
 
 def padded_elements(module: nn.Module, world_size: int) -> int:
-    """How many elements FSDP2 gathers of a unit: it cuts every tensor along its first dimension, padded to divide."""
+    """Return the elements that FSDP2 gathers for a unit: it cuts each tensor along dimension 0, padded to divide."""
     rows = ((tensor.shape[0], tensor[0].numel()) for tensor in module.parameters())
-    return sum(shard_size(length, world_size) * world_size * each for length, each in rows)
+    return sum(shard_size(length, world_size) * world_size * row_size for length, row_size in rows)
 
 
 def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
-    """Whether each unit, before it computes, begins the gather of the one that comes after it; in both directions.
+    """Set whether each unit launches the next unit's gather before it computes, forward and backward; return `model`.
 
-    Either way gathers are launched and waited for apart, so that the backend works on them in a thread (gloo) or on a
-    stream (NCCL) of its own. Not for our own collectives, which return when they are done. (On a GPU the next gather is
-    launched early even when this is off, in the forward pass: the CPU, which launches, runs ahead of the GPU.)
+    Either way gathers become asynchronous: the backend runs them in a thread (gloo) or on a stream (NCCL) of its own.
+    Our own collectives don't support this, since they return when they are done. On a GPU the forward pass launches the
+    next gather early even when this is off, because the CPU, which launches, runs ahead of the GPU.
     """
-    units = list(model)
+    units: list = list(model)
     for number, unit in enumerate(units):
         unit._set_unshard_async_op(True)
         unit.set_modules_to_forward_prefetch(units[number + 1 : number + 2] if on else [])
-        # An empty list would mean torch's own choice, which is to prefetch; itself a unit has gathered already.
+        # An empty list means torch's default, which prefetches. A unit's own gather is already done, so it is a no-op.
         unit.set_modules_to_backward_prefetch(units[number - 1 : number] if on and number else [unit])
     return model
 
@@ -124,9 +126,9 @@ def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
 
 
 class _Collective:
-    """What FSDP2 asks of a collective, with `to`: the bytes sent so far to each peer, by its number among all ranks.
+    """FSDP2's interface of a collective. `to`: bytes sent so far to each peer, by global rank.
 
-    `bits`: None, or those of a rounded number where rounding pays. `ranks_per_node`: by default every rank is a node.
+    `bits`: bits of a rounded number where rounding pays, or None. `ranks_per_node`: by default every rank is a node.
     """
 
     def __init__(self, bits: int | None = None, ranks_per_node: int = 1):
@@ -135,22 +137,22 @@ class _Collective:
         self._allocated: list[weakref.ref[torch.Tensor]] = []
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer for FSDP2 to fill or to read."""
+        """Return a buffer for FSDP2 to fill or to read."""
         buffer = torch.empty(*size, dtype=dtype, device=device)
         self._allocated = [*map(weakref.ref, self.buffers), weakref.ref(buffer)]
         return buffer
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Those that it has allocated and that are still alive."""
-        return [buffer for known in self._allocated if (buffer := known()) is not None]
+        """The allocated buffers that are still alive."""
+        return [buffer for reference in self._allocated if (buffer := reference()) is not None]
 
     def leaving(self, ranks_per_node: int) -> int:
-        """Bytes sent to ranks of other nodes, if each node has so many, numbered in turn."""
+        """Return the bytes sent to ranks of other nodes, if ranks fill nodes of `ranks_per_node` in order."""
         node = dist.get_rank() // ranks_per_node
         return sum(num_bytes for peer, num_bytes in self.to.items() if peer // ranks_per_node != node)
 
-    def _counted(self, send: Callable[[], torch.Tensor | None], group: dist.ProcessGroup) -> torch.Tensor | None:
+    def _counted(self, send: Callable[[], _Result], group: dist.ProcessGroup) -> _Result:
         with BytesSent() as sent:
             result = send()
         for peer, num_bytes in sent.to.items():
@@ -159,7 +161,7 @@ class _Collective:
 
 
 class AllGather(_Collective):
-    """FSDP2's all-gather as our ring; with `bits`, of rounded numbers where the ring leaves a node."""
+    """FSDP2's all-gather as our ring. With `bits`, numbers are rounded if the ring leaves a node."""
 
     def __call__(
         self,
@@ -168,17 +170,17 @@ class AllGather(_Collective):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> None:
-        """`input_tensor` is this rank's part of `output_tensor`, in its place."""
+        """Fill `output_tensor` with all ranks' parts. `input_tensor` is a view of this rank's part of it."""
         nodes = {rank // self.ranks_per_node for rank in dist.get_process_group_ranks(group)}
-        if self.bits and len(nodes) > 1:
-            gathered = self._counted(lambda: quantized.all_gather(input_tensor, self.bits, group=group), group)
+        if (bits := self.bits) and len(nodes) > 1:
+            gathered = self._counted(lambda: quantized.all_gather(input_tensor, bits, group=group), group)
             output_tensor.copy_(gathered)
         else:
             self._counted(lambda: execute(ring.all_gather(group.size()), output_tensor, group), group)
 
 
 class ReduceScatter(_Collective):
-    """FSDP2's reduce-scatter as our ring; with `bits`, of rounded numbers, summed in the node first, then across."""
+    """FSDP2's reduce-scatter as our ring. With `bits`, rounded numbers are summed within nodes, then across."""
 
     def __call__(
         self,
@@ -188,9 +190,12 @@ class ReduceScatter(_Collective):
         op: dist.ReduceOp,
         async_op: bool = False,
     ) -> None:
-        """`input_tensor` may be overwritten: FSDP2 has copied the gradients into it. `op`: SUM or AVG."""
-        if not any(op == known for known in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)):
-            raise ValueError(f"our reduce-scatter sums and averages; FSDP2 asks for {op}: set no divide factor")
+        """Write this rank's reduced part to `output_tensor`. `op`: SUM or AVG; raises `ValueError` for others.
+
+        It may overwrite `input_tensor`, into which FSDP2 has copied the gradients.
+        """
+        if not any(op == supported for supported in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)):
+            raise ValueError(f"our reduce-scatter only sums and averages, but FSDP2 wants {op}: set no divide factor")
         output_tensor.copy_(self._counted(lambda: self._reduced(input_tensor, group), group))
         if op == dist.ReduceOp.AVG:
             output_tensor.div_(group.size())
@@ -208,16 +213,16 @@ class ReduceScatter(_Collective):
 def kinds(
     model: nn.Module, optimizer: torch.optim.Optimizer, *collectives: _Collective
 ) -> Callable[[], Mapping[str, Iterable[torch.Tensor]]]:
-    """What FSDP2 holds, by kind, for `held.BytesHeld`.
+    """Return a function that lists the tensors FSDP2 holds now, by kind, for `held.BytesHeld`.
 
-    "parameters": the shards. "optimizer": its state. "gathered": whole parameters, registered with the model only as
-    long as they are there. "secondary": shards of a node, which are there between the passes if `reshard_after_forward`
-    is a number. "gradients": of all. "buffers": what `collectives` have allocated beside these.
+    "parameters": the shards. "optimizer": its state. "gathered": whole parameters, which the model registers only while
+    they exist. "secondary": shards within a node, kept between the passes if `reshard_after_forward` is a number.
+    "gradients": all of them. "buffers": what `collectives` have allocated in addition.
     """
     shards = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    known = set(shards)
+    primary = set(shards)
 
-    def now() -> dict[str, list[torch.Tensor]]:
+    def now() -> Mapping[str, Iterable[torch.Tensor]]:
         gathered = [parameter for parameter in model.parameters() if _local(parameter) is parameter]
         others = [parameter for parameter in model.parameters() if _local(parameter) is not parameter]
         with_gradient = [tensor for tensor in (*shards, *gathered) if tensor.grad is not None]
@@ -225,7 +230,7 @@ def kinds(
             "parameters": list(map(_local, shards)),
             "optimizer": [_local(value) for state in optimizer.state.values() for value in state.values()],
             "gathered": gathered,
-            "secondary": [_local(parameter) for parameter in others if parameter not in known],
+            "secondary": [_local(parameter) for parameter in others if parameter not in primary],
             "gradients": [_local(tensor.grad) for tensor in with_gradient],
             "buffers": [buffer for collective in collectives for buffer in collective.buffers],
         }
@@ -234,39 +239,39 @@ def kinds(
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a DTensor; another tensor is its own."""
+    """Return this rank's shard of a DTensor, or the tensor itself if it isn't one."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 # --- what a step does, and when ---------------------------------------------------------------------------------
 
-_SAYS_UNIT = re.compile(r"FSDP::(pre_forward|pre_backward|all_gather|post_backward_reduce) \((\d+)\)")
+_UNIT_EVENT = re.compile(r"FSDP::(pre_forward|pre_backward|all_gather|post_backward_reduce) \((\d+)\)")
 _PASSES = {"pre_forward": "forward", "pre_backward": "backward"}
-_IN_THE_BACKEND = ("gloo:all_gather", "gloo:all_reduce")  # gloo's reduce-scatter is an all-reduce inside
+_BACKEND_EVENTS = ("gloo:all_gather", "gloo:all_reduce")  # gloo implements reduce-scatter by an all-reduce
 
 
 def trace(step: Callable[[], object]) -> list[Span]:
-    """Profile a forward and a backward pass of an FSDP2 model over gloo, as spans for `timeline.Timeline.measured`.
+    """Profile a forward and backward pass of an FSDP2 model over gloo; return spans for `timeline.Timeline.measured`.
 
-    Spans are named as those of `timeline.sharded`: "gather 2", "forward 2", "gather 2 again", "backward 2" and
-    "scatter 2" for unit 2. Communication lasts from its launch until the backend's thread is through. Computing lasts
-    from a unit's first matrix product to its last. Raises `RuntimeError` over another backend, whose events differ.
+    Spans have the names of `timeline.sharded`: "gather 2", "forward 2", "gather 2 again", "backward 2" and "scatter 2"
+    for unit 2. Communication lasts from its launch until the backend's thread finishes. Compute lasts from a unit's
+    first matrix product to its last. Raises `RuntimeError` over another backend, whose events differ.
     """
     if dist.get_backend() != "gloo":
         raise RuntimeError(f"trace reads the events of gloo, not of {dist.get_backend()}: run it with backend='gloo'")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it reports to stderr that it begins and ends
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's start and stop messages on stderr
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         step()
     events = sorted(profiled.events(), key=lambda event: event.time_range.start)
-    ends = {name: deque(event.time_range.end for event in events if event.name == name) for name in _IN_THE_BACKEND}
+    ends = {name: deque(event.time_range.end for event in events if event.name == name) for name in _BACKEND_EVENTS}
     spans: dict[str, Span] = {}
     computes = gathers = scatters = ""
     for event in events:
         begin, end = event.time_range.start, event.time_range.end
-        if said := _SAYS_UNIT.fullmatch(event.name):
-            what, unit = said.groups()
+        if unit_event := _UNIT_EVENT.fullmatch(event.name):
+            what, unit = unit_event.groups()
             if what in _PASSES:
                 computes = f"{_PASSES[what]} {unit}"
             elif what == "all_gather":
@@ -279,14 +284,14 @@ def trace(step: Callable[[], object]) -> list[Span]:
             until = ends["gloo:all_reduce"].popleft()
             spans[scatters] = _span(scatters, "reduce-scatter", begin, until, "reduce_scatter")
         elif event.name in ("aten::addmm", "aten::mm"):
-            known = spans.get(computes)
-            first = known.start * 1e6 if known else begin
+            earlier = spans.get(computes)
+            first = earlier.start * 1e6 if earlier else begin
             spans[computes] = _span(computes, "compute", first, end, computes.split()[0])
     return sorted(spans.values(), key=lambda span: span.start)
 
 
 def _span(name: str, lane: str, begin: float, end: float, kind: str) -> Span:
-    """From the profiler's microseconds."""
+    """Return a span from the profiler's microseconds."""
     return Span(name, lane, begin / 1e6, (end - begin) / 1e6, kind)
 
 
@@ -294,7 +299,7 @@ def _span(name: str, lane: str, begin: float, end: float, kind: str) -> Span:
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
-    """Write what all ranks hold to `folder`: every rank its own shards, to a file of its own."""
+    """Write a checkpoint to `folder`: every rank writes its own shards to its own file."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -303,11 +308,11 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Non
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
-    """Read what `save` has written, on any number of ranks: every rank reads what belongs to its shards."""
+    """Read a checkpoint that `save` wrote on any number of ranks: every rank reads what its shards need."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    parts: dict = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     checkpoint.load(parts, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
 
@@ -317,10 +322,10 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Non
 
 @contextlib.contextmanager
 def pretended(world_size: int) -> Iterator[DeviceMesh]:
-    """Be rank 0 of `world_size` ranks of which there is no other: yields their mesh, for `shard`.
+    """Act as rank 0 of `world_size` ranks without the others; yield their mesh, for `shard`.
 
-    Collectives return at once, and tensors have shapes and dtypes, but no memory. What is called, on how many bytes,
-    and what would rest on this rank is as it would be; times and values are not. Leaves this process without a group.
+    Collectives return at once, and tensors have shapes and dtypes but no memory. The calls, their bytes and what this
+    rank holds are those of a real run; times and values aren't. This process has no process group afterwards.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -328,7 +333,7 @@ def pretended(world_size: int) -> Iterator[DeviceMesh]:
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
-    ranks = mesh(world_size)  # real tensors are used to make it
+    ranks = mesh(world_size)  # before the fake mode: building the mesh needs real tensors
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield ranks

@@ -1,4 +1,4 @@
-"""Torch's own tensor parallelism and FSDP2 at once, on a real device mesh, with every collective counted by its axis.
+"""Torch's tensor parallelism and FSDP2 together on a real device mesh, with every collective counted by axis.
 
     mesh = Mesh(dp=2, tp=2)
     model = parallelize(dense_model(), mesh)        # on every rank: each weight cut along tp, then along dp
@@ -6,14 +6,14 @@
         step(model, mesh)
     seen.calls                                      # {("dp", "all_gather"): (4, 55296), ("tp", "all_reduce"): ...}
 
-The mesh is `mesh.Mesh`, whose axes say what they are for: "tp" is tensor parallel, "dp" is FSDP's, and "replicate" and
-"shard" are HSDP's. Torch's FSDP takes seconds to import: see `fsdp.IMPORTS`.
+The mesh is a `mesh.Mesh`. Its axis names say what they are for: "tp" for tensor parallelism, "dp" for FSDP, "replicate"
+and "shard" for HSDP. Torch's FSDP takes seconds to import: see `fsdp.IMPORTS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 DATA_AXES = ("dp", "replicate", "shard")
-WIDTH, HEADS, TOKENS = 16, 4, 8  # small, and divisible by all that we cut them by
+WIDTH, HEADS, TOKENS = 16, 4, 8  # small, and divisible by every axis size in use
 
 
 def dense_model(depth: int = 2, width: int = WIDTH, heads: int = HEADS, dtype=torch.float64) -> nn.Sequential:
-    """`depth` blocks of a transformer, the same on every rank."""
+    """Return `depth` transformer blocks, the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(*[Block(width, heads) for _ in range(depth)]).to(dtype)
 
 
 def device_mesh(mesh: Mesh) -> DeviceMesh:
-    """`mesh` as torch's own: the same ranks in the same places, and a process group for each of its groups."""
+    """Return `mesh` as torch's device mesh: the same ranks in the same places, one process group per group."""
     return fsdp.mesh(*mesh.sizes.values(), names=mesh.axes)
 
 
@@ -49,14 +49,14 @@ def device_mesh(mesh: Mesh) -> DeviceMesh:
 
 
 def parallelize(model: nn.Sequential, mesh: Mesh, **options) -> nn.Sequential:
-    """Cut a model of `Block`s, in place: along "tp" by its heads and columns, then by FSDP2 along the data axes.
+    """Cut a model of `Block`s in place, along "tp" by heads and columns, then by FSDP2 along the data axes; return it.
 
-    The order matters: tensor parallelism cuts for good, and FSDP gathers what is left of a weight and no more.
-    `options`: those of `fully_shard`, such as `reshard_after_forward`. Without data axes there is no FSDP. Raises
-    `ValueError` for any other axis.
+    The order matters: tensor parallelism cuts a weight for good, and FSDP gathers only what it left. `options`: those
+    of `fully_shard`, such as `reshard_after_forward`. Without data axes there is no FSDP. Raises `ValueError` for any
+    other axis.
     """
-    if strange := set(mesh.axes) - {"tp", *DATA_AXES}:
-        raise ValueError(f"nothing here cuts a model along {', '.join(strange)} of {mesh}")
+    if unknown := set(mesh.axes) - {"tp", *DATA_AXES}:
+        raise ValueError(f"can't cut a model along {', '.join(unknown)} of {mesh}: use tp, {', '.join(DATA_AXES)}")
     grid = device_mesh(mesh)
     if "tp" in mesh.axes:
         split_tensors(model, grid["tp"])
@@ -66,9 +66,9 @@ def parallelize(model: nn.Sequential, mesh: Mesh, **options) -> nn.Sequential:
 
 
 def split_tensors(model: nn.Sequential, group: DeviceMesh) -> nn.Sequential:
-    """Megatron's split of every block by torch, in place: first matrices by columns, second ones by rows.
+    """Split every block as Megatron does, in place, with torch: first matrices by columns, second ones by rows.
 
-    Raises `ValueError` for heads that do not divide among the ranks of `group`.
+    Raises `ValueError` for heads that don't divide among the ranks of `group`.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (
@@ -78,19 +78,21 @@ def split_tensors(model: nn.Sequential, group: DeviceMesh) -> nn.Sequential:
         parallelize_module,
     )
 
-    attention, _ = model[0].halves
+    block: Any = model[0]
+    attention, _ = block.halves
     if (heads := attention.second.in_features // attention.head_size) % group.size():
         raise ValueError(f"{heads} heads do not divide among {group.size()} tensor-parallel ranks")
-    # Told that a half's whole input is replicated, torch sums its gradient once, and not for each of Q, K and V.
+    # Declaring a half's input replicated makes torch sum its gradient once, not once each for Q, K and V.
     enter = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
     plan = {"*.halves.*": enter, "*.halves.*.first.*": ColwiseParallel(), "*.halves.*.second": RowwiseParallel()}
-    return parallelize_module(model, group, plan)
+    parallelize_module(model, group, plan)
+    return model
 
 
 class Held(NamedTuple):
-    """What a rank holds of one parameter. `rows`, `columns`: of the whole, (first, last); a bias has one column.
+    """A rank's part of one parameter. `rows`, `columns`: (first, last) in the whole; a bias has one column.
 
-    `placements`: as torch says it, by axis: {"dp": "Shard(dim=0)"}.
+    `placements`: torch's, by axis: {"dp": "Shard(dim=0)"}.
     """
 
     name: str
@@ -102,9 +104,9 @@ class Held(NamedTuple):
 
 
 def numbered(model: nn.Module) -> nn.Module:
-    """Number the elements of every parameter from 0 on, in place: so that a shard says which ones it holds.
+    """Set each parameter's elements to 0, 1, 2, ... in place, so that a shard shows which it holds; return `model`.
 
-    In fp32 or fp64, which can tell the numbers apart.
+    The parameters must be fp32 or fp64, so that these numbers are exact.
     """
     with torch.no_grad():
         for parameter in model.parameters():
@@ -113,11 +115,11 @@ def numbered(model: nn.Module) -> nn.Module:
 
 
 def held(model: nn.Module) -> list[Held]:
-    """What this rank holds of a model that was `numbered` before it was cut: read off the elements themselves."""
+    """Return this rank's parts of a model that was `numbered` before it was cut, read from the elements themselves."""
     return [_held(name, parameter) for name, parameter in model.named_parameters()]
 
 
-def _held(name: str, parameter: torch.Tensor) -> Held:
+def _held(name: str, parameter: Any) -> Held:
     local = parameter.to_local().detach()
     width = parameter.shape[1] if parameter.dim() > 1 else 1
     rows, columns = local.long() // width, local.long() % width
@@ -131,7 +133,7 @@ def _held(name: str, parameter: torch.Tensor) -> Held:
 
 
 class Event(NamedTuple):
-    """Something that a rank did: "forward" or "backward", or a collective along an axis, of so many bytes (S)."""
+    """An action of a rank: "forward", "backward", or a collective along `axis` on `num_bytes` (S)."""
 
     kind: str
     axis: str = ""
@@ -142,10 +144,10 @@ class Event(NamedTuple):
 
 
 class PerAxis(BytesSent):
-    """`BytesSent` that also knows along which axis of `mesh` each of the backend's collectives was called.
+    """A `BytesSent` that also records the axis of `mesh` along which each backend collective was called.
 
-    `events`: what this rank did, in the order in which it was launched; computing is seen by its matrix products, and a
-    run of them is one event. A group that is none of the mesh's has its ranks for an axis: "0, 1, 2, 3".
+    `events`: this rank's actions in launch order. A run of matrix products counts as one compute event. A group that
+    isn't one of the mesh's gets its ranks as its axis: "0, 1, 2, 3".
     """
 
     def __init__(self, mesh: Mesh):
@@ -155,7 +157,7 @@ class PerAxis(BytesSent):
 
     @property
     def calls(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """{(axis, collective): (calls, bytes of their full buffers)}, to be set beside `mesh.by_axis`."""
+        """{(axis, collective): (calls, bytes of their full buffers)}, comparable with `mesh.by_axis`."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         for event in self.events:
             if event.axis:
@@ -166,21 +168,21 @@ class PerAxis(BytesSent):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         calls, payloads = self.collectives.copy(), self.payloads.copy()
         result = super().__torch_dispatch__(operation, types, args, kwargs)
-        for kind in self.collectives - calls:  # one, if this was a collective
+        for kind in self.collectives - calls:  # one kind if this operation was a collective, else none
             self.events.append(Event(kind, self._axis(args), self.payloads[kind] - payloads[kind]))
         if operation.__name__.split(".")[0] in ("mm", "addmm") and not is_distributed(types):
-            computing = Event("forward" if torch.is_grad_enabled() else "backward")  # autograd turns it off
+            computing = Event("forward" if torch.is_grad_enabled() else "backward")  # backward runs without grad
             if self.events[-1:] != [computing]:
                 self.events.append(computing)
         return result
 
-    def _axis(self, args: Iterable) -> str:
+    def _axis(self, args: Sequence) -> str:
         group = tuple(dist.get_process_group_ranks(_group(args)))
         return self._axes.get(group, ", ".join(map(str, group)))
 
 
-def _group(args: Iterable) -> dist.ProcessGroup:
-    """The process group among the arguments of a collective: an object, or at the end the name of one."""
+def _group(args: Sequence) -> dist.ProcessGroup:
+    """Return the process group among a collective's arguments: an object, or a name in last place."""
     for arg in args:
         if isinstance(arg, torch.ScriptObject):
             return dist.ProcessGroup.unbox(arg)
@@ -188,7 +190,7 @@ def _group(args: Iterable) -> dist.ProcessGroup:
 
 
 def batch(mesh: Mesh, rank: int, tokens: int = TOKENS, width: int = WIDTH, dtype=torch.float64):
-    """This rank's sequence, inputs and targets [tokens, width]: one for each data-parallel place, alike along tp."""
+    """Return `rank`'s inputs and targets, each [tokens, width]: one sequence per data place, equal along tp."""
     data = [axis for axis in mesh.axes if axis in DATA_AXES]
     peers = next(group for group in mesh.groups(*data) if rank in group) if data else [rank]
     parts = tiny.batch(0, peers.index(rank), len(peers), rows=tokens * len(peers), width=width, dtype=dtype)
@@ -196,7 +198,7 @@ def batch(mesh: Mesh, rank: int, tokens: int = TOKENS, width: int = WIDTH, dtype
 
 
 def step(model: nn.Module, mesh: Mesh, **sizes) -> float:
-    """Forward and backward pass over this rank's sequence (see `batch` for `sizes`); its loss."""
+    """Run forward and backward over this rank's sequence; return its loss. `sizes`: see `batch`."""
     inputs, targets = batch(mesh, dist.get_rank(), **sizes)
     loss = functional.mse_loss(model(inputs), targets)
     loss.backward()
@@ -204,9 +206,9 @@ def step(model: nn.Module, mesh: Mesh, **sizes) -> float:
 
 
 def dense_step(model: nn.Module, mesh: Mesh, **sizes) -> list[float]:
-    """The same in one process that has everything: every rank's loss, and in `model` the gradients of their mean."""
+    """Run `step` for all ranks in one process; return every rank's loss. `model` gets the gradients of their mean."""
     losses = []
-    for rank in range(mesh.world_size):  # a sequence is there once for each rank along tp: the mean is the same
+    for rank in range(mesh.world_size):  # each sequence occurs once per rank along tp, which leaves the mean unchanged
         inputs, targets = batch(mesh, rank, **sizes)
         loss = functional.mse_loss(model(inputs), targets)
         (loss / mesh.world_size).backward()
@@ -215,13 +217,13 @@ def dense_step(model: nn.Module, mesh: Mesh, **sizes) -> list[float]:
 
 
 def off(model: nn.Module, dense: nn.Module, places: nn.Module) -> float:
-    """How far this rank's gradients are off the dense model's: the largest difference of two elements.
+    """Return the largest absolute difference between an element of this rank's gradients and the dense model's.
 
-    `places`: the same model, `numbered` and then cut like `model`: which elements this rank has.
+    `places`: the same model, `numbered` and then cut like `model`, which shows the elements that this rank has.
     """
-    dense_gradients = [parameter.grad.flatten() for parameter in dense.parameters()]
-    rows = zip(model.parameters(), places.parameters(), dense_gradients, strict=True)
+    dense_gradients = [parameter.grad.flatten() for parameter in dense.parameters()]  # type: ignore[union-attr]
+    rows: Iterable[tuple] = zip(model.parameters(), places.parameters(), dense_gradients, strict=True)
     return max(
-        (parameter.grad.to_local() - wanted[place.to_local().long()]).abs().max().item()
-        for parameter, place, wanted in rows
+        (parameter.grad.to_local() - expected[place.to_local().long()]).abs().max().item()
+        for parameter, place, expected in rows
     )

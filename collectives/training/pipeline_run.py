@@ -1,12 +1,12 @@
-"""A pipeline schedule on real ranks: each runs its own list, in order, and sends activations and gradients on.
+"""Pipeline schedules on real ranks: each runs its own list in order, and sends activations and gradients on.
 
     stages = {stage: blocks[stage] for stage in schedule.stages_of(rank)}
     pipeline = Pipeline(schedule, stages, loss)    # on every rank
-    pipeline.step(inputs, targets)                 # .grad of every parameter is that of the model in one piece
+    pipeline.step(inputs, targets)                 # every parameter's .grad equals that of the undivided model
 
-A result leaves as soon as it is there and nobody waits for it to arrive (isend); what an operation takes is waited for
-(recv). Messages from one rank to another arrive in the order in which the sender's list makes them, so none has to say
-which it is; one that comes early is kept until its turn. The two of an F&B run one after the other here.
+A rank sends a result as soon as it is ready, without waiting for its arrival (isend), and waits for the inputs of each
+operation (recv). Messages between two ranks arrive in the order of the sender's list, so they need no tags. A message
+that arrives early is kept until an operation takes it. The two operations of an F&B run one after the other here.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from .timeline import Span
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> their mean loss, a scalar
 Like = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape
-Outputs = list[tuple[nn.Module, torch.Tensor]]  # of the modules that have weights of their own
+Channels = dict[tuple[int, int], dist.ProcessGroup | None]  # by (src, dst)
+Outputs = list[tuple[nn.Module, torch.Tensor]]  # of the modules that own weights directly
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # of activations, by their number in a label
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # of activations; a label holds the index
 MOST_DIMS = 8
 
 
 class Forward(NamedTuple):
-    """What a forward keeps for its backward: its input, its output (of the last stage the loss), outputs within."""
+    """The tensors a forward keeps for its backward: input, output (the loss on the last stage), outputs within."""
 
     input: torch.Tensor
     output: torch.Tensor
@@ -41,7 +42,7 @@ class Forward(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What I leaves for W: the output of a module and its gradient. `module`: None for the whole stage."""
+    """What I keeps for W: a module's output and its gradient. `module`: None for the whole stage."""
 
     module: nn.Module | None
     output: torch.Tensor
@@ -49,7 +50,7 @@ class Use(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message under way: the tensor must live until its receiver has it. `taker`: the operation that takes it."""
+    """A message in flight. The tensor must live until the receiver has it. `taker`: the operation that takes it."""
 
     work: dist.Work
     tensor: torch.Tensor
@@ -57,21 +58,22 @@ class Sent(NamedTuple):
 
 
 class Pipeline:
-    """This rank's part of a model that is trained by `schedule`.
+    """This rank's part of a model that `schedule` trains.
 
-    `stages`: the modules of the stages that `schedule` gives to this rank, by number; each takes one tensor, and
-    returns one. `loss(output, target)`: the mean over the rows of a micro-batch. `group`: of all ranks by default.
-    `checked=False` runs what `check` refuses: then a deadlock shows on the ranks themselves.
+    `stages`: {stage: module} for the stages that `schedule` gives this rank; each module takes and returns one tensor.
+    `loss(output, target)`: the mean over the rows of a micro-batch. `group`: by default all ranks. `checked=False` also
+    runs schedules that `check` refuses; a deadlock then hangs the ranks themselves.
 
-    After a step, `most_held` is the most forwards that waited for their backward at once, and `spans` say when each
-    operation computed, by a clock that the processes of one machine share: `Timeline.measured` takes those of all.
+    After a step, `most_held` is the peak number of forwards that waited for their backward. `spans` say when each
+    operation computed, by a clock that the processes of one machine share: pass all ranks' spans to
+    `Timeline.measured`.
 
-    I and W do each product of B once, except in an autograd.Function written in Python that gives the gradients of an
-    input and of a weight: it is called for both, and computes both each time.
+    I and W do each matrix product of B once. The exception is a Python autograd.Function that returns the gradients of
+    an input and of a weight: both I and W call it, and it computes both gradients each time.
 
-    The outputs of a stage that go to one rank in a step must be alike, in dtype and shape: ValueError otherwise.
-
-    ValueError for stages that are not the schedule's, PipelineError for a schedule that cannot be run.
+    Within a step, the outputs that a stage sends to one rank must share a dtype and a shape; otherwise `step` raises
+    `ValueError`. The constructor raises `ValueError` for stages or a group that don't match the schedule, and
+    `PipelineError` for a schedule that can't run.
     """
 
     def __init__(
@@ -87,21 +89,20 @@ class Pipeline:
         self.schedule, self.stages, self.loss = schedule, dict(stages), loss
         self.group = group or dist.group.WORLD
         self.rank = dist.get_rank(self.group)
-        if dist.get_world_size(self.group) != schedule.world_size:
-            given = dist.get_world_size(self.group)
-            raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, but the group has {given}")
-        if sorted(stages) != schedule.stages_of(self.rank):
-            wanted = schedule.stages_of(self.rank)
-            raise ValueError(f"rank {self.rank} has the stages {wanted} in {schedule.name}, not {sorted(stages)}")
+        if (group_size := dist.get_world_size(self.group)) != schedule.world_size:
+            raise ValueError(f"{schedule.name} is for {schedule.world_size} ranks, but the group has {group_size}")
+        if sorted(stages) != (own_stages := schedule.stages_of(self.rank)):
+            raise ValueError(f"rank {self.rank} has the stages {own_stages} in {schedule.name}, not {sorted(stages)}")
         self.names = dist.get_process_group_ranks(self.group)
         self.channels = _channels(schedule, self.group)
-        self.most_held, self.spans = 0, []
+        self.most_held = 0
+        self.spans: list[Span] = []
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
-        """Forward and backward of a batch, the same one on every rank; gradients are added to `.grad`.
+        """Run forward and backward for a batch, the same on every rank, and add the gradients to `.grad`.
 
-        `inputs`, `targets`: [rows, ...], cut into micro-batches along the rows, whose number they must divide by.
-        Returns this rank's part of the mean loss: the parts of all ranks sum to it.
+        `inputs`, `targets`: [rows, ...], cut into micro-batches along the rows; raises `ValueError` if the rows don't
+        divide evenly. Returns this rank's share of the mean loss; the shares of all ranks sum to the mean.
         """
         count = self.schedule.num_micro_batches
         if len(inputs) % count or len(inputs) != len(targets):
@@ -109,10 +110,10 @@ class Pipeline:
         self.inputs, self.targets = inputs.chunk(count), targets.chunk(count)
         self.forwards: dict[tuple[int, int], Forward] = {}
         self.late: dict[Operation, list[Use]] = {}  # by I: what its W takes
-        self.here: dict[Operation, torch.Tensor] = {}  # results that have arrived, or were made here for a stage here
+        self.here: dict[Operation, torch.Tensor] = {}  # results that have arrived, or that a local stage made
         self.sent: list[Sent] = []
-        self.told: dict[tuple[int, int], Like] = {}  # by stage and rank: what its output is like, once said to the rank
-        self.heard: dict[tuple[int, int], Like] = {}  # or heard from it
+        self.told: dict[tuple[int, int], Like] = {}  # by stage and receiving rank: the label sent
+        self.heard: dict[tuple[int, int], Like] = {}  # by stage and sending rank: the label received
         self.expected = {src: deque(self._messages(src)) for src in range(self.schedule.world_size)}
         self.losses: list[torch.Tensor] = []
         self.most_held, self.spans = 0, []
@@ -150,24 +151,25 @@ class Pipeline:
     def _backward(self, operation: Operation) -> None:
         forward, gradient = self._turn(operation)
         with self._timed(operation):
-            if forward.output.requires_grad:  # the first stage may have no weights
+            if forward.output.requires_grad:  # False for a first stage without weights
                 _scalar(forward.output, gradient).backward()
         self._give(operation, forward.input.grad)
 
     def _backward_input(self, operation: Operation) -> None:
-        """The gradient of the input and, on the way to it, those of the outputs within; of no weight."""
+        """Compute the gradients of the input and of the outputs within, but of no weight."""
         forward, gradient = self._turn(operation)
         outputs = [output for _, output in forward.within]
-        wanted = [*outputs, forward.input] if operation.stage else outputs
+        targets = [*outputs, forward.input] if operation.stage else outputs
         with self._timed(operation):
             scalar = _scalar(forward.output, gradient)
-            found = torch.autograd.grad(scalar, wanted, retain_graph=True, allow_unused=True) if wanted else ()
-        uses = [Use(*within, its) for within, its in zip(forward.within, found, strict=False)]  # but for the input's
+            gradients = torch.autograd.grad(scalar, targets, retain_graph=True, allow_unused=True) if targets else ()
+        # Not strict: past the first stage, the last gradient is the input's.
+        uses = [Use(*within, of_output) for within, of_output in zip(forward.within, gradients, strict=False)]
         self.late[operation] = [Use(None, forward.output, gradient), *uses]
-        self._give(operation, found[-1] if operation.stage else None)
+        self._give(operation, gradients[-1] if operation.stage else None)
 
     def _backward_weights(self, operation: Operation) -> None:
-        """The gradient of each weight, from those of the outputs that it goes into, without going on from there."""
+        """Compute each weight's gradient from those of the outputs that it contributes to, and go no further."""
         uses = self.late.pop(operation._replace(kind=I))
         with self._timed(operation):
             for weight in self.stages[operation.stage].parameters():
@@ -176,7 +178,7 @@ class Pipeline:
                     weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
 
     def _turn(self, operation: Operation) -> tuple[Forward, torch.Tensor | None]:
-        """What a backward begins with: its forward, and the gradient of that one's output (None for the loss)."""
+        """Return what a backward starts from: its forward, and the gradient of that output (None for the loss)."""
         _, stage, micro_batch = operation
         if (stage, micro_batch) not in self.forwards:
             raise PipelineError(f"rank {self.rank}: {operation} comes before the forward of its micro-batch")
@@ -193,10 +195,11 @@ class Pipeline:
     # --- between the stages ---
 
     def _give(self, operation: Operation, result: torch.Tensor | None) -> None:
-        """Send the result to the rank that takes it, if any does."""
+        """Pass `result` to the operation that takes it, if any: keep it here, or send it to that rank."""
         taker = self.schedule.feeds(operation)
         if taker is None:
             return
+        assert result is not None  # no operation takes the input gradient of the first stage
         dst = self.schedule.rank_of(taker)
         if dst == self.rank:
             self.here[operation] = result
@@ -206,7 +209,7 @@ class Pipeline:
         self._send(result.contiguous(), dst, taker)
 
     def _tell(self, stage: int, output: torch.Tensor, dst: int, taker: Operation) -> None:
-        """Label the first output of a stage that `dst` gets in this step; those after it must be like it."""
+        """Send a label before the first output of a stage to `dst` in this step; later outputs must match it."""
         like = output.dtype, tuple(output.shape)
         if (stage, dst) not in self.told:
             self.told[stage, dst] = like
@@ -217,10 +220,11 @@ class Pipeline:
 
     def _send(self, tensor: torch.Tensor, dst: int, taker: Operation) -> None:
         work = dist.isend(tensor, self.names[dst], self.channels[self.rank, dst])
+        assert work is not None  # it is None only on a rank outside of the group
         self.sent.append(Sent(work, tensor, taker))
 
     def _take(self, operation: Operation) -> torch.Tensor:
-        """The result of another stage that `operation` works on: wait until it has arrived."""
+        """Wait for the result of another stage that `operation` needs, and return it."""
         source = self.schedule.needs(operation)[0]
         src = self.schedule.rank_of(source)
         while source not in self.here:
@@ -230,10 +234,10 @@ class Pipeline:
         return self.here.pop(source)
 
     def _receive(self, src: int, source: Operation) -> None:
-        """The next message from `src`, which is the result of `source`.
+        """Receive the next message from `src`, which is the result of `source`.
 
-        Stages differ, so only the sender can know an activation's shape: its first one in a step comes after a label
-        that says it for all. A gradient has the shape of what was sent the other way.
+        Only the sender knows an activation's shape, so a label with the dtype and shape precedes the first activation
+        in a step. A gradient has the shape of the activation that was sent the other way.
         """
         channel, device = self.channels[src, self.rank], self.inputs[0].device
         if source.kind == F and (source.stage, src) not in self.heard:
@@ -243,26 +247,26 @@ class Pipeline:
         dtype, shape = self.heard[source.stage, src] if source.kind == F else self.told[source.stage - 1, src]
         self.here[source] = torch.empty(shape, dtype=dtype, device=device)
         dist.recv(self.here[source], self.names[src], channel)
-        under_way = []
+        in_flight = []
         for message in self.sent:
             if self._was_taken(message, src, source):
                 message.work.wait()  # returns at once
             else:
-                under_way.append(message)
-        self.sent = under_way
+                in_flight.append(message)
+        self.sent = in_flight
 
     def _was_taken(self, message: Sent, src: int, source: Operation) -> bool:
-        """Whether `src` must have had a message of ours before it could do `source`: then its tensor may go."""
+        """Check that `src` must have received `message` before it did `source`, so that its tensor can be freed."""
         place = self.schedule.position
         return self.schedule.rank_of(message.taker) == src and place[message.taker] <= place[source]
 
     def _messages(self, src: int) -> list[Operation]:
-        """The operations of `src` whose results come here, in order."""
+        """Return the operations of `src` that send their results to this rank, in order."""
         takers = [(operation, self.schedule.feeds(operation)) for operation in self.schedule.orders[src]]
         return [source for source, taker in takers if taker and self.schedule.rank_of(taker) == self.rank != src]
 
     def _set_aside(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """The gradients of earlier steps, taken off the weights where `_add_copies` would add them up once more."""
+        """Remove and return the gradients of earlier steps if there are copies: `_add_copies` would sum them again."""
         weights = [weight for module in self.stages.values() for weight in module.parameters()]
         earlier = [(weight, weight.grad) for weight in weights if weight.grad is not None]
         if len(self.schedule.routes) == 1:
@@ -272,25 +276,26 @@ class Pipeline:
         return earlier
 
     def _add_copies(self) -> None:
-        """Where several ranks have a copy of a stage, add up their gradients, each of its own micro-batches."""
+        """Sum the gradients of a stage over the ranks that hold a copy; each has those of its own micro-batches."""
         for stage, module in sorted(self.stages.items()):
-            weights = [weight for weight in module.parameters() if weight.grad is not None]
-            if not weights:
+            gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
+            if not gradients:
                 continue
-            mine = torch.cat([weight.grad.flatten() for weight in weights])
+            mine = torch.cat([gradient.flatten() for gradient in gradients])
             for other in sorted({route[stage] for route in self.schedule.routes} - {self.rank}):
                 theirs = torch.empty_like(mine)
                 work = dist.isend(mine, self.names[other], self.channels[self.rank, other])
                 dist.recv(theirs, self.names[other], self.channels[other, self.rank])
+                assert work is not None  # it is None only on a rank outside of the group
                 work.wait()
-                pieces = theirs.split([weight.numel() for weight in weights])
-                for weight, piece in zip(weights, pieces, strict=True):
-                    weight.grad += piece.view_as(weight)
+                pieces = theirs.split([gradient.numel() for gradient in gradients])
+                for gradient, piece in zip(gradients, pieces, strict=True):
+                    gradient += piece.view_as(gradient)
 
 
 @contextlib.contextmanager
 def _recorded(stage: nn.Module, outputs: Outputs) -> Iterator[None]:
-    """Note the tensor that every module within that has weights of its own returns."""
+    """Record the output tensor of every module in `stage` that owns trainable weights."""
 
     def note(module: nn.Module, _: tuple, output: torch.Tensor) -> None:
         if isinstance(output, torch.Tensor):
@@ -306,9 +311,9 @@ def _recorded(stage: nn.Module, outputs: Outputs) -> Iterator[None]:
 
 
 def _scalar(output: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-    """What has `gradient` as its gradient by `output`; None is for a loss, which is its own scalar.
+    """Return a scalar whose gradient by `output` is `gradient`. None stands for a loss, which is a scalar already.
 
-    `output.backward(gradient)` would do the same, but in every fresh process its first call imports sympy: seconds.
+    `output.backward(gradient)` would do the same, but its first call in a process imports sympy, which takes seconds.
     """
     return output if gradient is None else (output * gradient).sum()
 
@@ -318,52 +323,55 @@ def _own(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _weight_gradient(weight: nn.Parameter, uses: list[Use]) -> torch.Tensor | None:
-    """The gradient of one weight, from those of the outputs of the modules that own it; None if it is not used.
+    """Return a weight's gradient from the gradients of its modules' outputs; None if the loss doesn't depend on it.
 
-    If no such module was called, or it returned no tensor, from that of the whole stage's output. A weight that is
-    used by its own module and from outside of it, too, would get the gradient of the first use alone.
+    If no module that owns the weight returned a tensor, the whole stage's output is used. Limitation: a weight used
+    both by its own module and from outside gets only the gradient of its use inside the module.
     """
-    mine = [use for use in uses[1:] if any(weight is own for own in _own(use.module))] or uses[:1]
-    mine = [use for use in mine if use.gradient is not None or use.module is None]  # the rest had no part in the loss
+    mine = [use for use in uses if use.module is not None and any(weight is own for own in _own(use.module))]
+    mine = [
+        use for use in mine or uses[:1] if use.gradient is not None or use.module is None
+    ]  # the loss ignores others
     if not mine:
         return None
-    several = mine if len(mine) > 1 else []  # what comes from one use to another is in its gradient already
+    # If one use feeds another, its known gradient already includes that path: the hooks stop it from counting twice.
+    several = mine if len(mine) > 1 else []
     hooks = [use.output.register_hook(lambda _, known=use.gradient: known) for use in several]
     scalar = sum(_scalar(use.output, use.gradient) for use in mine)
-    (found,) = torch.autograd.grad(scalar, weight, retain_graph=True, allow_unused=True)
+    (gradient,) = torch.autograd.grad(scalar, weight, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
     for hook in hooks:
         hook.remove()
-    return found
+    return gradient
 
 
 def _label(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's dtype and shape as a message, which is as long for every tensor."""
+    """Return a tensor's dtype and shape as a message of fixed length."""
     if tensor.dtype not in DTYPES or tensor.dim() > MOST_DIMS:
         raise ValueError(
-            f"a stage returns up to {MOST_DIMS} dimensions of {DTYPES}, not {tensor.shape}, {tensor.dtype}"
+            f"a stage must return at most {MOST_DIMS} dimensions of {DTYPES}, not {tensor.shape}, {tensor.dtype}"
         )
     unused = [0] * (MOST_DIMS - tensor.dim())
     return torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape, *unused], device=tensor.device)
 
 
 def _labelled(label: torch.Tensor) -> Like:
-    """The dtype and the shape that a label says."""
+    """Return the dtype and shape that a label encodes."""
     dtype, dims, *shape = label.tolist()
     return DTYPES[dtype], tuple(shape[:dims])
 
 
-def _channels(schedule: PipelineSchedule, group: dist.ProcessGroup) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """By (src, dst): the group over which these messages go.
+def _channels(schedule: PipelineSchedule, group: dist.ProcessGroup | None) -> Channels:
+    """Return {(src, dst): the process group that carries these messages}. All ranks must call this.
 
-    NCCL's run in order, so that one which waits for its receiver would hold up all behind it: there each direction
-    between two ranks gets a group of its own. All ranks must call this.
+    NCCL runs a group's messages in order, so one that waits for its receiver would block all those behind it. There,
+    each direction between two ranks gets its own group.
     """
-    makers = [(operation, schedule.feeds(operation)) for order in schedule.orders for operation in order]
-    pairs = {(schedule.rank_of(source), schedule.rank_of(taker)) for source, taker in makers if taker}
+    feeds = [(operation, schedule.feeds(operation)) for order in schedule.orders for operation in order]
+    pairs = {(schedule.rank_of(source), schedule.rank_of(taker)) for source, taker in feeds if taker}
     for owners in zip(*schedule.routes, strict=True):
-        pairs |= {(one, other) for one in owners for other in owners}
-    pairs = sorted((src, dst) for src, dst in pairs if src != dst)
+        pairs |= {(src, dst) for src in owners for dst in owners}
+    links = sorted((src, dst) for src, dst in pairs if src != dst)
     if dist.get_backend(group) != "nccl":
-        return dict.fromkeys(pairs, group)
+        return dict.fromkeys(links, group)
     names = dist.get_process_group_ranks(group)
-    return {pair: dist.new_group(sorted(names[rank] for rank in pair)) for pair in pairs}
+    return {link: dist.new_group(sorted(names[rank] for rank in link)) for link in links}

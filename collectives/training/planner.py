@@ -1,11 +1,11 @@
-"""Which layout trains a model fastest on a machine? Try them all: say why most cannot be, and rank the rest.
+"""A planner: try every layout of a model on a machine, say why most are infeasible, and rank the rest by step time.
 
     plans = search(MODELS["llama-3-405b"], MACHINES["h100"].of(nodes=1024), batch=2048)
     plans.best.layout; plans.best.step.mfu; plans.refused
     print(plans)
 
-`python -m collectives.training.planner --help` does the same from a shell. What a layout costs is said in `costs`, what
-is known of models and machines in `models`.
+`python -m collectives.training.planner --help` does the same from a shell. `costs` prices a layout; `models` has the
+figures of models and machines.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .costs import Layout, Memory, Step, memory, step
 from .mesh import Mesh, together
 from .models import MACHINES, MODELS, RECOMPUTE, Machine, Model
 
-MICRO_BATCHES = (1, 2, 4, 8)  # sequences that are tried at once
-INTERLEAVES = (1, 2, 4, 8)
+MICRO_BATCHES = (1, 2, 4, 8)  # sequences per micro-batch
+INTERLEAVES = (1, 2, 4, 8)  # stages per pipeline rank
 
 __all__ = [
     "MACHINES",
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Axes(NamedTuple):
-    """The part of a `Layout` that says which ranks talk to which."""
+    """The part of a `Layout` that decides which ranks communicate."""
 
     dp: int
     tp: int
@@ -62,27 +62,27 @@ class Axes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A layout that can be, and what it costs."""
+    """A feasible layout and its cost."""
 
     layout: Layout
     memory: Memory
     step: Step
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------
+# --- what is infeasible -----------------------------------------------------------------------------------------
 
 
 def refuse(model: Model, machine: Machine, layout: Layout, batch: int) -> str | None:
-    """Why this layout cannot train `batch` sequences a step of this model on this machine; None if it can.
+    """Return why this layout can't train `batch` sequences a step of this model on this machine; None if it can.
 
-    Not refused: fewer heads of keys and values than tp. Ranks then hold the same ones, which the costs leave out.
+    Fewer key and value heads than tp are allowed. Ranks then hold the same ones, which the costs leave out.
     """
     refusal = _refuse_axes(model, machine, layout) or _refuse_way(model, layout, batch)
     return (refusal or _refuse_memory(machine, memory(model, layout)) or ("", None))[1]
 
 
 def _refuse_axes(model: Model, machine: Machine, layout: Layout | Axes) -> tuple[str, str] | None:
-    """(kind, reason) for what no way of using this mesh could mend."""
+    """Return (kind, reason) if no way of using this mesh is feasible, else None."""
     dp, tp, pp, ep, cp = layout.dp, layout.tp, layout.pp, layout.ep, layout.cp
     if min(dp, tp, pp, ep, cp) < 1:
         return "an axis is empty", f"every axis has at least 1 rank, not {min(dp, tp, pp, ep, cp)}"
@@ -108,7 +108,7 @@ def _refuse_axes(model: Model, machine: Machine, layout: Layout | Axes) -> tuple
 
 
 def _refuse_way(model: Model, layout: Layout, batch: int) -> tuple[str, str] | None:
-    """(kind, reason) for a batch that cannot go through the mesh in this way."""
+    """Return (kind, reason) if a batch can't pass through the mesh in this way, else None."""
     if layout.batch != batch or layout.micro_batch < 1:
         split = f"dp {layout.dp} x micro-batches of {layout.micro_batch}"
         return "the batch does not divide by dp x micro_batch", f"a batch of {batch} does not divide by {split}"
@@ -118,11 +118,11 @@ def _refuse_way(model: Model, layout: Layout, batch: int) -> tuple[str, str] | N
         return "a pipeline rank has no stage", f"a pipeline rank has at least 1 stage, not {layout.interleave}"
     if layout.pp == 1:
         return "interleaving without a pipeline", f"there is no pipeline to interleave by {layout.interleave}"
-    if layout.pp * layout.interleave > model.layers + 2:  # the first may have the embedding alone, the last the head
+    if layout.pp * layout.interleave > model.layers + 2:  # two stages may hold only the embedding and only the head
         stages = f"pp {layout.pp} x interleave {layout.interleave}"
         return "more pipeline stages than layers", f"{stages} is more than {model.layers} layers"
     if layout.num_micro_batches % layout.pp:
-        rounds = f"{layout.num_micro_batches} micro-batches do not go in rounds of pp {layout.pp}"
+        rounds = f"{layout.num_micro_batches} micro-batches do not divide into rounds of pp {layout.pp}"
         return "micro-batches do not divide by pp, to interleave", rounds
     return None
 
@@ -137,11 +137,12 @@ def _refuse_memory(machine: Machine, held: Memory) -> tuple[str, str] | None:
 
 
 def layouts(model: Model, machine: Machine, batch: int) -> Iterator[Layout]:
-    """Every layout of the grid, also those that `refuse` has a reason against.
+    """Yield every layout of the grid, including those that `refuse` rejects.
 
-    All ways to write the world size as dp x tp x pp x cp, all `ep` that divide dp (of a model with experts), all stages
-    of ZeRO, sequence parallelism or not, `MICRO_BATCHES`, `INTERLEAVES` and `RECOMPUTE`. Choices without an effect are
-    left out: sequence parallelism without tp, stages for one rank, interleaving without a pipeline.
+    The grid combines all factorizations of the world size into dp x tp x pp x cp and, for a model with experts, all
+    `ep` that divide dp. It varies the stage of ZeRO, sequence parallelism, `MICRO_BATCHES`, `INTERLEAVES` and
+    `RECOMPUTE`. It leaves out choices without effect: sequence parallelism without tp, stages for one rank,
+    interleaving without a pipeline.
     """
     for mesh in _axes(model, machine):
         yield from _ways(mesh, batch)
@@ -177,9 +178,9 @@ def _divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Plans:
-    """What a search found. `ranked`: the layouts that can be, fastest first; of two alike, the one that holds less.
+    """The result of a search. `ranked`: the feasible plans, fastest first; ties go to the one that holds less.
 
-    `refused`: how many of the others for each kind of reason; `examples`: for each kind one layout and its reason.
+    `refused`: the number of infeasible layouts, by kind of reason. `examples`: for each kind, one full reason.
     """
 
     model: Model
@@ -191,22 +192,22 @@ class Plans:
 
     @property
     def best(self) -> Plan:
-        """The fastest. ValueError if there is none."""
+        """The fastest plan. Raises `ValueError` if there is none."""
         if not self.ranked:
-            raise ValueError(f"no layout of {self.model.name} can be on {self.machine.name}: {dict(self.refused)}")
+            raise ValueError(f"no layout of {self.model.name} is feasible on {self.machine.name}: {dict(self.refused)}")
         return self.ranked[0]
 
     def table(self, rows: int = 10) -> str:
-        """The fastest `rows` with their parts, and why the others were refused."""
+        """Return the fastest `rows` plans with their parts as text, and why the other layouts were refused."""
         head = f"{'step, s':>9} {'MFU':>6} {'GB':>6}  compute  tensor  expert    data    pipe context  bubble  layout"
-        who = f"{self.model.name} on {self.machine.world_size} ranks of {self.machine.name}"
-        lines = [f"{who}, batch {self.batch}; GB are 1e9 bytes"]
-        lines += [head] if self.ranked else ["no layout can be"]
+        subject = f"{self.model.name} on {self.machine.world_size} ranks of {self.machine.name}"
+        lines = [f"{subject}, batch {self.batch}; GB are 1e9 bytes"]
+        lines += [head] if self.ranked else ["no layout is feasible"]
         for layout, held, cost in self.ranked[:rows]:
             parts = (part / cost.seconds for part in cost[:7])
             shares = "".join(f"{part:8.1%}" for part in parts)
             lines.append(f"{cost.seconds:9.4g} {cost.mfu:6.1%} {held.total / 1e9:6.1f} {shares}  {layout}")
-        lines.append(f"{len(self.ranked):,} layouts can be, {self.refused.total():,} cannot:")
+        lines.append(f"{len(self.ranked):,} layouts are feasible, {self.refused.total():,} are not:")
         for kind, count in self.refused.most_common():
             lines.append(f"{count:9,}  {kind} (such as: {self.examples[kind]})")
         return "\n".join(lines)
@@ -216,13 +217,17 @@ class Plans:
 
 
 def search(model: Model, machine: Machine, batch: int) -> Plans:
-    """Price every layout of the grid that can be. `batch`: sequences a step, of all ranks.
+    """Return the priced feasible layouts of the grid. `batch`: sequences a step, over all ranks.
 
-    A mesh that cannot be is refused at once for all the ways to use it, and a layout that does not fit is never timed.
+    An infeasible mesh is refused once for all ways to use it, and a layout that doesn't fit in memory is never timed.
+    Raises `ValueError` for a batch below 1.
     """
     if batch < 1:
-        raise ValueError(f"a batch is at least 1 sequence, not {batch}")
-    ranked, refused, examples, least = [], Counter(), {}, None
+        raise ValueError(f"a batch must be at least 1 sequence, not {batch}")
+    ranked: list[Plan] = []
+    refused: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    least = None
     for mesh in _axes(model, machine):
         if refusal := _refuse_axes(model, machine, mesh):
             refused[refusal[0]] += prod(map(len, _options(mesh)))
@@ -233,14 +238,14 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
             if not refusal:
                 held = memory(model, layout)
                 refusal = _refuse_memory(machine, held)
-                least = min(least, held, key=lambda one: one.total) if least else held
+                least = min(least, held, key=lambda needed: needed.total) if least else held
             if refusal:
                 refused[refusal[0]] += 1
                 examples.setdefault(*refusal)
             else:
                 ranked.append(Plan(layout, held, step(model, machine, layout)))
     if least and (refusal := _refuse_memory(machine, least)):
-        examples.update([refusal])  # nothing fits: say by how little
+        examples.update([refusal])  # nothing fits: show the smallest shortfall
     ranked.sort(key=lambda plan: (plan.step.seconds, plan.memory.total))
     return Plans(model, machine, batch, ranked, refused, examples)
 
@@ -249,17 +254,17 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
 
 
 class Simulated(costs.ClosedForm):
-    """What collectives take, from their schedules in all groups of all ranks at once, message by message.
+    """The time of collectives, priced from their schedules in all groups at once, message by message.
 
-    An all-to-all is the XOR exchange: its groups are powers of two.
+    An all-to-all is the XOR exchange, so its groups must be powers of two.
     """
 
     def around(self, inner: int, size: int, num_bytes: float) -> float:
-        """Half of an all-reduce, which goes round twice."""
+        """Return half the time of an all-reduce, which goes around the ring twice."""
         size = int(size)
-        here = costs.near(self.machine, inner, size)
-        in_one_kind = here in (1, size)
-        algorithm = ring.all_reduce if in_one_kind else partial(hierarchical.all_reduce, ranks_per_node=here)
+        in_node = costs.near(self.machine, inner, size)
+        one_kind_of_link = in_node in (1, size)
+        algorithm = ring.all_reduce if one_kind_of_link else partial(hierarchical.all_reduce, ranks_per_node=in_node)
         return self._price(inner, size, algorithm, num_bytes) / 2
 
     def all_to_all(self, inner: int, size: int, num_bytes: float) -> float:
@@ -273,14 +278,14 @@ class Simulated(costs.ClosedForm):
 
 
 def simulate(model: Model, machine: Machine, layout: Layout) -> Step:
-    """As `step`, but every collective is priced as its schedule over all ranks, and the pipeline as its operations."""
+    """Return the cost of a step like `step`, but price each collective's schedule and each pipeline operation."""
     network = Simulated(machine)
     closed, (forward, backward) = step(model, machine, layout, network), costs.passes(model, machine, layout, network)
     if layout.pp == 1:
         return closed
     m, v = layout.num_micro_batches, layout.interleave
     make = pipeline.one_f_one_b if v == 1 else partial(pipeline.interleaved, stages_a_rank=v)
-    half = backward.seconds / v / 2  # of a chunk: for its input, and for its weights
+    half = backward.seconds / v / 2  # a chunk's backward is split evenly between its input and its weights
     run = partial(pipeline.price, make(layout.pp, m), forward.seconds / v, half, half)
     alone, sending = run().seconds, run(transfer=costs.message(model, machine, layout)).seconds
     return closed._replace(bubble=alone - m * (forward.seconds + backward.seconds), pipeline=sending - alone)
@@ -290,50 +295,51 @@ def simulate(model: Model, machine: Machine, layout: Layout) -> Step:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: the exit code is 0 if there is a plan, 1 if no layout can be, 2 for bad arguments."""
+    """Run the command. The exit code is 0 if there is a plan, 1 if no layout is feasible, 2 for bad arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m collectives.training.planner",
-        description="Rank the ways to lay a model over a machine.",
+        description="Rank the layouts of a model on a machine by step time.",
         epilog="example: %(prog)s --model llama-3-70b --machine h100 --nodes 32 --batch 512",
     )
     parser.add_argument("--model", required=True, type=_model, help=f"{', '.join(MODELS)}; or {_OWN}")
     parser.add_argument("--machine", required=True, choices=sorted(MACHINES), metavar="NAME", help=", ".join(MACHINES))
-    parser.add_argument("--nodes", type=_positive, default=1, help="how many nodes (1)")
-    parser.add_argument("--batch", type=_positive, required=True, help="sequences a step, of all ranks")
-    parser.add_argument("--rows", type=_positive, default=10, help="how many plans to print (10)")
-    said = parser.parse_args(arguments)
-    plans = search(said.model, MACHINES[said.machine].of(said.nodes), said.batch)
-    print(plans.table(said.rows))
+    parser.add_argument("--nodes", type=_positive, default=1, help="number of nodes (1)")
+    parser.add_argument("--batch", type=_positive, required=True, help="sequences per step, over all ranks")
+    parser.add_argument("--rows", type=_positive, default=10, help="number of plans to print (10)")
+    options = parser.parse_args(arguments)
+    plans = search(options.model, MACHINES[options.machine].of(options.nodes), options.batch)
+    print(plans.table(options.rows))
     return 0 if plans.ranked else 1
 
 
-_SIZES = {each.name: each.default for each in fields(Model) if each.name != "name"}
+_SIZES = {size.name: size.default for size in fields(Model) if size.name != "name"}
 _NEEDED = [name for name, default in _SIZES.items() if default is MISSING]
 _MORE = [name for name in _SIZES if name not in _NEEDED]
 _OWN = f"your own, as layers=32,hidden=4096,heads=32,vocabulary=32000,sequence=4096 and any of {', '.join(_MORE)}"
 
 
 def _model(text: str) -> Model:
-    """A known model, or one described by its numbers."""
+    """Return a known model, or one described by its numbers."""
     if "=" not in text:
         if text not in MODELS:
-            raise argparse.ArgumentTypeError(f"no model {text!r} is known; there are {', '.join(MODELS)}; or {_OWN}")
+            raise argparse.ArgumentTypeError(f"unknown model {text!r}: choose from {', '.join(MODELS)}; or {_OWN}")
         return MODELS[text]
-    sizes = {name: _positive(number, name) for name, _, number in (one.partition("=") for one in text.split(","))}
+    pairs = (pair.partition("=") for pair in text.split(","))
+    sizes: dict = {name: _positive(number, name) for name, _, number in pairs}
     if unknown := sizes.keys() - _SIZES.keys():
         raise argparse.ArgumentTypeError(f"a model has no {', '.join(sorted(unknown))}; it has {', '.join(_SIZES)}")
     if missing := [name for name in _NEEDED if name not in sizes]:
-        raise argparse.ArgumentTypeError(f"a model needs {', '.join(missing)}, too")
+        raise argparse.ArgumentTypeError(f"a model also needs {', '.join(missing)}")
     try:
         return Model("yours", **sizes)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} describes no model: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid model: {error}") from None
 
 
 def _positive(text: str, name: str = "") -> int:
     if not text.isdecimal() or int(text) < 1:
-        wanted = f"{name} is a whole number of at least 1" if name else "a whole number of at least 1 is wanted"
-        raise argparse.ArgumentTypeError(f"{wanted}, not {text!r}")
+        expected = f"{name} must be a whole number of at least 1" if name else "expected a whole number of at least 1"
+        raise argparse.ArgumentTypeError(f"{expected}, not {text!r}")
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""What others have published of their runs, beside what the planner says of them: where from, both figures, the error.
+"""Published figures of training runs next to the planner's predictions: source, both figures, relative error.
 
-One fraction of the peak is fitted for each kind of GPU, to runs that say so; every other figure is a prediction.
-Figures are as printed in the source; what a source does not say is chosen here and named.
+For each kind of GPU one fraction of the peak is fitted, to the runs marked so; every other figure is a prediction.
+Figures are as printed in the source. Where a source is silent, our choice is documented here.
 
 Narayanan: D. Narayanan et al., “Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM”, SC
 2021, arXiv 2104.04473. Korthikanti: V. Korthikanti et al., “Reducing Activation Recomputation in Large Transformer
@@ -20,8 +20,10 @@ from .models import MACHINES, MODELS, Machine, Model
 
 
 class Check(NamedTuple):
-    """A figure: `what`, as published in `source`, and as predicted. `bound`: the relative error that we vouch for; None
-    where the planner is known to be wrong, and says so."""
+    """A figure, `what`, as published in `source` and as predicted.
+
+    `bound`: the relative error that we guarantee; None where the planner is known to be wrong.
+    """
 
     source: str
     what: str
@@ -32,12 +34,12 @@ class Check(NamedTuple):
 
     @property
     def error(self) -> float:
-        """How far the prediction lies above (or below) the published figure, over that."""
+        """The relative error of the prediction: positive if it is above the published figure."""
         return self.predicted / self.published - 1
 
 
 class Run(NamedTuple):
-    """A published run: `layout` of a model on so many `nodes` of eight GPUs."""
+    """A published run: a model, the machine with its number of nodes, and the layout."""
 
     model: Model
     machine: Machine
@@ -45,12 +47,12 @@ class Run(NamedTuple):
 
 
 def checks() -> list[Check]:
-    """All of them."""
+    """Return all checks."""
     return [*parameters(), *megatron_2021(), *zero_3(), *megatron_2022(), *llama_3(), *deepseek_v3()]
 
 
 def table(rows: Iterable[Check]) -> str:
-    """The checks as text: published, predicted, error."""
+    """Return the checks as a text table: published, predicted, error."""
     lines = [f"{'published':>9} {'predicted':>9} {'error':>7}  what"]
     for row in rows:
         what = f"{row.what}, {row.unit} ({row.source})"
@@ -70,7 +72,7 @@ _ACTIVE_BILLIONS = {"mixtral-8x7b": (13, "Mixtral, section 1"), "deepseek-v3": (
 
 
 def parameters() -> Iterator[Check]:
-    """How many parameters a model has, and how many one token meets. Bounds: what rounding the figure explains."""
+    """Yield checks of a model's parameters, all and per token. Bounds: what rounding in the source explains."""
     for name, billions, *_ in _TABLE_1:
         predicted = MODELS[f"megatron-{name}"].parameters / 1e9
         yield Check("Narayanan, Table 1", f"{name}: parameters", "billion", billions, predicted, 0.03)
@@ -78,12 +80,13 @@ def parameters() -> Iterator[Check]:
         yield Check(source, f"{name}: parameters", "billion", billions, MODELS[name].parameters / 1e9, 0.01)
     for name, (billions, source) in _ACTIVE_BILLIONS.items():
         predicted = MODELS[name].active_parameters / 1e9
-        yield Check(source, f"{name}: parameters that a token meets", "billion", billions, predicted, 0.02)
+        yield Check(source, f"{name}: parameters that a token uses", "billion", billions, predicted, 0.02)
 
 
 # --- Megatron-LM ------------------------------------------------------------------------------------------------
 
-_TABLE_1 = (  # Narayanan, Table 1: parameters in billions, tp, pp, GPUs, sequences a batch, teraFLOP/s a GPU
+# Narayanan, Table 1: name, parameters in billions, tp, pp, GPUs, sequences per batch, teraFLOP/s per GPU.
+_TABLE_1 = (
     ("1.7b", 1.7, 1, 1, 32, 512, 137),
     ("3.6b", 3.6, 2, 1, 64, 512, 138),
     ("7.5b", 7.5, 4, 1, 128, 512, 142),
@@ -98,19 +101,21 @@ _TABLE_1 = (  # Narayanan, Table 1: parameters in billions, tp, pp, GPUs, sequen
 
 
 def megatron_2021(a100: Machine = MACHINES["a100"]) -> Iterator[Check]:
-    """Narayanan, Tables 1 and 2: teraFLOP/s of an A100, with all layers computed again (equation 3).
+    """Yield checks of Narayanan, Tables 1 and 2: teraFLOP/s of an A100 with full recomputation (equation 3).
 
-    To Table 1 the A100's fraction is fitted: one for all ten rows. (With it in view it was also decided to count the
-    bytes that norms and the like move: without them the errors go up to 25 %.) It does not give micro-batches and
-    interleaving; ours are the fastest that fit. Table 2 is with micro-batches of 1, and model-parallel sizes of 96 and
-    280, here tp 8 and the rest pp.
+    The A100's fraction is fitted to Table 1: one value for all ten rows. Table 1 is also why we count the bytes that
+    norms and the like move; without them the errors reach 25 %. It gives no micro-batches and no interleaving, so we
+    use the fastest that fit. Table 2 has micro-batches of 1 and model-parallel sizes of 96 and 280: here tp 8, and the
+    rest pp.
     """
     for name, _, tp, pp, gpus, batch, published in _TABLE_1:
         run = Run(MODELS[f"megatron-{name}"], a100.of(gpus // 8), Layout(gpus // tp // pp, tp, pp))
         predicted = max(map(_hardware_teraflops, _ways(run, batch)))
         yield Check("Narayanan, Table 1", f"{name} on {gpus} GPUs", "TFLOP/s a GPU", published, predicted, 0.07)
-    rows = (("gpt3-175b", 12, 1536, ((384, 153), (768, 149), (1536, 141))),)
-    rows += (("megatron-530b", 35, 2240, ((560, 171), (1120, 167), (2240, 159))),)
+    rows = (
+        ("gpt3-175b", 12, 1536, ((384, 153), (768, 149), (1536, 141))),
+        ("megatron-530b", 35, 2240, ((560, 171), (1120, 167), (2240, 159))),
+    )
     for name, pp, batch, measured in rows:
         for gpus, published in measured:
             run = Run(MODELS[name], a100.of(gpus // 8), Layout(gpus // 8 // pp, 8, pp))
@@ -119,13 +124,16 @@ def megatron_2021(a100: Machine = MACHINES["a100"]) -> Iterator[Check]:
 
 
 def zero_3() -> Iterator[Check]:
-    """Narayanan, Table 2: stage 3 of ZeRO without any other axis, as DeepSpeed did it in 2021.
+    """Yield checks of Narayanan, Table 2: ZeRO stage 3 without any other axis, as in DeepSpeed in 2021.
 
-    Here the planner is wrong, the more the fewer sequences a GPU has: it hides the gathers behind the computing as far
-    as that is long enough, at the links' rated speed. The measured run did not.
+    Here the planner is wrong, and more so with fewer sequences per GPU. It hides the gathers behind compute whenever
+    compute is long enough, at the links' rated speed. The measured run didn't.
     """
-    rows = (("gpt3-175b", 1536, ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),)
-    rows += (("megatron-530b", 2560, ((640, 4, 138),)), ("megatron-530b", 2240, ((1120, 2, 98), (2240, 1, 48))))
+    rows = (
+        ("gpt3-175b", 1536, ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),
+        ("megatron-530b", 2560, ((640, 4, 138),)),
+        ("megatron-530b", 2240, ((1120, 2, 98), (2240, 1, 48))),
+    )
     for name, batch, measured in rows:
         for gpus, micro_batch, published in measured:
             layout = Layout(gpus, stage=3, micro_batch=micro_batch, num_micro_batches=batch // gpus // micro_batch)
@@ -134,22 +142,24 @@ def zero_3() -> Iterator[Check]:
             yield Check("Narayanan, Table 2", what, "TFLOP/s a GPU", published, _hardware_teraflops(run), None)
 
 
-_TABLE_5 = (  # Korthikanti, Tables 3 and 5: pp, interleave, GPUs, sequences a batch and a micro-batch, seconds of a
-    ("megatron-22b", 1, 1, 8, 4, 4, 1.42, 1.10),  # step with full recomputation, and with selective and sequence
-    ("gpt3-175b", 8, 3, 64, 64, 1, 18.13, 13.75),  # parallelism; tp is 8
+# Korthikanti, Tables 3 and 5, with tp 8: name, pp, interleave, GPUs, sequences per batch and per micro-batch, and the
+# seconds per step, first with full recomputation, then with selective recomputation and sequence parallelism.
+_TABLE_5 = (
+    ("megatron-22b", 1, 1, 8, 4, 4, 1.42, 1.10),
+    ("gpt3-175b", 8, 3, 64, 64, 1, 18.13, 13.75),
     ("megatron-530b", 35, 3, 280, 280, 1, 49.05, 37.83),
     ("megatron-1t", 64, 1, 512, 512, 1, 94.42, 71.49),
 )
 
 
 UTILISATION_2022 = {"megatron-22b": 0.415, "gpt3-175b": 0.514, "megatron-530b": 0.560, "megatron-1t": 0.563}
-"""Korthikanti, Table 5: model FLOPs over the A100's peak, of the faster runs. They follow from the seconds."""
+"""Korthikanti, Table 5: model FLOPs of the faster runs over the A100's peak. They follow from the seconds."""
 
 
 def megatron_2022() -> Iterator[Check]:
-    """Korthikanti, Tables 3 and 5 and section 5: seconds of a step, and what is kept of activations.
+    """Yield checks of Korthikanti, Tables 3 and 5 and section 5: seconds per step, and activation memory.
 
-    With the A100's fraction of a year before: by 2022 the kernels of large layers were better than that.
+    They use the A100's fraction fitted to 2021; by 2022 the kernels of large layers were faster.
     """
     for name, pp, interleave, gpus, batch, micro_batch, full, present in _TABLE_5:
         dp = gpus // 8 // pp
@@ -157,13 +167,12 @@ def megatron_2022() -> Iterator[Check]:
         layout = replace(layout, interleave=interleave)
         after = replace(layout, recompute="selective", sequence_parallel=True)
         model, machine = MODELS[name], MACHINES["a100"].of(gpus // 8)
-        times = [step(model, machine, each).seconds for each in (replace(layout, recompute="full"), after)]
+        before = replace(layout, recompute="full")
+        slow, fast = (step(model, machine, way).seconds for way in (before, after))
         source = "Korthikanti, Table 5"
-        yield Check(source, f"{name}: a step, all computed again", "s", full, times[0], 0.25)
-        yield Check(source, f"{name}: a step, selective and sequence parallel", "s", present, times[1], 0.25)
-        yield Check(
-            source, f"{name}: how much longer the former takes", "times", full / present, times[0] / times[1], 0.1
-        )
+        yield Check(source, f"{name}: a step, full recomputation", "s", full, slow, 0.25)
+        yield Check(source, f"{name}: a step, selective and sequence parallel", "s", present, fast, 0.25)
+        yield Check(source, f"{name}: full over selective", "times", full / present, slow / fast, 0.1)
     for name, published in (("gpt3-175b", 0.70), ("megatron-530b", 0.65)):
         keeps = {how: sum(MODELS[name].kept[how]) for how in ("none", "selective")}
         saved = 1 - keeps["selective"] / keeps["none"]
@@ -175,7 +184,7 @@ def megatron_2022() -> Iterator[Check]:
 
 
 def _ways(run: Run, batch: int, micro_batches: tuple[int, ...] = (1, 2, 4, 8)) -> Iterator[Run]:
-    """The run with all layers computed again, in every micro-batch and interleaving that divides evenly and fits."""
+    """Yield the run with full recomputation, for every micro-batch and interleaving that divides evenly and fits."""
     model, machine, layout = run
     for micro_batch in micro_batches:
         count, left = divmod(batch, layout.dp * micro_batch)
@@ -195,10 +204,10 @@ def _hardware_teraflops(run: Run) -> float:
 
 
 def llama_3_runs(h100: Machine = MACHINES["h100"]) -> list[tuple[Run, float]]:
-    """Llama, Table 4: each run, and its TFLOP/s a GPU.
+    """Return the runs of Llama, Table 4, each with its TFLOP/s per GPU.
 
-    FSDP "shards optimizer states and gradients", so stage 2. Interleaving by 8: the first chunk has "only the
-    embedding" because one layer was taken away, so chunks are of one layer, 128 of them (section 3.3.2).
+    FSDP "shards optimizer states and gradients", so this is stage 2. Interleaving is 8: the first chunk has "only the
+    embedding" because one layer was removed, so there are 128 chunks of one layer (section 3.3.2).
     """
     model = MODELS["llama-3-405b"]
     layout = Layout(64, 8, 16, stage=2, sequence_parallel=True, num_micro_batches=32, interleave=8)
@@ -211,7 +220,10 @@ def llama_3_runs(h100: Machine = MACHINES["h100"]) -> list[tuple[Run, float]]:
 
 
 def llama_3() -> Iterator[Check]:
-    """Llama, Table 4: to its first row the H100's fraction is fitted. And that it fits with nothing computed again."""
+    """Yield checks of Llama, Table 4, and that the runs fit without recomputation.
+
+    The H100's fraction is fitted to the table's first row.
+    """
     for (model, machine, layout), published in llama_3_runs():
         predicted = step(model, machine, layout).flops_per_second / 1e12
         what = f"405B on {machine.world_size} GPUs, cp {layout.cp}"
@@ -222,7 +234,7 @@ def llama_3() -> Iterator[Check]:
 
 
 def _fits(source: str, what: str, run: Run) -> Check:
-    """What a rank holds, against what an "80 GB" GPU has: 80 GiB. No measurement is published, only that it fits."""
+    """Return a check of what a rank holds against an "80 GB" GPU's 80 GiB. The source says only that the run fits."""
     return Check(source, what, "GB of at most", 80 * 2**30 / 1e9, memory(run.model, run.layout).total / 1e9, 0.2)
 
 
@@ -230,19 +242,20 @@ def _fits(source: str, what: str, run: Run) -> Check:
 
 
 def deepseek_v3_run() -> Run:
-    """DeepSeek, section 3.2: pp 16, ep 64, stage 1, no tp, 2,048 H800; 15,360 sequences of 4,096 (section 4.2).
+    """Return the run of DeepSeek, sections 3.2 and 4.2: 2,048 H800, pp 16, ep 64, stage 1, no tp.
 
-    The micro-batch is not said: 1 here. DualPipe hides the all-to-alls; its bubble is taken as that of 1F1B.
+    It trains on 15,360 sequences of 4,096. The source doesn't give the micro-batch; we use 1. DualPipe hides the
+    all-to-alls; we use the bubble of 1F1B for it.
     """
     layout = Layout(128, 1, 16, ep=64, stage=1, num_micro_batches=120, recompute="selective", hide_experts=True)
     return Run(MODELS["deepseek-v3"], MACHINES["h800"].of(256), layout)
 
 
 def deepseek_v3() -> Iterator[Check]:
-    """DeepSeek, sections 1 and 3.2.1: GPU hours for a trillion tokens, and communication over computing.
+    """Yield checks of DeepSeek, sections 1 and 3.2.1: GPU hours per trillion tokens, and communication over compute.
 
-    By the H100's fraction, in bf16: the run multiplied in FP8, which is up to twice as fast, sent in FP8 to the
-    experts, and to four nodes at most.
+    The prediction uses bf16 and the H100's fraction. The real run multiplied in FP8, which is up to twice as fast, and
+    sent tokens to experts in FP8, to at most four nodes each.
     """
     model, machine, layout = run = deepseek_v3_run()
     hours = step(*run).seconds * machine.world_size / 3600 / (layout.batch * model.sequence) * 1e12

@@ -1,8 +1,8 @@
-"""Collectives that send fewer bits: numbers rounded to 8 or 4 bits, block by block, as in ZeRO++.
+"""Collectives on quantized numbers: rounded to 8 or 4 bits, block by block, as in ZeRO++.
 
-A **block** of neighbouring numbers shares one step, its largest magnitude divided by the largest code, and each number
-travels as the nearest multiple of that step: at most half a step from the truth. Codes and steps of a row are packed
-into one message, which our own schedules carry.
+A **block** of neighbouring numbers shares one step: its largest magnitude divided by the largest code. Each number
+travels as the nearest multiple of that step, so the error is at most half a step. The codes and steps of a row are
+packed into one message, which our own schedules carry.
 
 Source: G. Wang et al., “ZeRO++: Extremely Efficient Collective Communication for Giant Model Training”, 2023.
 """
@@ -20,30 +20,30 @@ from .mesh import side_by_side
 
 BLOCK = 64  # numbers that share a step
 STEP_BYTES = 4  # a step is an fp32 number
-SLACK = 1 + 2**-14  # fp32 rounds too, when it divides by a step: 127 steps are off by some 2**-17 of one
+SLACK = 1 + 2**-14  # covers fp32's own rounding: at 127 steps it is off by some 2**-17 of a step
 
 
 def message_bytes(num_elements: int, bits: int = 8, block: int = BLOCK) -> int:
-    """The bytes of a packed row: `bits` for each number, and a step for each block, the last of which may be short."""
+    """Return the bytes of a packed row: `bits` per number, and a step per block; the last block may be short."""
     _check(bits, block)
     return -(-num_elements * bits // 8) + STEP_BYTES * -(-num_elements // block)
 
 
 def pack(rows: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
-    """Floats [rows, n] -> messages, uint8 [rows, message_bytes(n)]: the codes of a row, then its steps.
+    """Round floats [rows, n] into messages, uint8 [rows, message_bytes(n)]: the codes of a row, then its steps.
 
-    A number that is not finite spoils its block, and a ValueError says so: there is no largest magnitude to divide.
-    Another says so if these are no floats, such as raw bytes: FSDP2 gathers those of a unit of several dtypes.
+    Raises `ValueError` for numbers that aren't finite, since their block has no step, and for tensors that aren't
+    floats. FSDP2 gathers raw bytes if a unit has several dtypes.
     """
     if not rows.is_floating_point():
         raise ValueError(f"only floats can be rounded, not {rows.dtype}: give the parameters of a unit one dtype")
     if not torch.isfinite(rows).all():
         raise ValueError("some numbers are not finite: a block that holds one has no step")
     steps = _steps(rows, bits, block)
-    each = _per_number(steps, rows.shape[1], block)
+    step_of_number = _per_number(steps, rows.shape[1], block)
     largest = _largest(bits)
-    codes = torch.where(each > 0, rows.float() / each, 0).round().clamp(-largest, largest)
-    codes = (codes + largest + 1).to(torch.uint8)  # 0 is never used: as many codes below zero as above
+    codes = torch.where(step_of_number > 0, rows.float() / step_of_number, 0).round().clamp(-largest, largest)
+    codes = (codes + largest + 1).to(torch.uint8)  # code 0 stays unused, so that the range is symmetric
     if bits == 4:
         codes = torch.nn.functional.pad(codes, (0, codes.shape[1] % 2))
         codes = codes[:, 0::2] | codes[:, 1::2] << 4
@@ -51,7 +51,10 @@ def pack(rows: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
 
 
 def unpack(messages: torch.Tensor, num_elements: int, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
-    """Messages of `pack`, uint8 [rows, ...] -> what they say, fp32 [rows, num_elements]."""
+    """Turn messages of `pack`, uint8 [rows, ...], into numbers, fp32 [rows, num_elements].
+
+    Raises `ValueError` for messages of the wrong length.
+    """
     expected = message_bytes(num_elements, bits, block)
     if messages.shape[1] != expected:
         raise ValueError(f"a message of {num_elements} numbers has {expected} bytes, not {messages.shape[1]}")
@@ -59,20 +62,20 @@ def unpack(messages: torch.Tensor, num_elements: int, bits: int = 8, block: int 
     codes, steps = messages.split([expected - STEP_BYTES * blocks, STEP_BYTES * blocks], dim=1)
     if bits == 4:
         codes = torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)[:, :num_elements]
-    steps = steps.flatten().clone()  # a copy: fp32 begins at a multiple of 4 bytes
+    steps = steps.flatten().clone()  # a copy, because fp32 views need 4-byte alignment
     steps = steps.view(torch.float32).view(len(messages), blocks)
     return (codes.float() - (_largest(bits) + 1)) * _per_number(steps, num_elements, block)
 
 
 def rounded(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
-    """What arrives of flat `values`: fp32 of the same length."""
+    """Return flat `values` as they arrive, packed and unpacked: fp32 of the same length."""
     return unpack(pack(values[None], bits, block), len(values), bits, block)[0]
 
 
 def bound(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tensor:
-    """How far `rounded` may be from each of flat `values`: half a step, fp32 of the same length.
+    """Return the error bound of `rounded` for each of flat `values`: half a step, fp32 of the same length.
 
-    For blocks whose largest magnitude is above 1e-34: fp32 holds smaller steps with fewer bits.
+    It holds for blocks whose largest magnitude is above 1e-34; fp32 stores smaller steps with fewer bits.
     """
     return _per_number(_steps(values[None], bits, block), len(values), block)[0] / 2 * SLACK
 
@@ -80,10 +83,10 @@ def bound(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tens
 def all_gather(
     shard: torch.Tensor, bits: int = 8, block: int = BLOCK, group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """All ranks' shards, each rounded once, by a ring: fp32 [P x len(shard)], the same bits on every rank.
+    """Gather all ranks' shards by a ring, each rounded once: fp32 [P x len(shard)], the same bits on every rank.
 
-    A rank's own shard is rounded as well: otherwise it would compute with other parameters than its peers.
-    Bytes sent by a rank: (P-1) messages of a shard.
+    A rank's own shard is rounded too, so that it computes with the same parameters as its peers. A rank sends P - 1
+    messages of one shard each.
     """
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     mine = pack(shard[None], bits, block)
@@ -96,10 +99,11 @@ def all_gather(
 def reduce_scatter(
     values: torch.Tensor, bits: int = 4, block: int = BLOCK, group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """This rank's chunk of the sum of all ranks' `values`, each rounded once: fp32 [len(values) / P].
+    """Return this rank's chunk of the sum of all ranks' `values`, each rounded once: fp32 [len(values) / P].
 
-    Not a ring: that would round a partial sum anew on every hop. Every rank sends each chunk to the rank that keeps
-    it, which unpacks all and adds in fp32. Bytes sent by a rank: (P-1) messages of a chunk.
+    A ring would round partial sums again on every hop. Instead, every rank sends each chunk to the rank that keeps it,
+    which unpacks all of them and adds in fp32. A rank sends P - 1 messages of one chunk each. Raises `ValueError` if
+    `values` don't divide among the ranks.
     """
     world_size = dist.get_world_size(group)
     return _hop(_rows(values, world_size), pairwise.all_to_all(world_size), bits, block, group)
@@ -112,25 +116,29 @@ def reduce_scatter_in_two(
     block: int = BLOCK,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """`reduce_scatter` in two hops: summed in the node first, and only that sum, rounded again, leaves it.
+    """Run `reduce_scatter` in two hops: sum within the node, round that sum again, and send only it across nodes.
 
-    Ranks are numbered node by node. Bytes sent by a rank: (L-1) messages of S/L in the node, for L ranks of a node;
-    (N-1) of S/P across, for N nodes.
+    Ranks are numbered node by node. With N nodes of L ranks, a rank sends L - 1 messages of S/L in the node, and N - 1
+    messages of S/P across nodes.
     """
     world_size = dist.get_world_size(group)
     in_node, across = two_hops(world_size, ranks_per_node)
     chunks = _rows(values, world_size).unflatten(0, (-1, ranks_per_node))  # [node, place, ...]
-    by_place = chunks.transpose(0, 1).flatten(1)  # a row for each place: the chunks of its ranks on all nodes
+    by_place = chunks.transpose(0, 1).flatten(1)  # one row per place in a node: the chunks of its ranks on all nodes
     of_node = _hop(by_place, in_node, bits, block, group)
     return _hop(_rows(of_node, world_size // ranks_per_node), across, bits, block, group)
 
 
 def two_hops(world_size: int, ranks_per_node: int) -> tuple[Schedule, Schedule]:
-    """An all-to-all in every node, of L chunks; and one among the ranks of each place, across nodes, of N chunks."""
+    """Return an all-to-all within every node, of L chunks, and one across nodes per place in a node, of N chunks.
+
+    Raises `ValueError` if the ranks don't fill nodes of `ranks_per_node`.
+    """
     if ranks_per_node < 1 or world_size % ranks_per_node:
         raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}")
     nodes = np.arange(world_size).reshape(-1, ranks_per_node)
-    return tuple(side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
+    in_node, across = (side_by_side(pairwise.all_to_all(groups.shape[1]), groups) for groups in (nodes, nodes.T))
+    return in_node, across
 
 
 def _rows(values: torch.Tensor, count: int) -> torch.Tensor:
@@ -142,7 +150,7 @@ def _rows(values: torch.Tensor, count: int) -> torch.Tensor:
 def _hop(
     rows: torch.Tensor, all_to_all: Schedule, bits: int, block: int, group: dist.ProcessGroup | None
 ) -> torch.Tensor:
-    """Round each row and send it to its rank; the sum of those that arrive here. A rank alone rounds nothing."""
+    """Round each row, send it to its rank, and return the sum of the arriving rows. A single rank rounds nothing."""
     if len(rows) == 1:
         return rows[0].float()
     messages = pack(rows, bits, block)
@@ -151,7 +159,7 @@ def _hop(
 
 
 def _steps(rows: torch.Tensor, bits: int, block: int) -> torch.Tensor:
-    """The step of each block: fp32 [rows, blocks]; 0 where all numbers are."""
+    """Return the step of each block: fp32 [rows, blocks], 0 for a block of zeros."""
     _check(bits, block)
     padded = torch.nn.functional.pad(rows.float(), (0, -rows.shape[1] % block))
     return padded.unflatten(1, (-1, block)).abs().amax(dim=2) / _largest(bits)
@@ -162,12 +170,12 @@ def _per_number(steps: torch.Tensor, num_elements: int, block: int) -> torch.Ten
 
 
 def _largest(bits: int) -> int:
-    """The largest code: 127 of 8 bits, 7 of 4."""
+    """Return the largest code: 127 for 8 bits, 7 for 4."""
     return 2 ** (bits - 1) - 1
 
 
 def _check(bits: int, block: int) -> None:
     if bits not in (4, 8):
-        raise ValueError(f"a number travels as 4 or 8 bits, not {bits}")
+        raise ValueError(f"bits must be 4 or 8, not {bits}")
     if block < 1:
-        raise ValueError(f"a block holds at least 1 number, not {block}")
+        raise ValueError(f"a block must hold at least 1 number, not {block}")

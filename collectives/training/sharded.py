@@ -1,12 +1,12 @@
-"""The data-parallel step by hand, with more and more of it sharded: DDP, then ZeRO's stages 1, 2 and 3.
+"""The data-parallel step by hand, sharded more and more: DDP, then ZeRO's stages 1, 2 and 3.
 
     trained = ZeRO2(model)                  # on every rank, the same model in bf16
     loss(trained.model, batch).backward()   # each rank's own part of the batch
-    trained.step()                          # all ranks leave with the same new parameters
+    trained.step()                          # all ranks end with the same new parameters
 
-Every stage computes the same step, and differs from the one before it by what it overrides. The optimizer is Adam in
-mixed precision: the layers compute with bf16 parameters, and fp32 copies of them, the *masters*, are updated. All
-collectives are our rings, so what each rank sends can be counted message by message.
+Every stage computes the same step, and overrides only what differs from the stage before. The optimizer is Adam in
+mixed precision: the layers compute with bf16 parameters, and the optimizer updates fp32 copies of them, the *masters*.
+All collectives are our rings, so you can count what each rank sends, message by message.
 
 Source of the stages: Rajbhandari et al., “ZeRO: Memory Optimizations Toward Training Trillion Parameter Models”, 2020.
 """
@@ -14,6 +14,7 @@ Source of the stages: Rajbhandari et al., “ZeRO: Memory Optimizations Toward T
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,12 +26,13 @@ from .memory import shard_size
 
 
 class Unit:
-    """The parameters of a module that travel together: one flat buffer, of which each has its view.
+    """The parameters of a module that are communicated together, as views of one flat buffer.
 
-    `parameters`: flat, padded so that all ranks' shards are equally long. `gradients`: theirs, laid out the same, from
-    the first that arrives until they are reduced. `reduced`: from stage 2 on, what is left of them then, this rank's
-    shard of the sum. `shard`: in stage 3, this rank's of the parameters. `mine`: where shards are in the flat buffers.
-    `complete`: whether every parameter has had its gradient.
+    `parameters`: flat, padded so that all ranks' shards have equal length. `gradients`: in the same layout, allocated
+    from the first gradient's arrival until the reduction. `reduced`: from stage 2 on, this rank's shard of the reduced
+    gradients. `shard`: in stage 3, this rank's shard of the parameters. `mine`: this rank's slice of the flat buffers.
+    `complete`: whether every parameter has its gradient. `master`, `optimizer`: the fp32 copy of what this rank
+    updates, and its AdamW.
     """
 
     def __init__(self, module: nn.Module, rank: int, world_size: int):
@@ -38,8 +40,8 @@ class Unit:
         self.tensors = list(module.parameters())
         if not self.tensors or not all(tensor.requires_grad for tensor in self.tensors):
             raise ValueError(
-                f"{module} cannot be a unit: that needs parameters, all of which are trained. Put a module without "
-                "any into one block with its neighbour"
+                f"{module} cannot be a unit: a unit needs parameters, and all must be trained. Put a module without "
+                "parameters into one block with its neighbour"
             )
         size = shard_size(sum(tensor.numel() for tensor in self.tensors), world_size)
         self.mine = slice(rank * size, (rank + 1) * size)
@@ -47,22 +49,25 @@ class Unit:
         for tensor, view in zip(self.tensors, self.views(self.parameters), strict=True):
             view.copy_(tensor.data)
             tensor.data = view
-        self.gradients: torch.Tensor | None = None
-        self.reduced: torch.Tensor | None = None
-        self.shard: torch.Tensor | None = None
+        self.gradients: torch.Tensor | Any = None
+        self.reduced: torch.Tensor | Any = None
+        self.shard: torch.Tensor | Any = None
+        self.master: torch.Tensor
+        self.optimizer: torch.optim.Optimizer
         self.missing, self.complete = set(self.tensors), False
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """`flat`, laid out like the parameters, as a list of tensors of their shapes."""
+        """Return views of `flat`, which has the parameters' layout, with the parameters' shapes."""
         sizes = [tensor.numel() for tensor in self.tensors]
         pieces = flat[: sum(sizes)].split(sizes)
         return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.tensors, strict=True)]
 
     def collect(self, tensor: nn.Parameter) -> bool:
-        """Add the gradient that has just arrived at `tensor` to the flat buffer; say whether it was the last."""
+        """Add the new gradient of `tensor` to the flat buffer; return whether it was the last one."""
         if self.gradients is None:
             self.gradients = torch.zeros_like(self.parameters)
         views = dict(zip(self.tensors, self.views(self.gradients), strict=True))
+        assert tensor.grad is not None  # autograd calls the hook after setting it
         views[tensor].add_(tensor.grad)
         tensor.grad = None
         self.missing.discard(tensor)
@@ -73,10 +78,10 @@ class Unit:
 
 
 class Replicated:
-    """Stage 0, what DDP does: every rank holds everything, and all-reduces the gradients before the update.
+    """Stage 0, as in DDP: every rank holds everything, and all-reduces the gradients before the update.
 
-    `model`: its children are the units, each of which is reduced, updated and (from stage 1 on) sharded by itself.
-    It must be the same on every rank. `lr`: AdamW's.
+    `model`: its children are the units; each is reduced, updated and (from stage 1 on) sharded separately. It must be
+    the same on every rank. `lr`: AdamW's learning rate.
     """
 
     def __init__(self, model: nn.Sequential, lr: float = 1e-2, group: dist.ProcessGroup | None = None):
@@ -90,7 +95,10 @@ class Replicated:
                 tensor.register_post_accumulate_grad_hook(partial(self.arrived, unit))
 
     def step(self) -> None:
-        """Reduce the gradients, update, and leave every rank with the same parameters."""
+        """Reduce the gradients, update, and leave every rank with the same parameters.
+
+        Raises `RuntimeError` if a parameter has no gradient.
+        """
         for unit in self.units:
             if not unit.complete:
                 raise RuntimeError(f"some parameters of {unit.module} have no gradient: does the loss depend on all?")
@@ -102,7 +110,7 @@ class Replicated:
             self.publish(unit)
 
     def held(self) -> dict[str, list[torch.Tensor]]:
-        """The tensors of the model's state that this rank holds at the moment, by kind."""
+        """Return the tensors of the model's state that this rank holds now, by kind."""
         held: dict[str, list] = {"parameters": [], "gradients": [], "optimizer": []}
         for unit in self.units:
             moments = unit.optimizer.state[unit.master].values()
@@ -115,15 +123,15 @@ class Replicated:
     # --- what the stages change ---------------------------------------------------------------------------------
 
     def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
-        """The part of `flat` that this rank updates."""
+        """Return the part of `flat` that this rank updates."""
         return flat
 
     def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
-        """A gradient is there, in the middle of the backward pass."""
+        """Handle a new gradient during the backward pass."""
         unit.collect(tensor)
 
     def reduce(self, unit: Unit) -> torch.Tensor:
-        """The sum over all ranks of the gradients of what this rank updates."""
+        """Return the gradients of the part that this rank updates, summed over all ranks."""
         execute(ring.all_reduce(self.world_size), unit.gradients, self.group)
         return unit.gradients
 
@@ -133,18 +141,18 @@ class Replicated:
 
 
 class ZeRO1(Replicated):
-    """Stage 1: a rank updates only its shard, so it has an optimizer's state for that alone."""
+    """Stage 1: a rank updates only its shard, so it holds the optimizer's state only for that."""
 
     def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
         return flat[unit.mine]
 
     def reduce(self, unit: Unit) -> torch.Tensor:
-        """The first half of an all-reduce: a sum nobody else needs is not sent on."""
+        """Run the first half of an all-reduce: the sum stays on the rank that needs it."""
         execute(ring.reduce_scatter(self.world_size), unit.gradients, self.group)
         return unit.gradients[unit.mine]
 
     def publish(self, unit: Unit) -> None:
-        """The second half, with new parameters in place of summed gradients."""
+        """Run the second half of an all-reduce, on new parameters instead of summed gradients."""
         unit.parameters[unit.mine] = unit.master.to(unit.parameters.dtype)
         execute(ring.all_gather(self.world_size), unit.parameters, self.group)
 
@@ -165,9 +173,9 @@ class ZeRO2(ZeRO1):
 
 
 class ZeRO3(ZeRO2):
-    """Stage 3: a unit's parameters are there while it computes; between, each rank has its shard alone.
+    """Stage 3: a unit's full parameters exist only while it computes; otherwise each rank holds its shard.
 
-    `reshard`: whether they are freed after the forward pass and gathered once more for the backward pass.
+    `reshard`: whether to free them after the forward pass and gather them again for the backward pass.
     """
 
     def __init__(self, model: nn.Sequential, *args, reshard: bool = True, **kwargs):
@@ -180,14 +188,14 @@ class ZeRO3(ZeRO2):
             unit.module.register_forward_hook(partial(self.computed, unit))
 
     def computed(self, unit: Unit, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        """The forward pass of a unit is over; its backward pass begins when the gradient of its output is there."""
+        """Free a unit after its forward pass, and gather it again when the gradient of its output arrives."""
         if self.reshard:
             self.free(unit)
         if output.requires_grad:
             output.register_hook(lambda _: self.gather(unit))
 
     def gather(self, unit: Unit) -> None:
-        """Have all of the unit's parameters on every rank, if they are not there yet."""
+        """All-gather the unit's parameters, unless they are already there."""
         storage = unit.parameters.untyped_storage()
         if not storage.nbytes():
             storage.resize_(unit.parameters.numel() * unit.parameters.element_size())
@@ -195,7 +203,7 @@ class ZeRO3(ZeRO2):
             execute(ring.all_gather(self.world_size), unit.parameters, self.group)
 
     def free(self, unit: Unit) -> None:
-        """Give the memory back; the module's tensors stay, as views of nothing."""
+        """Free the memory of the full parameters; the module's tensors stay, as views of empty storage."""
         unit.parameters.untyped_storage().resize_(0)
 
     def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
@@ -204,6 +212,6 @@ class ZeRO3(ZeRO2):
             self.free(unit)
 
     def publish(self, unit: Unit) -> None:
-        """Nothing to send: each rank keeps the shard that it has updated, and nobody the old parameters."""
+        """Keep the updated shard and free the old parameters; nothing needs to be sent."""
         unit.shard.copy_(unit.master)
         self.free(unit)

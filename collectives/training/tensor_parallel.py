@@ -1,10 +1,10 @@
-"""A transformer's block over several ranks, as Megatron splits it: by columns, then by rows, between two gates.
+"""A transformer block over several ranks, split as in Megatron: by columns, then by rows, between two gates.
 
     mine = split(block)         # this rank's part of a dense block that every rank has
     y = mine(x)                 # equal to block(x), with one all-reduce for each half of the block
 
-A gate does one thing forward and the conjugate thing backward. All collectives are our rings, so what they send can be
-counted. Sources: Shoeybi et al., “Megatron-LM”, 2019, section 3 (f and g); Korthikanti et al., “Reducing Activation
+A gate does one operation forward and its conjugate backward. All collectives are our rings, so you can count what they
+send. Sources: Shoeybi et al., “Megatron-LM”, 2019, section 3 (f and g); Korthikanti et al., “Reducing Activation
 Recomputation in Large Transformer Models”, 2022, section 4.2 (sequence parallelism).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,23 +27,26 @@ Group = dist.ProcessGroup | None
 
 
 def all_reduced(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """The sum of `x` over the ranks, on every rank."""
+    """Return the sum of `x` over the ranks."""
     total = x.clone(memory_format=torch.contiguous_format)
     execute(ring.all_reduce(dist.get_world_size(group)), total.view(-1), group)
     return total
 
 
 def gathered(rows: torch.Tensor, group: Group) -> torch.Tensor:
-    """All ranks' rows, one below the other: [tokens / P, width] -> [tokens, width]."""
+    """Return all ranks' rows in rank order: [tokens / P, width] -> [tokens, width]."""
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
-    every = rows.new_empty(world_size * len(rows), *rows.shape[1:])
-    every[rank * len(rows) : (rank + 1) * len(rows)] = rows
-    execute(ring.all_gather(world_size), every.view(-1), group)
-    return every
+    all_rows = rows.new_empty(world_size * len(rows), *rows.shape[1:])
+    all_rows[rank * len(rows) : (rank + 1) * len(rows)] = rows
+    execute(ring.all_gather(world_size), all_rows.view(-1), group)
+    return all_rows
 
 
 def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
-    """This rank's rows of the sum of `x` over the ranks: [tokens, width] -> [tokens / P, width]."""
+    """Return this rank's rows of the sum of `x` over the ranks: [tokens, width] -> [tokens / P, width].
+
+    Raises `ValueError` if the tokens don't divide among the ranks.
+    """
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     if len(x) % world_size:
         raise ValueError(f"{len(x)} tokens do not divide among {world_size} ranks")
@@ -52,36 +56,39 @@ def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
 
 
 def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Megatron's f: `x` as it is; backward, the sum of its gradients over the ranks.
+    """Apply Megatron's f: return `x` unchanged; backward, sum its gradients over the ranks.
 
-    Each rank's gradient of X is what its columns contribute.
+    Each rank's gradient of X holds only the contribution of its columns.
     """
     return conjugate(x, there=nothing, back=partial(all_reduced, group=group))
 
 
 def g(y: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Megatron's g: the sum of `y` over the ranks, whose rows contribute to it; backward, the gradient as it is."""
+    """Apply Megatron's g: return the sum of `y` over the ranks; backward, pass the gradient unchanged.
+
+    Each rank's Y holds only the contribution of its rows of the weight.
+    """
     return conjugate(y, there=partial(all_reduced, group=group), back=nothing)
 
 
 def gather(rows: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """In place of f with sequence parallelism: all ranks' rows; backward, this rank's rows of the summed gradients."""
+    """Replace f in sequence parallelism: return all ranks' rows; backward, this rank's rows of the summed gradients."""
     return conjugate(rows, there=partial(gathered, group=group), back=partial(reduce_scattered, group=group))
 
 
 def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """In place of g with sequence parallelism: this rank's rows of the sum of `y`; backward, all ranks' gradients."""
+    """Replace g in sequence parallelism: return this rank's rows of the sum of `y`; backward, all ranks' gradients."""
     return conjugate(y, there=partial(reduce_scattered, group=group), back=partial(gathered, group=group))
 
 
 def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
-    """This rank's part of `block`, which is the same on all ranks: its heads, and its columns of the MLP.
+    """Return this rank's part of `block`, which is the same on all ranks: its heads and its columns of the MLP.
 
-    `sequence`: with sequence parallelism the part takes and gives this rank's rows of the tokens, where it otherwise
-    takes and gives all of them. Raises `ValueError` if the heads or the MLP's columns do not divide among the ranks.
+    `sequence`: use sequence parallelism, where the part takes and returns this rank's rows of the tokens instead of all
+    rows. Raises `ValueError` if the heads or the MLP's columns don't divide among the ranks.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    part = deepcopy(block)
+    part: Any = deepcopy(block)
     heads = part.halves[0].second.in_features // part.halves[0].head_size
     for count, what in ((heads, "heads"), (part.halves[1].second.in_features, "columns of the MLP")):
         if count % world_size:
@@ -93,12 +100,12 @@ def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
         half.second.weight = _kept(half.second.weight, 1, rank, world_size)
         half.enter = lambda x: gather(x, group) if sequence else f(x, group)
         half.leave = lambda y: scatter(y, group) if sequence else g(y, group)
-    if sequence:  # a rank sees its own rows alone here, so its gradients lack the other rows' share
+    if sequence:  # a rank's norms see only its own rows, so their gradients lack the other rows' share
         for tensor in part.norms.parameters():
             tensor.register_hook(lambda gradient: all_reduced(gradient, group))
     return part
 
 
 def _kept(weight: nn.Parameter, axis: int, rank: int, world_size: int) -> nn.Parameter:
-    """This rank's slice of a weight along `axis`."""
+    """Return this rank's slice of a weight along `axis`."""
     return nn.Parameter(weight.detach().chunk(world_size, axis)[rank].clone())

@@ -1,16 +1,16 @@
-"""A training step on streams: what computes, what communicates, and how much of the communication costs time.
+"""A training step on streams: what computes, what communicates, and how much communication is exposed.
 
     step = run(sharded(layers, all_gather=seconds_of, reduce_scatter=seconds_of, prefetch=1))
     step.seconds, step.exposed, step.hidden
     draw({"predicted": step, "measured": Timeline.measured(spans)})
 
-A stream runs its tasks one after another in the order in which it was given them, as a GPU's streams do, and streams
-run side by side. Communication is *hidden* while the same rank computes and *exposed* while it does not: exposed
-seconds make the step longer than its computing. What is not modelled: that communication and computing slow each other
-down, that two collectives share a link, and that a launch takes the CPU time.
+A stream runs its tasks one after another in launch order, as a GPU's streams do, and streams run side by side.
+Communication is *hidden* while the same rank computes and *exposed* otherwise. Exposed seconds make the step longer
+than its compute. The model leaves out that communication and compute slow each other down, that collectives share a
+link, and that a launch costs CPU time.
 
-Seconds may be symbols of `collectives.formula`, which a reader sets later on a page. What is told of such a timeline
-does not ask which of two moments comes first: `Timeline.exposed_intervals` says how.
+Seconds may be symbols of `collectives.formula`, which a reader sets later on a page. The properties of such a timeline
+never compare two moments: see `Timeline.exposed_intervals`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..formula import FormulaError, Symbol, maximum
 COMMUNICATION = frozenset({"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"})
 """The kinds of task that communicate. Tasks of any other kind compute."""
 
-ROUNDING = 1e-9  # moments of a timeline that differ by less than this part are one
+ROUNDING = 1e-9  # two moments whose relative difference is smaller count as one
 
 Price = Callable[[float], float]  # bytes of a collective's full buffer (S) -> seconds
 Interval = tuple[float, float]  # from, until, in seconds
 
 
 class Task(NamedTuple):
-    """Something that a stream has to do. It begins when its stream is free and all tasks in `after` have ended.
+    """Work for a stream. It begins when its stream is free and all tasks in `after` have ended.
 
-    `kind`: what sort of work it is, as "forward" or one of `COMMUNICATION`. `group`: whose stream it is, as "rank 0",
-    where several ranks are told apart; two ranks' streams of one name are two streams.
+    `kind`: the work, such as "forward" or one of `COMMUNICATION`. `group`: its stream's owner, such as "rank 0",
+    if there are several ranks. Streams of different groups are different streams, even with the same name.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Task(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Something that was done, or will have been: in `lane` of `group`, from `start` on for `seconds`."""
+    """Work with its time, measured or predicted: in `lane` of `group`, from `start` on, for `seconds`."""
 
     name: str
     lane: str
@@ -60,12 +60,12 @@ class Span(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When it has ended, in seconds."""
+        """When the span ends, in seconds."""
         return self.start + self.seconds
 
 
 class Overlap(NamedTuple):
-    """Seconds of communication: exposed, while its rank computes nothing, and hidden, while it computes."""
+    """Seconds of communication: exposed while its rank computes nothing, hidden while it computes."""
 
     exposed: float
     hidden: float
@@ -73,10 +73,10 @@ class Overlap(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans on one axis of time that begins at 0, predicted by `run` or `measured`.
+    """Spans on one time axis that begins at 0, predicted by `run` or `measured`.
 
-    `spans` in any order; those of one lane should not overlap. `communication`: the kinds that communicate. Raises
-    `ValueError` for a start or a length that is no number of seconds from 0 on.
+    `spans` may be in any order; those of one lane shouldn't overlap. `communication`: the kinds that communicate.
+    Raises `ValueError` for a start or a length that isn't 0 or more seconds.
     """
 
     spans: tuple[Span, ...]
@@ -92,7 +92,7 @@ class Timeline:
 
     @classmethod
     def measured(cls, spans: Iterable[Span], communication: frozenset[str] = COMMUNICATION) -> Timeline:
-        """The timeline of spans read off a real run, by any clock that all of them share: the first begins at 0."""
+        """Return the timeline of spans from a real run, shifted so that the first begins at 0. All share one clock."""
         spans = [Span(*span) for span in spans]
         begin = min((span.start for span in spans), default=0.0)
         return cls(tuple(span._replace(start=span.start - begin) for span in spans), communication)
@@ -104,32 +104,32 @@ class Timeline:
 
     @property
     def groups(self) -> list[str]:
-        """Whose spans these are, in the order in which they first occur."""
+        """The groups of the spans, in order of first occurrence."""
         return list(dict.fromkeys(span.group for span in self.spans))
 
     @property
     def lanes(self) -> list[tuple[str, str]]:
-        """(group, lane) of all spans: group by group, the lanes that compute first, otherwise as they first occur."""
-        groups, found = self.groups, dict.fromkeys((span.group, span.lane) for span in self.spans)
+        """The (group, lane) pairs, group by group: lanes that compute first, then by first occurrence."""
+        groups, lanes = self.groups, dict.fromkeys((span.group, span.lane) for span in self.spans)
         computing = {(span.group, span.lane) for span in self.spans if span.kind not in self.communication}
-        return sorted(found, key=lambda lane: (groups.index(lane[0]), lane not in computing))
+        return sorted(lanes, key=lambda lane: (groups.index(lane[0]), lane not in computing))
 
     def only(self, group: str) -> Timeline:
-        """The timeline of one group alone."""
+        """Return the timeline of one group."""
         return Timeline(tuple(span for span in self.spans if span.group == group), self.communication)
 
     def lasting(self) -> Timeline:
-        """Without the spans that take no time, to draw the others."""
+        """Return the timeline without the spans that take no time, for drawing."""
         return Timeline(tuple(span for span in self.spans if span.seconds), self.communication)
 
     @property
     def computing(self) -> float:
-        """Seconds in which a group computes, summed over the groups."""
+        """Seconds in which a group computes, summed over groups."""
         return sum(_total(self._busy(group, communicates=False)) for group in self.groups)
 
     @property
     def exposed(self) -> float:
-        """Seconds in which a group's communication is under way and the group computes nothing, summed over groups.
+        """Seconds in which a group communicates and computes nothing, summed over groups.
 
         With several ranks these are rank-seconds; `only("rank 0").exposed` is one rank's.
         """
@@ -137,27 +137,27 @@ class Timeline:
 
     @property
     def hidden(self) -> float:
-        """Seconds in which a group's communication is under way while the group computes, summed over groups."""
+        """Seconds in which a group communicates and computes at the same time, summed over groups."""
         return sum(_total(self._busy(group)) for group in self.groups) - self.exposed
 
     @property
     def communicating(self) -> float:
-        """Seconds of all collectives, one after another: what two of them do at the same time counts twice."""
+        """The summed lengths of all collectives: time when two of them overlap counts twice."""
         return sum(span.seconds for span in self.spans if span.kind in self.communication)
 
     @property
     def by_kind(self) -> dict[str, Overlap]:
-        """Exposed and hidden seconds of each kind of communication. What two kinds share counts for both."""
+        """Exposed and hidden seconds of each kind of communication. Time when two kinds overlap counts for both."""
         kinds = dict.fromkeys(span.kind for span in self.spans if span.kind in self.communication)
         return {kind: self._overlap(kind) for kind in kinds}
 
     def exposed_intervals(self) -> dict[str, list[Interval]]:
-        """By group, when its communication is exposed: [(from, until)] in seconds, in order.
+        """Return, by group, the intervals of exposed communication: [(from, until)] in seconds, in order.
 
-        On symbols: when the one stream that computes waits, intervals that may be empty. In what `run` made of one
-        group's tasks something is always under way, for each task begins when another ends; so what is not computing
-        is exposed communication, and exposed = seconds - computing. Raises `FormulaError` for several groups, or
-        several lanes that compute.
+        On symbols: the intervals, some perhaps empty, in which the one compute lane waits. In a timeline that `run`
+        made for one group, each task begins when another ends, so something always runs. All time outside compute is
+        then exposed communication: exposed = seconds - computing. Raises `FormulaError` on symbols for several groups
+        or several lanes that compute.
         """
         if self._on_symbols:
             return {group: self._waits(group) for group in self.groups}
@@ -183,15 +183,15 @@ class Timeline:
         return any(isinstance(number, Symbol) for span in self.spans for number in (span.start, span.seconds))
 
     def _waits(self, group: str) -> list[Interval]:
-        """When the one lane that computes does not, from 0 until the end; some may be empty."""
+        """Return the gaps of the one compute lane, from 0 until the end; some may be empty."""
         if len(self.groups) > 1:
-            raise FormulaError(f"{len(self.groups)} groups: on symbols exposed communication is told of one rank alone")
+            raise FormulaError(f"{len(self.groups)} groups: on symbols, exposed communication needs a single rank")
         edges = [(0.0, 0.0), *self._busy(group, communicates=False), (self.seconds, self.seconds)]
         return [(end, start) for (_, end), (start, _) in pairwise(edges)]
 
 
 def _union(spans: Iterable[Span]) -> list[Interval]:
-    """When at least one of `spans` is under way, as intervals that do not touch; rounding leaves no gaps."""
+    """Return when at least one of `spans` runs, as disjoint intervals; gaps within `ROUNDING` are closed."""
     merged: list[Interval] = []
     for start, end in sorted((span.start, span.end) for span in spans if span.seconds):
         if merged and start <= merged[-1][1] * (1 + ROUNDING):
@@ -202,20 +202,20 @@ def _union(spans: Iterable[Span]) -> list[Interval]:
 
 
 def _in_a_row(spans: list[Span]) -> list[Interval]:
-    """As `_union`, but of one lane alone: its spans are in order already."""
+    """Return the intervals of `spans` of a single lane, which are in order already: `_union` without comparisons."""
     if len(lanes := dict.fromkeys(span.lane for span in spans)) > 1:
-        raise FormulaError(f"lanes {', '.join(lanes)}: on symbols, when one of several is busy cannot be told")
+        raise FormulaError(f"lanes {', '.join(lanes)}: on symbols, busy time needs a single lane")
     return [(span.start, span.end) for span in spans]
 
 
 def _without(intervals: list[Interval], taken: list[Interval]) -> Iterator[Interval]:
-    """What is left of `intervals` outside of `taken`; both in order and free of overlap."""
+    """Yield the parts of `intervals` outside `taken`; both are in order and don't overlap themselves."""
     for start, end in intervals:
-        for out, back in taken:
-            if back > start and out < end:
-                if out > start * (1 + ROUNDING):
-                    yield start, out
-                start = back
+        for taken_from, taken_until in taken:
+            if taken_until > start and taken_from < end:
+                if taken_from > start * (1 + ROUNDING):
+                    yield start, taken_from
+                start = taken_until
         if start * (1 + ROUNDING) < end:
             yield start, end
 
@@ -225,7 +225,7 @@ def _total(intervals: Iterable[Interval]) -> float:
 
 
 def _is_time(seconds: float) -> bool:
-    """Whether that is a number of seconds from 0 on; of a symbol nothing is known yet."""
+    """Check that `seconds` is finite and not negative; any symbol passes, since its value isn't known yet."""
     return isinstance(seconds, Symbol) or 0 <= seconds < math.inf
 
 
@@ -233,17 +233,17 @@ def _is_time(seconds: float) -> bool:
 
 
 def run(tasks: Iterable[Task]) -> Timeline:
-    """When each task runs, if every one begins as soon as it may: the spans come in the order of `tasks`.
+    """Return the timeline in which every task begins as soon as it can. The spans come in the order of `tasks`.
 
-    Raises `ValueError` for a name used twice, for an unknown name in `after`, for a length that is no number of
-    seconds, and for tasks that wait for each other for ever: it says which waits for which.
+    Raises `ValueError` for a repeated name, an unknown name in `after`, a length that isn't 0 or more seconds, and a
+    deadlock, with the task that each stream waits for.
     """
     tasks = list(tasks)
     _check(tasks)
     streams: dict[tuple[str, str], deque[Task]] = defaultdict(deque)
     for task in tasks:
         streams[task.group, task.stream].append(task)
-    free = dict.fromkeys(streams, 0.0)  # when each stream has ended what it has run so far
+    free = dict.fromkeys(streams, 0.0)  # when each stream becomes free
     done: dict[str, Span] = {}
     while len(done) < len(tasks):
         before = len(done)
@@ -262,10 +262,10 @@ def _check(tasks: list[Task]) -> None:
     names: set[str] = set()
     for task in tasks:
         if task.name in names:
-            raise ValueError(f"two tasks are called {task.name!r}: `after` could not tell them apart, so rename one")
+            raise ValueError(f"two tasks are called {task.name!r}: `after` can't tell them apart, so rename one")
         names.add(task.name)
         if not _is_time(task.seconds):
-            raise ValueError(f"task {task.name!r} takes {task.seconds}: that must be seconds, 0 or more")
+            raise ValueError(f"task {task.name!r} takes {task.seconds}: it must be seconds, 0 or more")
     for task in tasks:
         if isinstance(task.after, str):
             raise ValueError(f"task {task.name!r} comes after {task.after!r}: write a tuple, ({task.after!r},)")
@@ -275,8 +275,8 @@ def _check(tasks: list[Task]) -> None:
 
 
 def _deadlock(streams: dict[tuple[str, str], deque[Task]], done: dict[str, Span]) -> str:
-    """Who waits for whom: the first task of each stream that has any left."""
-    ahead = {}  # of each task left, the first one left on its stream
+    """Return the message of a deadlock: what the first remaining task of each stream waits for."""
+    ahead: dict[str, str] = {}  # remaining task -> first remaining task on its stream
     for waiting in streams.values():
         ahead.update((task.name, waiting[0].name) for task in waiting)
     waits = []
@@ -292,9 +292,9 @@ def _deadlock(streams: dict[tuple[str, str], deque[Task]], done: dict[str, Span]
 
 
 class Layer(NamedTuple):
-    """One layer: seconds of its forward and its backward pass, and bytes of its parameters as they are communicated.
+    """A layer's cost: seconds of its forward and backward pass, and bytes of its parameters on the wire.
 
-    `gradient_bytes`: of its gradients as they are communicated, where that is in another precision.
+    `gradient_bytes`: bytes of its gradients on the wire, if they have another precision.
     """
 
     forward: float
@@ -304,19 +304,19 @@ class Layer(NamedTuple):
 
     @property
     def reduced_bytes(self) -> float:
-        """Bytes of the gradients."""
+        """Bytes of the gradients on the wire."""
         return self.num_bytes if self.gradient_bytes is None else self.gradient_bytes
 
 
 def data_parallel(
     layers: Sequence[Layer], buckets: Sequence[Sequence[int]], all_reduce: Price, optimizer: float = 0.0
 ) -> list[Task]:
-    """A step of data parallelism: each bucket is all-reduced as soon as its last gradient is there, as DDP does it.
+    """Return the tasks of a data-parallel step: like DDP, it all-reduces a bucket once its last gradient is ready.
 
-    `buckets`: the numbers of the layers in each bucket, in the order of launch; the backward pass goes from the last
-    layer to the first. `all_reduce`: the seconds that one of so many bytes takes. `optimizer`: seconds of the update,
-    which begins when all is reduced. Buckets use one stream, one after another. One bucket of all layers overlaps with
-    nothing. Raises `ValueError` if the buckets do not hold every layer once.
+    `buckets`: the indices of the layers in each bucket, in launch order; the backward pass goes from the last layer to
+    the first. `all_reduce`: bytes -> seconds. `optimizer`: seconds of the update, which begins after the last
+    all-reduce. Buckets share one stream. A single bucket of all layers overlaps with nothing. Raises `ValueError` if
+    the buckets don't hold every layer once.
     """
     backward = [*_forward(layers), *_backward(layers)]
     reduced = [
@@ -333,11 +333,11 @@ def sharded_optimizer(
     all_gather: Price,
     optimizer: float = 0.0,
 ) -> list[Task]:
-    """A step of ZeRO stage 1 or 2: as `data_parallel`, but each rank gets, and updates, only its own shard.
+    """Return the tasks of a ZeRO step, stage 1 or 2: like `data_parallel`, but each rank updates only its own shard.
 
-    Buckets of gradients are reduce-scattered during the backward pass; after the update (`optimizer`: seconds, of one
-    shard) the new parameters are all-gathered by the same buckets, the first layers' first. The stages differ in what
-    is kept, not in when it moves. Arguments and errors otherwise as in `data_parallel`.
+    Buckets of gradients are reduce-scattered during the backward pass. After the update, the new parameters are
+    all-gathered by the same buckets, first layers first. `optimizer`: seconds of updating one shard. The stages differ
+    in what they keep, not in when it moves. Other arguments and errors are those of `data_parallel`.
     """
     backward = [*_forward(layers), *_backward(layers)]
     scattered = [
@@ -362,28 +362,28 @@ def sharded(
     streams: int = 2,
     in_flight: float = 1,
 ) -> list[Task]:
-    """A step of FSDP, which is ZeRO stage 3: a layer's parameters are gathered before use, its gradients scattered.
+    """Return the tasks of an FSDP step (ZeRO stage 3), which gathers parameters before use and scatters gradients.
 
-    A layer's parameters are all-gathered before its forward pass and, unless `reshard` is False (they are kept then),
-    again before its backward pass; its gradients are reduce-scattered after it. `all_gather`, `reduce_scatter`: the
-    seconds that one of so many bytes (S, the full layer's) takes. `optimizer`: seconds of updating one shard.
+    A layer's parameters are all-gathered before its forward pass, and again before its backward pass unless `reshard`
+    is False, which keeps them. Its gradients are reduce-scattered after the backward pass. `all_gather`,
+    `reduce_scatter`: bytes (S, the full layer) -> seconds. `optimizer`: seconds of updating one shard.
 
-    `prefetch`: how many layers ahead a gather may run: the gather of layer k + n is launched when layer k begins to
-    compute, that is when the layer before it has ended. 0: only when the layer before its own has ended. A pair is
-    for (forward, backward). The first gather of the backward pass begins when the forward pass has ended.
-    `streams`: 2 lets a gather and a reduce-scatter run at once, each kind in order; 1 runs all of them in the order of
-    launch, as one NCCL communicator does. `in_flight`: how many reduce-scatters may be unfinished when the next
-    layer's backward pass goes on: their inputs take memory.
+    `prefetch`: how many layers ahead a gather may run, or a pair (forward, backward). With n, the gather of layer k + n
+    is launched when layer k begins to compute, that is, when the layer before k ends; with 0, when the layer before its
+    own ends. The first gather of the backward pass begins when the forward pass ends.
+    `streams`: 2 lets a gather and a reduce-scatter run at once, each kind in order; 1 runs all in launch order, as one
+    NCCL communicator does. `in_flight`: how many reduce-scatters may be unfinished when the next layer's backward pass
+    starts. Their inputs take memory.
 
-    What torch's FSDP2 does, read from torch 2.13, `torch/distributed/fsdp/_fully_shard`, `_fsdp_param_group.py`:
-    gathers and reduce-scatters have a stream each. In forward, gather k + 2 waits for the copy-out of layer k
-    (`wait_for_unshard`), so that (2, 1) are the implicit depths as long as the CPU runs ahead of the GPU; in backward,
-    gather k - 1 is launched when layer k's own has been copied out (`_backward_prefetch`).
-    `set_modules_to_forward_prefetch` and its twin for backward launch earlier. Before a layer's reduce-scatter the
-    compute stream waits for the one before (`post_backward`): `in_flight=1`, its `max_input_buffers`. Copies in and
-    out, casts and the root's own parameters are left out here.
+    How torch's FSDP2 does it, from torch 2.13, `torch/distributed/fsdp/_fully_shard`, `_fsdp_param_group.py`: gathers
+    and reduce-scatters have a stream each. In forward, gather k + 2 waits for the copy-out of layer k
+    (`wait_for_unshard`), so the implicit depths are (2, 1) as long as the CPU runs ahead of the GPU. In backward,
+    gather k - 1 is launched when layer k's own gather has been copied out (`_backward_prefetch`).
+    `set_modules_to_forward_prefetch` and its backward twin launch earlier. Before a layer's reduce-scatter the compute
+    stream waits for the previous one (`post_backward`): `in_flight=1`, torch's `max_input_buffers`. This model leaves
+    out copies in and out, casts and the root's own parameters.
 
-    Raises `ValueError` for a depth below 0, for other than 1 or 2 streams, or if nothing may be in flight.
+    Raises `ValueError` for a negative depth, for `streams` other than 1 or 2, and for `in_flight` below 1.
     """
     forward_ahead, backward_ahead = prefetch if isinstance(prefetch, tuple) else (prefetch, prefetch)
     if min(forward_ahead, backward_ahead) < 0 or streams not in (1, 2) or in_flight < 1:
@@ -398,7 +398,7 @@ def sharded(
         return Task(name, gathers, all_gather(layers[k].num_bytes), launched, "all_gather")
 
     def free_for_backward(k: int) -> tuple[str, ...]:
-        """What the compute stream has behind it when it comes to layer k's backward pass."""
+        """Return the tasks that must end before the compute stream reaches layer k's backward pass."""
         if k >= last:
             return (f"forward {last}",)
         scattered = k + 1 + in_flight
@@ -406,8 +406,8 @@ def sharded(
 
     tasks = []
     for k, layer in enumerate(layers):
-        launched = k - forward_ahead - 1  # the layer before the one that launches it
-        tasks.append(gather(f"gather {k}", k, (f"forward {launched}",) if launched >= 0 else ()))
+        launcher = k - forward_ahead - 1  # when this layer ends, the next begins and launches gather k
+        tasks.append(gather(f"gather {k}", k, (f"forward {launcher}",) if launcher >= 0 else ()))
         tasks.append(Task(f"forward {k}", "compute", layer.forward, (f"gather {k}",), "forward"))
     to_gather = last
     for k in range(last, -1, -1):
@@ -422,7 +422,7 @@ def sharded(
 
 
 HALVES = (("attention", 1 / 3), ("MLP", 2 / 3))
-"""The halves of a transformer's layer and their share of its computing: 4 and 8 of 12 hidden^2 weights."""
+"""The halves of a transformer layer and their share of its compute: 4 and 8 of 12 hidden^2 weights."""
 
 
 def tensor_and_sharded(
@@ -434,22 +434,22 @@ def tensor_and_sharded(
     optimizer: float = 0.0,
     **options,
 ) -> list[Task]:
-    """A step of tensor parallelism inside a layer and FSDP along the other axis, as one rank of the mesh has it.
+    """Return one rank's tasks of a step with tensor parallelism inside each layer and FSDP along the other axis.
 
-    `layers`: this rank's tensor-parallel share of each, 1 / tp_size of its computing and of its bytes; `sharded`, which
-    says what the other arguments and errors are, gathers and scatters those among the data-parallel ranks. Every half
-    of a layer ends in an all-reduce of `activation_bytes` among the tensor-parallel ranks: see `with_sums`.
+    `layers`: this rank's tensor-parallel share of each layer, 1 / tp_size of its compute and bytes. `sharded` gathers
+    and scatters these shares among the data-parallel ranks; it documents the other arguments and errors. Every half of
+    a layer ends in an all-reduce of `activation_bytes` among the tensor-parallel ranks: see `with_sums`.
     """
     return with_sums(sharded(layers, all_gather, reduce_scatter, optimizer, **options), all_reduce(activation_bytes))
 
 
 def with_sums(tasks: Iterable[Task], all_reduce: float, halves: Sequence[tuple[str, float]] = HALVES) -> list[Task]:
-    """A step's `tasks`, of any builder here, in which every layer is also split by tensor parallelism.
+    """Return the `tasks` of any builder here with every layer also split by tensor parallelism.
 
-    Each pass of a layer becomes its `halves`, (name, share of the computing), backward the last one first, and behind
-    each comes an all-reduce of `all_reduce` seconds, on a stream of its own. What comes next takes the sum in, so it
-    waits: no prefetching hides an all-reduce, while gathers and reduce-scatters go on beside it. A pass keeps its name,
-    as the moment when its last sum is there; whatever waits for it waits for that.
+    Each pass of a layer becomes its `halves`, (name, share of the compute), in reverse order in the backward pass. An
+    all-reduce of `all_reduce` seconds follows each half, on a stream of its own. The next half needs the sum, so no
+    prefetching hides an all-reduce, but gathers and reduce-scatters overlap with it. The pass's own name stays as an
+    empty task after its last all-reduce, for the tasks that wait for the pass.
     """
     split: list[Task] = []
     for task in tasks:
@@ -480,7 +480,7 @@ def _optimizer(seconds: float, waits_for: Sequence[Task]) -> Task:
 
 
 def _filled(layers: Sequence[Layer], buckets: Sequence[Sequence[int]]) -> Iterator[tuple[str, float]]:
-    """For each bucket the task that fills it, its first layer's backward pass, and its bytes."""
+    """Yield, for each bucket, the name of the task that fills it (its first layer's backward pass) and its bytes."""
     held = sorted(layer for bucket in buckets for layer in bucket)
     if held != list(range(len(layers))) or not all(map(len, buckets)):
         raise ValueError(

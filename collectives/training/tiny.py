@@ -1,4 +1,4 @@
-"""A small model with a small task, the same for all ways of training it: what differs is the way alone."""
+"""A small model and task, the same for every way of training it, so that only the way differs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 24  # divides by 2, 3 and 4, so that shards need no padding
 
 
 class TinyBlock(nn.Module):
-    """A residual block: widen, bend, narrow, add. 2 w (4w) weights and 5w biases for width w."""
+    """A residual MLP block with ReLU. It has 2 w (4w) weights and 5w biases for width w."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -17,12 +17,12 @@ class TinyBlock(nn.Module):
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, width] -> [rows, width]."""
+        """Return the block's output: [rows, width] -> [rows, width]."""
         return x + self.narrow(torch.relu(self.widen(x)))
 
 
 def model(depth: int = 4, width: int = WIDTH, dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Sequential:
-    """`depth` blocks, with the same parameters wherever it is called with the same `seed`."""
+    """Return `depth` blocks. The same `seed` gives the same parameters everywhere."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(*[TinyBlock(width) for _ in range(depth)]).to(dtype)
@@ -36,19 +36,20 @@ def batch(
     width: int = WIDTH,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's part of the batch of a step: inputs and targets, each [rows / world_size, width].
+    """Return this rank's part of the batch of `step`: inputs and targets, each [rows / world_size, width].
 
-    The whole batch of `rows` is the same for every `world_size`, which must divide it: rank r has the r-th part.
+    The whole batch of `rows` is the same for every `world_size`, and rank r has the r-th part. Raises `ValueError` if
+    `rows` doesn't divide among the ranks.
     """
     if rows % world_size:
         raise ValueError(f"{rows} rows do not divide among {world_size} ranks")
     generator = torch.Generator().manual_seed(1_000 + step)
     inputs = torch.randn(rows, width, generator=generator)
-    targets = inputs.roll(1, dims=1).sin()  # a task that can be learned
+    targets = inputs.roll(1, dims=1).sin()  # a learnable task
     mine = slice(rank * rows // world_size, (rank + 1) * rows // world_size)
     return inputs[mine].to(dtype), targets[mine].to(dtype)
 
 
 def loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean squared error, in fp32: a scalar."""
+    """Return the mean squared error, a scalar in fp32."""
     return nn.functional.mse_loss(model(inputs).float(), targets.float())

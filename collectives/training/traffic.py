@@ -1,28 +1,29 @@
-"""What a step of training sends: which collectives, over how many bytes, and what that is for one rank."""
+"""The traffic of a training step: its collectives, their bytes, and the bytes that one rank sends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Which collectives a step calls at each stage of ZeRO, over the whole of the gradients or of the parameters.
 COLLECTIVES: Mapping[int, tuple[tuple[str, str], ...]] = {
     0: (("all_reduce", "gradients"),),
     1: (("reduce_scatter", "gradients"), ("all_gather", "parameters")),
     2: (("reduce_scatter", "gradients"), ("all_gather", "parameters")),
     3: (("all_gather", "parameters"), ("all_gather", "parameters"), ("reduce_scatter", "gradients")),
 }
-"""By stage: (collective, of what). Stages 1 and 2 gather the parameters that the update has changed, stage 3 gathers
-them before the forward and again before the backward pass."""
+"""The collectives of a step by stage of ZeRO: (collective, payload), each over all gradients or all parameters.
+
+Stages 1 and 2 gather the updated parameters. Stage 3 gathers them before the forward pass and again before the backward
+pass."""
 
 KEPT = (("all_gather", "parameters"), ("reduce_scatter", "gradients"))
-"""Stage 3 if what the forward pass has gathered is kept for the backward pass (`reshard_after_forward=False`)."""
+"""The collectives of stage 3 if the backward pass reuses the gathered parameters (`reshard_after_forward=False`)."""
 
 
 def step(num_parameters: int, stage: int, itemsize: int = 2, reshard: bool = True) -> dict[str, int]:
-    """The bytes S of all full buffers that go through each collective in a step, by the collective's name.
+    """Return, by collective, the bytes S of all full buffers that pass through it in a step.
 
-    `itemsize`: bytes of a parameter and of its gradient on the wire. `reshard`: for stage 3, as FSDP's
-    `reshard_after_forward`. Raises `ValueError` for a stage that is none.
+    `itemsize`: bytes of a parameter and of its gradient on the wire. `reshard`: for stage 3, FSDP's
+    `reshard_after_forward`. Raises `ValueError` for an unknown stage.
     """
     if stage not in COLLECTIVES:
         raise ValueError(f"there is no stage {stage} of ZeRO: it is one of {', '.join(map(str, COLLECTIVES))}")
@@ -33,12 +34,12 @@ def step(num_parameters: int, stage: int, itemsize: int = 2, reshard: bool = Tru
 
 
 PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
-"""How often the buffer goes round the ring: an all-reduce is the other two, one after the other."""
+"""How often the buffer goes around the ring: an all-reduce is a reduce-scatter and then an all-gather."""
 
 
 def sent(payloads: Mapping[str, int], world_size: int) -> float:
-    """The bytes that a rank sends if these collectives (see `step`) each go round a ring of `world_size` ranks.
+    """Return the bytes that a rank sends if each of these collectives (see `step`) runs on a ring of all ranks.
 
-    That is (P - 1)/P of the buffer for each time round, which no algorithm can undercut (chapters 03 and 04).
+    Each trip around the ring sends (P - 1)/P of the buffer, which no algorithm can undercut (chapters 03 and 04).
     """
     return sum(PASSES[name] * payload for name, payload in payloads.items()) * (world_size - 1) / world_size

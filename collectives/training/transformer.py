@@ -1,8 +1,8 @@
-"""A transformer's block, dense, written so that a part of it is the same code: fewer heads, a narrower MLP.
+"""A dense transformer block whose code also runs a rank's part of it: fewer heads, a narrower MLP.
 
-Both halves of a block have the shape of Y = g(h(f(X) A) B): a first matrix that is split by its columns, something in
-between that acts on each column or head alone, and a second matrix that is split by its rows. `enter` and `leave` are f
-and g: nothing in a dense block, a collective in the part of it that one rank has (see `tensor_parallel`).
+Both halves of a block have the form Y = g(h(f(X) A) B): a first matrix that is split by columns, a function that acts
+on each column or head separately, and a second matrix that is split by rows. `enter` and `leave` are f and g. They do
+nothing in a dense block, and run a collective in a rank's part of it (see `tensor_parallel`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Gate = Callable[[torch.Tensor], torch.Tensor]
 
 
 def nothing(x: torch.Tensor) -> torch.Tensor:
-    """What a dense block does at its gates."""
+    """Return `x` unchanged: the gates of a dense block."""
     return x
 
 
 class MLP(nn.Module):
-    """Widen, bend, narrow: [tokens, width] -> [tokens, hidden] -> [tokens, width]."""
+    """A two-layer MLP with GELU: [tokens, width] -> [tokens, hidden] -> [tokens, width]."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
         self.first = nn.ModuleList([nn.Linear(width, hidden)])
-        self.second = nn.Linear(hidden, width, bias=False)  # g would add a bias once a rank
+        self.second = nn.Linear(hidden, width, bias=False)  # g's sum would add a bias once per rank
         self.enter: Gate = nothing
         self.leave: Gate = nothing
 
@@ -37,7 +37,7 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention over the tokens of one sequence, [tokens, width] -> [tokens, width], in heads of `head_size`."""
+    """Causal multi-head attention over one sequence: [tokens, width] -> [tokens, width], in heads of `head_size`."""
 
     def __init__(self, width: int, num_heads: int):
         super().__init__()
@@ -49,13 +49,13 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         entered = self.enter(x)
-        heads = [project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first]
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)  # [heads, tokens, head_size]
+        q, k, v = (project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [heads, tokens, head_size]
         return self.leave(self.second(attended.transpose(0, 1).flatten(1)))
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): [tokens, width] -> [tokens, width]."""
+    """A transformer block: x + attention(norm(x)), then x + mlp(norm(x)), [tokens, width] -> [tokens, width]."""
 
     def __init__(self, width: int, num_heads: int, hidden: int | None = None):
         super().__init__()

@@ -56,7 +56,7 @@ def free_ports(number):
 @pytest.fixture(scope="module")
 def kubernetes():
     if importlib.util.find_spec("kubernetes_validate") is None:
-        pytest.skip('blocked: no Kubernetes schemas. Run `make env`, or: pip install -e ".[jobs]"')
+        pytest.skip('blocked: no Kubernetes schemas. Run `make test`, or: pip install -e ".[test]"')
     import kubernetes_validate
 
     return kubernetes_validate
@@ -101,7 +101,7 @@ def test_skypilots_own_schemas_know_every_field_of_the_task():
     library = Path(sys.prefix) / "skypilot"
     if not library.is_dir():
         pytest.skip(
-            "blocked: no SkyPilot. Run `make env`: it puts SkyPilot's code, without what that needs, into .venv"
+            "blocked: no SkyPilot. Run `make test`: it puts SkyPilot's code, without what that needs, into .venv"
         )
     # The schemas are functions. What they import would import a hundred packages: two modules that lend them a list
     # each (what `autostop` may wait for, the server's daemons) are stand-ins, which our task does not use.
@@ -268,7 +268,7 @@ def slurm(tmp_path_factory):
     where = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
     if missing := [program for program in programs if shutil.which(program, path=where) is None]:
         pytest.skip(
-            f"blocked: no Slurm ({', '.join(missing)}). Run `make env` as one who may install packages, or: "
+            f"blocked: no Slurm ({', '.join(missing)}). Run `make test` where you may install packages, or: "
             "apt-get install --no-install-recommends slurmctld slurmd slurm-client"
         )
     folder = tmp_path_factory.mktemp("slurm")

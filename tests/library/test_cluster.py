@@ -19,7 +19,7 @@ from collectives.ranks import cluster
 
 pytestmark = pytest.mark.ranks
 
-pytest.importorskip("ipyparallel", reason='blocked: no ipyparallel. Run `make env`, or: pip install -e ".[cluster]"')
+pytest.importorskip("ipyparallel", reason='blocked: no ipyparallel. Run `make test`, or: pip install -e ".[test]"')
 
 
 @pytest.fixture(scope="module")

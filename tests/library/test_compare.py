@@ -57,7 +57,7 @@ def test_one_rank_alone_waits_for_nobody_and_sends_nothing():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("magic", 2, 4, 100, 10), "no way is called 'magic': there are DDP, ZeRO-1, FSDP, pipeline"),
+        (("magic", 2, 4, 100, 10), "unknown way 'magic': choose from DDP, ZeRO-1, FSDP, pipeline"),
         (("DDP", 0, 4, 100, 10), "at least 1"),
         (("pipeline", 3, 4, 100, 10), "4 layers do not divide into 3 equal stages"),
     ],

@@ -43,7 +43,7 @@ def test_no_parameters_need_no_bucket_and_one_larger_than_the_cap_has_its_own():
 
 @pytest.mark.parametrize("caps", [(0, None), (8, 0), (-1, 8)])
 def test_a_cap_that_holds_nothing_is_refused(caps):
-    with pytest.raises(ValueError, match=r"at least 1, not (0|-1)"):
+    with pytest.raises(ValueError, match=r"at least 1 byte, not (0|-1)"):
         assign_buckets([4, 4], *caps)
 
 
@@ -222,8 +222,8 @@ def two_dtypes(rank, world_size):
         (no_gradient, "no gradient yet for b: their buckets cannot be launched"),
         (finish_too_early, "no gradient yet for 0.narrow.bias, 0.narrow.weight"),
         (never_finish, "got a second gradient: call finish.. after each backward"),
-        (two_dtypes, "need one dtype and device"),
-        (nothing_to_train, "at least one"),
+        (two_dtypes, "all of one dtype and on one device"),
+        (nothing_to_train, "needs trainable parameters"),
     ],
 )
 def test_a_step_that_cannot_be_right_is_refused(wrong, words):

@@ -61,7 +61,7 @@ def test_what_is_no_mesh_rank_or_axis_is_refused():
     mesh = Mesh(dp=2, tp=2)
     for wrong, words in [
         (lambda: Mesh(), "at least one axis"),
-        (lambda: Mesh(dp=0), "'dp' is at least 1"),
+        (lambda: Mesh(dp=0), "'dp' must be at least 1"),
         (lambda: Mesh(dp=2.0), "not 2.0"),
         (lambda: mesh.coordinates(4), "rank 4 is not one of the 4"),
         (lambda: mesh.rank(dp=0), "an index along dp, tp"),
@@ -116,7 +116,7 @@ def test_side_by_side_spreads_all_that_a_transfer_says():
 
 
 def test_groups_that_do_not_hold_every_rank_once_are_refused():
-    with pytest.raises(ValueError, match="no groups of 3"):
+    with pytest.raises(ValueError, match="groups of 3 can't run it"):
         side_by_side(ring.all_reduce(2), np.arange(6).reshape(2, 3))
     with pytest.raises(ValueError, match="each of the ranks 0 to 3 once"):
         side_by_side(ring.all_reduce(2), np.array([[0, 1], [1, 2]]))
@@ -135,7 +135,7 @@ def test_a_schedule_along_the_wrong_axis_is_told_which_transfer_leaves_the_group
         check(together(mesh, "tp", ring.all_reduce), mesh, "dp", contracts.all_reduce)
     with pytest.raises(ValueError, match="is for 2 ranks"):
         check(ring.all_reduce(2), mesh, "dp", contracts.all_reduce)
-    with pytest.raises(ValueError, match="is no group"):
+    with pytest.raises(ValueError, match="is not a group"):
         within(ring.all_reduce(4), [0, 0])
 
 
@@ -203,7 +203,7 @@ def test_of_two_meshes_of_four_ranks_the_tokens_say_which_sends_less():
 
 
 def test_what_cannot_be_sent_is_refused():
-    with pytest.raises(ValueError, match="nothing is known of what is sent along ep"):
+    with pytest.raises(ValueError, match="unknown axis ep"):
         sends(Mesh(ep=2), 1, 8, 4)
     with pytest.raises(ValueError, match="has dp, and shard or replicate"):
         sends(Mesh(dp=2, shard=2), 1, 8, 4)
@@ -214,9 +214,9 @@ def test_what_cannot_be_sent_is_refused():
     with pytest.raises(ValueError, match="stage 0 shards nothing"):
         sends(Mesh(replicate=2, shard=2), 3, 8, 4, stage=0)
     for wrong in ({"layers": 0}, {"hidden": 0}, {"tokens": -4}, {"micro_batches": 0}, {"layer_parameters": -1}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is 1 at least"):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be at least 1"):
             sends(Mesh(dp=2), **{"layers": 3, "hidden": 8, "tokens": 4, **wrong})
-    with pytest.raises(ValueError, match="unsplit is a part of a layer's 768 parameters, not 769"):
+    with pytest.raises(ValueError, match="unsplit must be between 0 and the layer's 768 parameters, not 769"):
         sends(Mesh(dp=2), 3, 8, 4, unsplit=769)
 
 

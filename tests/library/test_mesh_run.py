@@ -121,5 +121,5 @@ def test_without_data_axes_there_are_the_sums_of_tensor_parallelism_alone():
 
 
 def test_an_axis_that_nothing_cuts_along_is_refused():
-    with pytest.raises(ValueError, match=r"nothing here cuts a model along pp of Mesh\(pp=2, tp=2\)"):
+    with pytest.raises(ValueError, match=r"can't cut a model along pp of Mesh\(pp=2, tp=2\)"):
         mesh_run.parallelize(mesh_run.dense_model(), Mesh(pp=2, tp=2))

@@ -238,8 +238,8 @@ def test_a_deadlock_is_named_with_who_waits_for_whom():
         check(schedule)
     assert str(caught.value).splitlines() == [
         "mine: deadlock",
-        "  rank 0 stands at B0, its operation 2, and waits for B0, rank 1's operation 3",
-        "  rank 1 stands at F1, its operation 1, and waits for F1, rank 0's operation 3",
+        "  rank 0 is stuck at B0, its operation 2, and waits for B0, rank 1's operation 3",
+        "  rank 1 is stuck at F1, its operation 1, and waits for F1, rank 0's operation 3",
         "  each waits for the next: rank 0 → rank 1 → rank 0",
     ]
     assert str(schedule) == "F0 B0 F1 B1\nF1 F0 B0 B1"  # there is no picture of it
@@ -250,7 +250,7 @@ def test_a_deadlock_is_named_with_who_waits_for_whom():
 def test_a_rank_that_waits_for_itself_is_told_so():
     with pytest.raises(PipelineError, match="waits for F0, which comes later in its own list, as operation 2"):
         check(from_text("B0 F0"))
-    with pytest.raises(PipelineError, match="stands at W0, its operation 2, and waits for I0"):
+    with pytest.raises(PipelineError, match="is stuck at W0, its operation 2, and waits for I0"):
         check(from_text("F0 W0 I0 \n F0 B0"))
 
 
@@ -278,14 +278,14 @@ def test_a_stage_on_the_wrong_rank_is_named():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("F0 X1", r"line 1, operation 2: 'X1' is no operation: write F, B, I or W and a micro-batch, as in F0"),
-        ("\n# a comment\nF0 B0\nF0 F", "line 4, operation 2: 'F' is no operation"),
-        ("F" + "0" * 99, "'F0000000000000000...' is no operation"),
+        ("F0 X1", r"line 1, operation 2: 'X1' is not an operation: write F, B, I or W and a micro-batch"),
+        ("\n# a comment\nF0 B0\nF0 F", "line 4, operation 2: 'F' is not an operation"),
+        ("F" + "0" * 99, "'F0000000000000000...' is not an operation"),
         ("0F0 0B0\n1F0 0F1", "line 2, operation 2: 0F1 is of stage 0, which line 1 has"),
         ("0F0\n2F0", "no line has an operation of stage 1"),
         ("F0&F1", "a pair is a forward and a backward"),
         ("rank 1: F0", "line 1 is called rank 1, but it is rank 0's"),
-        (" . \n", "there is no operation in the text"),
+        (" . \n", "the text has no operations"),
     ],
 )
 def test_a_text_that_is_no_schedule_is_refused_with_its_place(text, says):
@@ -296,9 +296,9 @@ def test_a_text_that_is_no_schedule_is_refused_with_its_place(text, says):
 def test_a_schedule_says_which_of_its_numbers_there_is_not():
     F0 = pipeline.Operation("F", 0, 0)
     for operation, says in [
-        (F0._replace(kind="G"), "0G0 is no operation: its kind must be one of F, B, I, W"),
-        (F0._replace(stage=2), "2F0 is of a stage that there is not: they are 0 to 0"),
-        (F0._replace(micro_batch=1), "0F1 is of a micro-batch that there is not: they are 0 to 0"),
+        (F0._replace(kind="G"), "0G0 is not an operation: its kind must be one of F, B, I, W"),
+        (F0._replace(stage=2), "2F0 has a stage that doesn't exist: stages are 0 to 0"),
+        (F0._replace(micro_batch=1), "0F1 has a micro-batch that doesn't exist: micro-batches are 0 to 0"),
     ]:
         with pytest.raises(PipelineError, match=says):
             pipeline.PipelineSchedule(((operation,),), ((0,),), 1)
@@ -312,5 +312,5 @@ def test_generators_refuse_what_they_cannot_make():
     with pytest.raises(ValueError, match="pipeline of 8 stages: 7 micro-batches a direction are too few"):
         pipeline.dual_pipe_v(4, 7)
     for make in (pipeline.gpipe, pipeline.interleaved):
-        with pytest.raises(ValueError, match="there must be a micro-batch, not 0"):
+        with pytest.raises(ValueError, match="needs at least 1 micro-batch, not 0"):
             make(2, 0)

@@ -125,17 +125,17 @@ def test_experts_count_where_they_are_met():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: replace(LLAMA, layers=0), "layers is at least 1"),
+        (lambda: replace(LLAMA, layers=0), "layers must be at least 1"),
         (lambda: replace(LLAMA, experts=8), "set top_k"),
         (lambda: replace(LLAMA, dense_layers=81), "cannot be dense"),
         (lambda: replace(LLAMA, heads=60), "does not divide by 60 heads"),
         (lambda: replace(LLAMA, kv_heads=7), "cannot share 7 keys and values evenly"),
-        (lambda: replace(LLAMA, kv_heads=0), "kv_heads is at least 1, or left out, not 0"),
-        (lambda: replace(LLAMA, ffn=-1), "ffn is at least 1, or left out, not -1"),
-        (lambda: replace(EXPERTS, shared_experts=-1), "shared_experts is at least 0, not -1"),
-        (lambda: replace(LLAMA, shared_experts=1), "of a model with experts"),
-        (lambda: replace(H100, memory=0), "memory is more than 0"),
-        (lambda: replace(H100, fraction=1.5), "between 0 and 1"),
+        (lambda: replace(LLAMA, kv_heads=0), "kv_heads must be at least 1, or left out, not 0"),
+        (lambda: replace(LLAMA, ffn=-1), "ffn must be at least 1, or left out, not -1"),
+        (lambda: replace(EXPERTS, shared_experts=-1), "shared_experts must be at least 0, not -1"),
+        (lambda: replace(LLAMA, shared_experts=1), "need a model with experts"),
+        (lambda: replace(H100, memory=0), "memory must be more than 0"),
+        (lambda: replace(H100, fraction=1.5), "above 0 and at most 1"),
         (lambda: Layout(recompute="some"), "recompute is one of none, selective, full"),
         (lambda: Layout(stage=4), "no stage 4"),
         (lambda: search(LLAMA, H100, 0), "at least 1 sequence"),
@@ -310,7 +310,7 @@ REASONS = [
     (Layout(dp=4, tp=8, interleave=2, num_micro_batches=16), "no pipeline to interleave by 2"),
     (
         Layout(dp=2, tp=4, pp=4, interleave=2, micro_batch=16, num_micro_batches=2),
-        "2 micro-batches do not go in rounds",
+        "2 micro-batches do not divide into rounds",
     ),
     (Layout(dp=32, num_micro_batches=2), "needs 1,.* GB of 80"),
     (Layout(dp=4, pp=8, interleave=0, num_micro_batches=16), "at least 1 stage, not 0"),
@@ -364,7 +364,7 @@ def test_a_model_that_fits_nowhere_has_no_best_plan():
     reasons = [refuse(model, H100, layout, 8) for layout in layouts(model, H100, 8)]
     needed = [float(reason.split()[1].replace(",", "")) for reason in reasons if reason.startswith("needs")]
     assert plans.examples["does not fit"] == f"needs {min(needed):,.1f} GB of 80"
-    with pytest.raises(ValueError, match="no layout of megatron-1t can be"):
+    with pytest.raises(ValueError, match="no layout of megatron-1t is feasible"):
         _ = plans.best
 
 
@@ -382,24 +382,24 @@ def test_the_command_prints_plans_and_reasons(capsys):
     assert main(["--model", "llama-3-8b", "--machine", "h100", "--nodes", "2", "--batch", "32", "--rows", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "llama-3-8b on 16 ranks of h100, batch 32; GB are 1e9 bytes"
-    assert "layouts can be" in lines[5]
+    assert "layouts are feasible" in lines[5]
     own = "layers=2,hidden=64,heads=4,vocabulary=1000,sequence=64,gated=1"
     assert main(["--model", own, "--machine", "laptop", "--batch", "4"]) == 0
     assert capsys.readouterr().out.startswith("yours on 4 ranks of laptop")
     assert main(["--model", "megatron-1t", "--machine", "laptop", "--batch", "1"]) == 1
-    assert "no layout can be" in capsys.readouterr().out
+    assert "no layout is feasible" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"--model": "gpt-9"}, "no model 'gpt-9' is known; there are gpt2-xl"),
-        ({"--model": "layers=2,hidden=64"}, "a model needs heads, vocabulary, sequence, too"),
+        ({"--model": "gpt-9"}, "unknown model 'gpt-9': choose from gpt2-xl"),
+        ({"--model": "layers=2,hidden=64"}, "a model also needs heads, vocabulary, sequence"),
         ({"--model": "layers=2,vocab=64"}, "a model has no vocab; it has layers, hidden, heads, vocabulary, sequence"),
-        ({"--model": "layers=two"}, "layers is a whole number of at least 1, not 'two'"),
+        ({"--model": "layers=two"}, "layers must be a whole number of at least 1, not 'two'"),
         ({"--model": "layers=2,hidden=64,heads=3,vocabulary=9,sequence=8"}, "does not divide by 3 heads"),
         ({"--machine": "h9"}, "invalid choice: 'h9'"),
-        ({"--batch": "0"}, "at least 1 is wanted, not '0'"),
+        ({"--batch": "0"}, "at least 1, not '0'"),
     ],
 )
 def test_the_command_says_what_is_wrong(change, message, capsys):

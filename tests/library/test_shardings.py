@@ -59,9 +59,9 @@ def test_the_backward_pass_of_megatrons_first_matrix_costs_an_all_reduce():
 
 
 def test_what_cannot_be_is_refused_in_words():
-    with pytest.raises(ValueError, match="W can lie by inner or by columns, or on all ranks, but not 'rows'"):
+    with pytest.raises(ValueError, match="W can be sharded by inner or by columns, or be on all ranks, not 'rows'"):
         derive("rows", "rows", "rows")
-    with pytest.raises(ValueError, match="but not 'partial'"):
+    with pytest.raises(ValueError, match="not 'partial'"):
         derive("rows", REPLICATED, PARTIAL)
     with pytest.raises(ValueError, match="X has 12 rows, which do not divide among 5 ranks"):
         run(derive("rows", REPLICATED, "rows"), X, W, 5)

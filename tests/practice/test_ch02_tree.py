@@ -383,7 +383,7 @@ def test_a_rank_that_waits_for_one_that_does_not_come_is_named(monkeypatch):
     code = solution_of(EXERCISE, "tree-reduce").replace("if rank + distance < world_size:", "if True:")
     tree_reduce = made(code.replace("rank + distance)", "(rank + distance) % world_size)"))
     with pytest.raises(
-        checks.NotYet, match=r"waits to(?s:.)*Does every receive have its sender.* the ranks are 0 to 2"
+        checks.NotYet, match=r"waits to(?s:.)*Does every receive have its sender.* The ranks are 0 to 2"
     ):
         ch02_tree.check_sum(tree_reduce, on_ranks.tagged(3, 4))
 
@@ -405,7 +405,7 @@ def test_slow_and_wrong_schedules_are_drawn(monkeypatch):
     captions = [drawing.caption for drawing in shown]
     assert "broadcast_steps(4)" in captions
     assert "broadcast_steps(4): right, but 2 steps are enough" in captions
-    assert "tree_reduce: who sends to whom, as early as can be" in captions
+    assert "tree_reduce: every message as early as possible" in captions
 
 
 def test_a_step_without_a_message_is_not_counted_and_a_rank_takes_what_is_ready_first():

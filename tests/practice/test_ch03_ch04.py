@@ -178,7 +178,7 @@ RECEIVES_FIRST = """
 BY_SCHEDULES = {
     "bytes-of-a-rank": """
     def sent(schedule, num_elements, itemsize):
-        return practice.counted(schedule, num_elements, itemsize).bytes_sent.max()
+        return checks.counted(schedule, num_elements, itemsize).bytes_sent.max()
 
     def reduce_scatter_bytes(num_elements, itemsize, world_size):
         return sent(ring.reduce_scatter(world_size), num_elements, itemsize)
@@ -427,7 +427,7 @@ IN_BYTES = [
         "    return 2 * (world_size - 1) * num_elements * itemsize\n",
         "    return all_reduce_bytes(num_elements, itemsize, world_size)\n",
         {"b1-root", "b2-total"},
-        "here everything passes the root",
+        "here everything passes through the root",
         origin="C19",
     ),
     broken(
@@ -450,7 +450,7 @@ IN_BYTES = [
         "return reduce_scatter_bytes(num_elements, itemsize, world_size) + all_gather_bytes(",
         "return all_gather_bytes(",
         {"a3-all-reduce"},
-        "this is one half of it",
+        "this is half of it",
         origin="C03",
     ),
     broken(
@@ -466,7 +466,7 @@ IN_BYTES = [
         FORMULA,
         "num_elements * itemsize / world_size",
         ONE_RANK,
-        "this is a single step; how many are there?",
+        "this is a single step; how many steps are there?",
     ),
     written(
         "the root's link one way",

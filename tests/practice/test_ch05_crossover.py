@@ -239,7 +239,7 @@ MUTANTS = [
         "= 2 * (world_size - 1) - 2 * levels",
         "= (world_size - 1) - levels",
         CROSSED,
-        "one way only",
+        "one direction only",
         origin="C09",
     ),
     broken(
@@ -252,7 +252,14 @@ MUTANTS = [
     ),
     broken("the wrong sign", CROSSING, f"-{CROSSING}", CROSSED, "wrong sign"),
     broken("half a per cent off", CROSSING, f"1.005 * {CROSSING}", CROSSED, "is cheaper"),
-    broken("always the ring", "min(prices, key=prices.get)", '"ring"', CHOSEN, "where you take the ring", origin="C09"),
+    broken(
+        "always the ring",
+        "min(prices, key=prices.get)",
+        '"ring"',
+        CHOSEN,
+        "you take the ring at every such point",
+        origin="C09",
+    ),
     broken(
         "ring or tree",
         '"halving-doubling": halving_doubling_seconds(num_bytes, world_size, alpha, beta),',
@@ -261,7 +268,13 @@ MUTANTS = [
         "'halving-doubling' takes",
         origin="C09",
     ),
-    broken("no folding in the choice", "return min(prices, key=prices.get)", UNFOLDED, CHOSEN, "does your price fold?"),
+    broken(
+        "no folding in the choice",
+        "return min(prices, key=prices.get)",
+        UNFOLDED,
+        CHOSEN,
+        "does your price count the folding?",
+    ),
     broken(
         "nearly the best",
         "return min(prices, key=prices.get)",
@@ -286,7 +299,7 @@ MUTANTS = [
     ),
     broken("in the wrong order", "return alpha, beta", "return beta, alpha", FITTED, "wrong order"),
     broken("a bandwidth", "return alpha, beta", "return alpha, 1 / beta", FITTED, "its inverse"),
-    broken("one number", "return alpha, beta", "return alpha", FITTED, "two numbers are asked for"),
+    broken("one number", "return alpha, beta", "return alpha", FITTED, "return two numbers"),
     broken(
         "the first measurement for alpha",
         "return alpha, beta",

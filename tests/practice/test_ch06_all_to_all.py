@@ -166,7 +166,7 @@ MUTANTS = [
         "peers",
         pairing_of("k if k != rank else None"),
         ALL_OF_A,
-        "peers with 2 ranks, round 0: rank 0 waits for rank 1, whose partner is nobody",
+        "peers with 2 ranks, round 0: rank 0 waits for rank 1, whose partner is None",
         origin="C17",
     ),
     written(
@@ -174,7 +174,7 @@ MUTANTS = [
         "peers",
         pairing_of("k if k != rank else None", "range(world_size)"),
         ALL_OF_A,
-        "round 0: rank 1 waits for rank 0, whose partner is nobody",
+        "round 0: rank 1 waits for rank 0, whose partner is None",
         origin="C17",
     ),
     written(
@@ -252,7 +252,7 @@ MUTANTS = [
         ]
 """,
         ALL_OF_B,
-        "Step 0 overwrites chunk 0 on rank 1, which step 1 has yet to send",
+        "Step 0 overwrites chunk 0 on rank 1, before step 1 sends it",
         origin="C18",
     ),
     written(
@@ -260,7 +260,7 @@ MUTANTS = [
         "all-to-all-steps",
         "def all_to_all_steps(n): return [[(r, r ^ 1, r ^ 1) for r in range(n - n % 2)]]",
         ALL_OF_B,
-        "say `into` which one it goes",
+        "set `into` to its place",
     ),
     written(
         "chunks added",
@@ -322,7 +322,7 @@ MUTANTS = [
         "exchange",
         POSTED.replace("result[rank] = chunks[rank]", "result.zero_()"),
         ALL_OF_C,
-        "row 0 is all zeros: nothing was put there; a rank's own chunk stays with it",
+        "row 0 is all zeros: nothing was written there; a rank's own chunk stays with it",
         origin="C18",
     ),
     written(
@@ -397,7 +397,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant, monkeypat
         ("[0.5]", "0.5 is no partner"),
         ("[None] * rank", "gives rank 0 0 rounds and rank 1 1"),
         ("iter(int, 1)", "does it ever stop?"),
-        ("{0: None, 1: 1}", "returns a dict; a list is wanted"),
+        ("{0: None, 1: 1}", "returns a dict; return a list"),
     ],
 )
 def test_a_malformed_pairing_is_told_of_plainly(given, words):
@@ -446,4 +446,4 @@ def test_a_wrong_row_is_told_by_what_is_in_it():
     )
     assert told(7, 99999).startswith("row 1 is [7, 99999], where")
     assert told(*want[1][::-1]) == "row 1 is what rank 1 had for rank 0, but in another order"
-    assert "row 1 is all zeros: nothing was put there; did it receive" in told(0, 0)
+    assert "row 1 is all zeros: nothing was written there; did it receive" in told(0, 0)

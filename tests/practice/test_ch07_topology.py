@@ -220,8 +220,8 @@ MUTANTS = [
     ),
     slow("the flat ring", FLAT_RING, "b1-beats-the-ring", "the flat ring 735 microseconds", "C05"),
     summed("nothing goes back into the node", ', ("between", None), ("copy", 0)', ', ("between", None)', "lacks"),
-    summed("the nodes left alone", LEVELS, '("reduce", -1), ("copy", 0)', "the nodes never learn of each other"),
-    summed("only between nodes", LEVELS, '("between", None),', "the ranks of a node never learn of each other"),
+    summed("the nodes left alone", LEVELS, '("reduce", -1), ("copy", 0)', "the nodes never exchange data"),
+    summed("only between nodes", LEVELS, '("between", None),', "the ranks of a node never exchange data"),
     summed("copied between nodes", '(("reduce", -1), ("copy", 0))', '(("copy", -1), ("copy", 0))', "copies over"),
     summed("past the last rank", "+ ranks_per_node) % world_size", "+ ranks_per_node)", "the ranks are 0 to 3"),
     summed("one chunk of a shard", "shard * num_nodes, combine, count=num_nodes", "shard, combine", "lacks"),
@@ -233,7 +233,7 @@ MUTANTS = [
         ["a2-sums-all", "b3-best"],  # like all rings
     ),
     summed("no return", "return steps", "steps", "returns None; is its `return` missing?"),
-    miscounted("one phase of the ring", C1, "one half of it", "C03", ring="(P - 1) / P * S"),
+    miscounted("one phase of the ring", C1, "half of it", "C03", ring="(P - 1) / P * S"),
     miscounted("all nodes together", C1, "counts all nodes together", ring="2 * (P - 1) * S / L"),
     miscounted("every chunk in the ring", C1, "a rank does not send to itself", ring="2 * S"),
     miscounted("nodes for ranks", C1, "this counts N nodes where the ring has P ranks", ring="2 * (N - 1) / N * S"),
@@ -258,7 +258,7 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
 
 def test_a_slow_answer_is_told_what_the_best_does_better():
     said = verdicts(EXERCISE, {"two-level-steps": RINGS}, parts="b")["b3-best"]
-    assert "Of the 35 microseconds more than in the best, 35 are alphas and 0 bytes" in said
+    assert "Of the 35 microseconds beyond the best, 35 are alphas and 0 bytes" in said
     assert "pays for 12 messages in a row" in said
     assert "the best: 8" in said
     assert "count=..." in verdicts(EXERCISE, {"two-level-steps": CHUNK_BY_CHUNK}, parts="b")["b2-within-a-quarter"]

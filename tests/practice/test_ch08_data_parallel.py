@@ -197,7 +197,7 @@ BY_CAPS = """
         caps = [sum(sizes) * share // 40 + 1 for share in range(41)]
         return min(
             (assign_buckets(sizes, cap) for cap in caps),
-            key=lambda filled: buckets.step(filled, backward, sizes, alpha, beta).seconds,
+            key=lambda filled: ch08_data_parallel.step(filled, backward, sizes, alpha, beta).seconds,
         )
 """
 
@@ -233,7 +233,7 @@ MUTANTS = [
         "if held + sizes[number] > bound",
         "if held >= bound",
         FILLED,
-        "outgrown the bound already",
+        "after it has outgrown the bound",
         origin="C14",
     ),
     broken(
@@ -256,7 +256,7 @@ MUTANTS = [
     broken("the first gradient", READY, READY.replace("min", "max"), TIMES, "full with its last one"),
     broken("all at the end", READY, "return [sum(backward)] * len(buckets)", TIMES, "need not wait for it"),
     broken("its own alone", READY, READY.replace("[min(bucket) :]", "[min(bucket) : max(bucket) + 1]"), TIMES, "alone"),
-    broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "is begun"),
+    broken("begun", READY, READY.replace("min(bucket) :", "min(bucket) + 1 :"), TIMES, "last gradient starts"),
     broken("one number for all", READY, "return sum(backward)", TIMES, "numbers, one for each bucket"),
     broken("no overlap", DONE, DONE.replace("ready)", "sum(backward))"), {"b2-end"}, "as soon as it is full"),
     broken(
@@ -299,7 +299,7 @@ MUTANTS = [
     broken(
         "four alike",
         CHOICE,
-        "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "buckets.np"),
+        "return [b.tolist() for b in np.array_split(np.arange(count)[::-1], 4)]".replace("np", "ch08_data_parallel.np"),
         CHOSEN,
         "which nothing hides, holds",
         origin="D15",

@@ -210,7 +210,7 @@ MUTANTS = [
         BOUNDS,
         "    return rank * size, min((rank + 1) * size, num_elements)\n",
         A1,
-        "gives shards of 3, 3, 3 and 1 elements; all are to be equally long",
+        "gives shards of 3, 3, 3 and 1 elements; all must be equally long",
     ),
     Mutant(
         "an end that belongs to it", "ownership", BOUNDS, BOUNDS.replace(" size\n", " size - 1\n"), A1 | A2, "not in"
@@ -221,9 +221,9 @@ MUTANTS = [
         BOUNDS,
         "    return size\n",
         A1 | A2,
-        "shard_bounds(12, 0, 3) returns 4; two whole numbers are wanted",
+        "shard_bounds(12, 0, 3) returns 4; return two whole numbers",
     ),
-    Mutant("half numbers", "ownership", ") // world_size", ") / world_size", A1 | A2, "two whole numbers are wanted"),
+    Mutant("half numbers", "ownership", ") // world_size", ") / world_size", A1 | A2, "return two whole numbers"),
     Mutant(
         "converted, then sliced",
         "ownership",
@@ -256,7 +256,7 @@ MUTANTS = [
         "return State(master, mean=torch.zeros_like(master), square=torch.zeros_like(master))",
         "zeros = torch.zeros_like(master); return State(master, zeros, zeros)",
         A2,
-        "its mean and its square are one and the same tensor",
+        "its mean and its square are the same tensor",
     ),
     Mutant(
         "the shard of another",
@@ -264,7 +264,7 @@ MUTANTS = [
         "    begin, end = shard_bounds(len(parameters), rank, world_size)\n",
         "    begin, end = shard_bounds(len(parameters), world_size - 1 - rank, world_size)\n",
         A2,
-        "it is to be this rank's shard of the parameters",
+        "it must be this rank's shard of the parameters",
     ),
     Mutant(
         "no mean",
@@ -338,7 +338,7 @@ MUTANTS = [
         "ring.reduce_scatter(",
         "ring.all_reduce(",
         {"c3-traffic"},
-        "rank 0 sends 1.5 times what DDP sends, 56,736 bytes in step 0 instead of 37,824: is an all-reduce used where",
+        "rank 0 sends 1.5 times what DDP sends, 56,736 bytes in step 0 instead of 37,824: does it all-reduce where",
         origin="D02",
     ),
     Mutant(
@@ -347,7 +347,7 @@ MUTANTS = [
         ".clone()",
         "",
         {"c2-memory"},
-        "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: is the full buffer",
+        "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: does it free",
         origin="D05",
     ),
     Mutant(
@@ -365,16 +365,16 @@ MUTANTS = [
         REDUCE,
         "",
         ALL_OF_C,
-        "these are rank 0's own gradients alone: was anything reduced?",
+        "these are rank 0's own gradients alone: did it reduce anything?",
     ),
-    Mutant("not gathered", "zero-2", GATHER, "", ALL_OF_C, "in shard 1: were they gathered?", origin="D11"),
+    Mutant("not gathered", "zero-2", GATHER, "", ALL_OF_C, "in shard 1: did it gather them?", origin="D11"),
     Mutant(
         "gathered before the update",
         "zero-2",
         f"        unit.parameters[begin:end] = {UPDATE}\n",
         f"{GATHER}        unit.parameters[begin:end] = {UPDATE}\n        continue\n",
         ALL_OF_C,
-        "in shard 1: were they gathered?",
+        "in shard 1: did it gather them?",
         origin="D11",
     ),
     Mutant(
@@ -383,16 +383,16 @@ MUTANTS = [
         f"unit.parameters[begin:end] = {UPDATE}",
         UPDATE,
         ALL_OF_C,
-        "even in its own shard: what update returns belongs into unit.parameters[begin:end]",
+        "even in its own shard: write what update returns into unit.parameters[begin:end]",
     ),
-    Mutant("old gradients left", "zero-2", FREE, "", ALL_OF_C, "step 0 was right: is what was left of it gone?"),
+    Mutant("old gradients left", "zero-2", FREE, "", ALL_OF_C, "step 0 was right: does it clean up?"),
     Mutant(
         "old sums left",
         "zero-2",
         "        unit.reduced = None\n",
         "",
         ALL_OF_C,
-        "step 0 was right: is what was left of it gone?",
+        "step 0 was right: does it clean up?",
     ),
     Mutant(
         "only the last pass",
@@ -451,14 +451,16 @@ MUTANTS = [
         "updated twice", "zero-2", UPDATE, f"{UPDATE}; {UPDATE}", ALL_OF_C, "calls update twice for unit 0 in one step"
     ),
     Mutant("a state of its own", "zero-2", "unit.state", "State(0, 0, 0)", ALL_OF_C, "a state that is not unit.state"),
-    Mutant("no tensor", "zero-2", "unit.state, unit.reduced", "unit.state, None", ALL_OF_C, "where a tensor with sums"),
+    Mutant(
+        "no tensor", "zero-2", "unit.state, unit.reduced", "unit.state, None", ALL_OF_C, "hand it a tensor with sums"
+    ),
     Mutant(
         "torch's own",
         "zero-2",
         GATHER,
         "        dist.all_gather_into_tensor(unit.parameters, unit.parameters[begin:end].clone())\n",
         ALL_OF_C,
-        "rank 0 calls the library's own dist.all_gather, whose bytes cannot be counted here",
+        "rank 0 calls the library's own dist.all_gather, whose bytes the check can't count",
     ),
     Mutant(
         "an error", "zero-2", "if unit.collect(tensor)", "if unit.colect(tensor)", ALL_OF_C, "no attribute 'colect'"
@@ -545,7 +547,7 @@ def test_bf16_parameters_do_not_move_by_updates_too_small_for_them():
     )
     said = verdicts(EXERCISE, {"update": rounded}, parts="b")
     assert "rounded to bf16; update the fp32 master, and round only what you return" in said["b1-adam"]
-    assert "30 updates of 0.01 each bring a parameter from 5 to 5; it is to be 4.6875" in said["b2-small-updates"]
+    assert "30 updates of 0.01 each bring a parameter from 5 to 5; it must be 4.6875" in said["b2-small-updates"]
     assert "bf16 numbers are 0.03125 apart there" in said["b2-small-updates"]
 
 

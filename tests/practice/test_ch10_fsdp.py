@@ -251,8 +251,8 @@ MUTANTS = [
         "the block's parameters are missing",
         origin="D07",
     ),
-    Mutant("the block at every stage", "peak", "{0: 0, 1: 0, 2: 1, 3: 2}[stage]", "2", PEAK, "only of what is sharded"),
-    Mutant("the block's parameters at stage 2", "peak", "2: 1, 3: 2", "2: 2, 3: 2", PEAK, "the parameters rest whole"),
+    Mutant("the block at every stage", "peak", "{0: 0, 1: 0, 2: 1, 3: 2}[stage]", "2", PEAK, "only to what is sharded"),
+    Mutant("the block's parameters at stage 2", "peak", "2: 1, 3: 2", "2: 2, 3: 2", PEAK, "holds all parameters"),
     Mutant("no block at stage 2", "peak", "2: 1, 3: 2", "2: 0, 3: 2", PEAK, "the gradients are sharded too"),
     Mutant(
         "the block's elements", "peak", f"copies{WHOLE}", 'copies * model["block_params"] + model', PEAK, "are elements"
@@ -345,7 +345,7 @@ MUTANTS = [
     Mutant("no (P-1)/P", "sent", SENT, "rounds * buffer", SENDS, "leaves out the factor (P-1)/P", origin="C03"),
     Mutant("all ranks", "sent", SENT, "rounds * (world_size - 1) * buffer", SENDS, "counts all ranks together"),
     Mutant("rounded to 0", "sent", SENT, "(world_size - 1) // world_size * rounds * buffer", SENDS, "`//` has rounded"),
-    Mutant("GB for bytes", "sent", SENT, f"{SENT} / 1e9", SENDS, "these are GB"),
+    Mutant("GB for bytes", "sent", SENT, f"{SENT} / 1e9", SENDS, "this is in GB"),
     Mutant(
         "fp32 on the wire",
         "sent",
@@ -356,7 +356,7 @@ MUTANTS = [
     ),
     Mutant("GiB for GB", "choose", '["memory_gb"] * 1e9', '["memory_gb"] * 2**30', MANY, "you take GiB, 2**30"),
     Mutant("always fully", "choose", "return stage\n", "return 3\n", CHOSEN, "20 of 50 choices", origin="D13"),
-    Mutant("fully or not at all", "choose", "in range(4):", "in (3,):", CHOSEN, "is there need to?", origin="D13"),
+    Mutant("fully or not at all", "choose", "in range(4):", "in (3,):", CHOSEN, "do you need to?", origin="D13"),
     Mutant(
         "always 3",
         "choose",
@@ -380,7 +380,7 @@ MUTANTS = [
         "in range(4):",
         "in (0, 2, 3):",
         {"c3-all"},
-        "of equals take the stage that shards least",
+        "break ties by the stage that shards least",
         origin="D13",
     ),
     Mutant(
@@ -391,7 +391,7 @@ MUTANTS = [
         {"c3-all"},
         "you take the one that shards most",
     ),
-    Mutant("3 where nothing fits", "choose", 'return "none"', "return 3", MANY, "look whether that one fits"),
+    Mutant("3 where nothing fits", "choose", 'return "none"', "return 3", MANY, "check whether stage 3 fits"),
     Mutant(
         "4 where nothing fits", "choose", 'return "none"', "return 4", CHOSEN, "the answers are 0, 1, 2, 3 and 'none'"
     ),
@@ -404,7 +404,7 @@ MUTANTS = [
         "pays 1.5 times the bytes for nothing",
     ),
     Mutant(
-        "a is half sharded", "by-hand", "return 0, 3, 1", "return 1, 3, 1", {"d1-model-a"}, "of equals take the stage"
+        "a is half sharded", "by-hand", "return 0, 3, 1", "return 1, 3, 1", {"d1-model-a"}, "break ties by the stage"
     ),
     Mutant(
         "b is replicated",
@@ -430,7 +430,7 @@ MUTANTS = [
         "return 0, 3, 1",
         "return 0",
         {"d1-model-a", "d2-model-b", "d3-model-c"},
-        "three stages are",
+        "return three stages",
     ),
     Mutant(
         "names",
@@ -487,7 +487,7 @@ def test_bytes_that_differ_only_as_floats_are_told_of():
 
     cases = ch10_fsdp.random_cases(seed=2009, of_each=20)
     ch10_fsdp.check_choice(choose, cases, share=1, ties=True)
-    with pytest.raises(NotYet, match="may differ in their last digit"):
+    with pytest.raises(NotYet, match="may differ in the last digit"):
         ch10_fsdp.check_choice(choose, cases, share=1)
 
 

@@ -194,8 +194,8 @@ MUTANTS = [
         '["all_reduce" if after is None else "reduce_scatter"]',
         '["all_gather"]',
         {A1, A2, A3},
-        "collectives('inner', 'inner', None) returns ['all_gather']. X lies by the inner axis, W by the inner axis: "
-        "each rank's product has only the terms of its own slice of the inner axis. Where are the terms of all ranks",
+        "collectives('inner', 'inner', None) returns ['all_gather']. X is split along the inner axis, W is split along "
+        "the inner axis: each rank's product has only the terms of its own slice of the inner axis. Where are the",
         origin="M05",
     ),
     Mutant(
@@ -204,8 +204,8 @@ MUTANTS = [
         '["all_gather" if after is None else "all_to_all"]',
         '["all_reduce" if after is None else "all_to_all"]',
         {A1, A2, A3},
-        "collectives(None, 'columns', None) returns ['all_reduce']. X lies whole on every rank, W by its columns: "
-        "every number that a rank computes is finished, so which terms are there to be added?",
+        "collectives(None, 'columns', None) returns ['all_reduce']. X is whole on every rank, W is split by columns: "
+        "every number that a rank computes is complete, so there are no terms to add",
         origin="M05",
     ),
     Mutant(
@@ -214,7 +214,7 @@ MUTANTS = [
         "if before == after or before is None:",
         "if before == after:",
         {A3},
-        "that does it, but",
+        "that works, but",
     ),
     Mutant(
         "gathered only",
@@ -231,8 +231,8 @@ MUTANTS = [
         '["all_reduce" if after is None else "reduce_scatter"]',
         '["all_reduce"]',
         {A3},
-        "collectives('inner', 'inner', 'rows') returns ['all_to_all', 'all_gather'], by which a rank sends 0.9375 "
-        "matrices: that does it, but it is enough to move Y, and 0.75 matrices",
+        "collectives('inner', 'inner', 'rows') returns ['all_to_all', 'all_gather'], which sends 0.9375 matrices a "
+        "rank: that works, but moving Y alone sends 0.75",
         origin="M07",
     ),
     Mutant(
@@ -241,7 +241,7 @@ MUTANTS = [
         "    plans = ",
         '    if (x, w) == ("rows", "columns"):\n        return []\n    plans = ',
         {A2, A3},
-        "X lies by its rows, W by its columns: slice r of the one does not meet slice r of the other, so something has",
+        "X is split by rows, W is split by columns: slice r of X does not match slice r of W, so move one of",
         origin="M05",
     ),
     Mutant(
@@ -250,7 +250,7 @@ MUTANTS = [
         "    return min(",
         '    return (["all_gather"] if x else []) + (["all_gather"] if w else []) or min(',
         {A3},
-        "but nothing need be sent",
+        "but nothing needs to be sent",
         origin="M06",
     ),
     Mutant(
@@ -259,10 +259,10 @@ MUTANTS = [
         "return min(",
         'return ["gather"] or min(',
         {A1, A2, A3},
-        "'gather' is none of all_reduce",
+        "'gather' is not one of all_reduce",
     ),
     Mutant(
-        "no list", "collectives", "    return min(", "    return 3\n    min(", {A1, A2, A3}, "a list of names is wanted"
+        "no list", "collectives", "    return min(", "    return 3\n    min(", {A1, A2, A3}, "return a list of names"
     ),
     Mutant(
         "f does nothing backward",
@@ -307,7 +307,7 @@ MUTANTS = [
         F_BACKWARD,
         F_BACKWARD.replace("return total", "return total / dist.get_world_size()"),
         {B2, B3},
-        "the gradient of X is the mean of the ranks' shares; it is to be their sum",
+        "the gradient of X is the mean of the ranks' shares; it should be their sum",
     ),
     Mutant(
         "g divides backward",
@@ -352,11 +352,11 @@ MUTANTS = [
         "        return x.view_as(x)\n",
         "        dist.all_reduce(x.clone())\n        return x.view_as(x)\n",
         {B3},
-        "f sends on rank 0 forward 1 times what an all-reduce sends; nothing need be sent",
+        "f sends on rank 0 forward 1 times what an all-reduce sends; nothing needs to be sent",
     ),
     Mutant("f cut off", "gates", "return F.apply(x)", "return F.apply(x).detach()", {B2, B3}, "Function's .apply, not"),
     Mutant(
-        "no gradient", "gates", "        return gradient\n", "        pass\n", {B2, B3}, "g returns nothing leads back"
+        "no gradient", "gates", "        return gradient\n", "        pass\n", {B2, B3}, "output of g is not connected"
     ),
     Mutant(
         "nothing returned", "gates", "    return G.apply(y)", "    G.apply(y)", {B1, B2, B3}, "a value of type NoneType"
@@ -367,7 +367,7 @@ MUTANTS = [
         "    return G.apply(y)",
         "    return G.apply(y).sum()",
         {B1, B2, B3},
-        "g returns a tensor of shape [] for one of [3, 4]",
+        "g returns a tensor of shape [] for one of shape [3, 4]",
     ),
     Mutant(
         "cut as one piece",
@@ -375,7 +375,7 @@ MUTANTS = [
         "torch.cat([tensor.chunk(world_size)[rank] for tensor in fused.chunk(3)])",
         "fused.chunk(world_size)[rank]",
         {C1},
-        "its 'qkv' has queries of heads 0, 1, 2 and 3, keys of heads 0 and 1; it is to have queries of heads 0 and 1, "
+        "its 'qkv' has queries of heads 0, 1, 2 and 3, keys of heads 0 and 1; it should have queries of heads 0 and 1, "
         "keys of heads 0 and 1, values of heads 0 and 1. It was cut as one piece: take queries, keys and values apart",
         origin="M03",
     ),
@@ -385,7 +385,7 @@ MUTANTS = [
         '"qkv": of_heads(dense["qkv"])',
         '"qkv": dense["qkv"].chunk(world_size, 1)[rank]',
         {C1},
-        "its 'qkv' has the shape [24, 4]; it is to be [12, 8]. A row of it makes one number of a query, key or value",
+        "its 'qkv' has the shape [24, 4]; it should be [12, 8]. A row of it makes one number of a query, key or value",
     ),
     Mutant(
         "the wrong axis of out",
@@ -393,7 +393,7 @@ MUTANTS = [
         'dense["out"].chunk(world_size, dim=1)[rank]',
         'dense["out"].chunk(world_size)[rank]',
         {C1},
-        "its 'out' has the shape [4, 8]; it is to be [8, 4]. A column of it meets one number of what a head has",
+        "its 'out' has the shape [4, 8]; it should be [8, 4]. A column of it multiplies one number of a head",
         origin="M01",
     ),
     Mutant(
@@ -421,7 +421,7 @@ MUTANTS = [
         "dim=1)[rank]",
         "dim=1)[rank - 1]",
         {C1},
-        "its 'out' has columns of heads 2 and 3; it is to have columns of heads 0 and 1",
+        "its 'out' has columns of heads 2 and 3; it should have columns of heads 0 and 1",
     ),
     Mutant(
         "a share of the bias",
@@ -429,7 +429,7 @@ MUTANTS = [
         '"out_bias": dense["out_bias"],',
         '"out_bias": dense["out_bias"] / world_size,',
         {C1},
-        "all ranks keep all of it, as it was",
+        "every rank keeps the whole bias unchanged",
     ),
     Mutant("a weight left out", "attention", '"out_bias": dense["out_bias"],', "", {C1}, "'out_bias' is missing"),
     Mutant(
@@ -455,7 +455,7 @@ MUTANTS = [
         Y_IS,
         'g(functional.linear(attended, part["out"], part["out_bias"]))',
         {C3, C4, C5},
-        "the bias of the second matrix is in it 2 times. It is added before g, on every rank: add it after",
+        "the second matrix's bias is in it 2 times: every rank adds it before g; add it after g",
         origin="page 11",
     ),
     Mutant(
@@ -472,9 +472,9 @@ MUTANTS = [
         Y_IS,
         'g(functional.linear(attended, part["out"], part["out_bias"] if dist.get_rank() == 0 else None))',
         {C4, C5},
-        "on rank 1 the gradient of 'out_bias' is missing: nothing that this rank computes leads back there",
+        "on rank 1 the gradient of 'out_bias' is missing: nothing that this rank computes is connected to it",
     ),
-    Mutant("no bias", "attention", ' + part["out_bias"]', "", {C3, C4, C5}, "the bias of the second matrix is missing"),
+    Mutant("no bias", "attention", ' + part["out_bias"]', "", {C3, C4, C5}, "the second matrix's bias is missing"),
     Mutant("no g", "attention", Y_IS, Y_IS.replace("g(", "(", 1), {C3, C4, C5}, "this rank's heads alone: where is g?"),
     Mutant(
         "no f",

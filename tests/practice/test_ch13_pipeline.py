@@ -450,7 +450,7 @@ def test_an_answer_that_is_no_order_is_told_of_plainly(given, words):
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("given, words", [(["F0"], "a text is asked for"), ("", "there is no operation in the text")])
+@pytest.mark.parametrize("given, words", [(["F0"], "a text is asked for"), ("", "the text has no operations")])
 def test_a_text_that_is_none_is_told_of_plainly(given, words):
     with pytest.raises(NotYet, match=words):
         ch13_pipeline.check_by_hand(lambda: given)

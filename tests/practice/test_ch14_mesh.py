@@ -265,8 +265,8 @@ MUTANTS = [
         "in reversed(sizes.items())",
         "in sizes.items()",
         A1 | A2,
-        "coordinates(1, {'dp': 2, 'tp': 4}) says 1 along 'dp'; rank 1 stands at 0 there. In all that you say, the "
-        "first axis moves fastest; it is to be the last one",
+        "coordinates(1, {'dp': 2, 'tp': 4}) returns index 1 along 'dp'; rank 1 has index 0 there. In all your answers "
+        "the first axis moves fastest; it should be the last one",
     ),
     Mutant(
         "no rest",
@@ -274,7 +274,7 @@ MUTANTS = [
         "rank, indices[axis] = divmod(rank, size)",
         "indices[axis], rank = rank, rank // size",
         A1 | A2,
-        "says 4 along 'tp'; rank 4 stands at 0 there (that axis has the indices 0 to 3)",
+        "returns index 4 along 'tp'; rank 4 has index 0 there (that axis has the indices 0 to 3)",
     ),
     Mutant(
         "a fraction",
@@ -282,7 +282,7 @@ MUTANTS = [
         "rank, indices[axis] = divmod(rank, size)",
         "indices[axis], rank = rank % size, rank / size",
         A1 | A2,
-        "its 'dp' is 0.25; a whole number is wanted",
+        "its 'dp' is 0.25; it should be a whole number",
     ),
     Mutant(
         "a list", "numbers", "    return indices", "    return list(indices)", A1 | A2, "a dictionary {axis: index}"
@@ -294,7 +294,7 @@ MUTANTS = [
         "    ranks, size = range(math.prod(sizes.values())), sizes[axis]\n"
         "    return [ranks[first : first + size] for first in ranks[::size]]\n",
         A2,
-        "groups('dp', {'dp': 2, 'tp': 4}): rank 0 is in [0, 1]; its group is [0, 4]. Rank 1 stands elsewhere along "
+        "groups('dp', {'dp': 2, 'tp': 4}): rank 0 is in [0, 1]; its group is [0, 4]. Rank 1 has another index along "
         "'tp': in a group only 'dp' differs",
     ),
     Mutant(
@@ -328,10 +328,10 @@ MUTANTS = [
         LOOP,
         LOOP.replace("new_group(ranks)", "new_group(ranks) if rank in ranks else None"),
         B1,
-        "rank 0 calls dist.new_group for [0, 3] where rank 1 calls it for [1, 4]. All ranks have to make the same",
+        "rank 0 calls dist.new_group for [0, 3] where rank 1 calls it for [1, 4]. All ranks must make the same",
     ),
     Mutant(
-        "lists for groups", "real", "mine[axis] = group", "mine[axis] = ranks", B1, "its 'dp' is a list of ranks; what"
+        "lists for groups", "real", "mine[axis] = group", "mine[axis] = ranks", B1, "its 'dp' is a list of ranks; it"
     ),
     Mutant(
         "the last group for all",
@@ -341,14 +341,21 @@ MUTANTS = [
         B1,
         "on rank 0 of a mesh {'dp': 2, 'tp': 3}, build(groups, 0): its 'dp' is a group of the ranks [2, 5], without",
     ),
-    Mutant("everyone", "real", "new_group(ranks)", "new_group()", B1, "its 'dp' is a group of all ranks; it is [0, 3]"),
+    Mutant(
+        "everyone",
+        "real",
+        "new_group(ranks)",
+        "new_group()",
+        B1,
+        "its 'dp' is a group of all ranks; it should be [0, 3]",
+    ),
     Mutant(
         "axes exchanged in the sum",
         "real",
         'dist.all_reduce(output, group=groups["tp"])',
         'dist.all_reduce(output, group=groups["dp"])',
         B2,
-        "rank 0: the output is the sum, over [0, 2]; it is to be the sum over [0, 1], along 'tp'",
+        "rank 0: the output is the sum, over [0, 2]; it should be the sum over [0, 1], along 'tp'",
         origin="page 14",
     ),
     Mutant(
@@ -357,11 +364,11 @@ MUTANTS = [
         'dist.all_reduce(mean, group=groups["dp"])',
         "dist.all_reduce(mean)",
         B2,
-        "rank 0: the gradient is the sum divided by 2, over [0, 1, 2, 3]; it is to be the mean over [0, 2], along 'dp'",
+        "rank 0: the gradient is the sum divided by 2, over [0, 1, 2, 3]; it should be the mean over [0, 2], along",
         origin="page 14",
     ),
     Mutant(
-        "no mean", "real", MEAN, "mean", B2, "the gradient is the sum, over [0, 2]; it is to be the mean over [0, 2]"
+        "no mean", "real", MEAN, "mean", B2, "the gradient is the sum, over [0, 2]; it should be the mean over [0, 2]"
     ),
     Mutant(
         "divided by the world",
@@ -377,7 +384,7 @@ MUTANTS = [
         '    dist.all_reduce(output, group=groups["tp"])\n',
         "",
         B2,
-        "the output is what the rank itself had; it is to be the sum over [0, 1]",
+        "the output is the rank's own input; it should be the sum over [0, 1]",
     ),
     Mutant(
         "in place",
@@ -385,7 +392,7 @@ MUTANTS = [
         "= terms.clone(), gradient",
         "= terms, gradient",
         B2,
-        "what it was given is changed, in place",
+        "its input is changed, in place",
     ),
     Mutant(
         "FSDP first",
@@ -393,8 +400,8 @@ MUTANTS = [
         '        rows = cut(rows, "tp")\n',
         '        return cut(cut(rows, "shard"), "tp"), columns\n',
         C1,
-        "has the rows 2 to 3; at {'replicate': 0, 'shard': 0, 'tp': 1} a rank holds 4 to 5: FSDP has cut first here, "
-        "and TP what was left",
+        "has the rows 2 to 3; at {'replicate': 0, 'shard': 0, 'tp': 1} a rank holds 4 to 5: here FSDP cuts first, "
+        "and TP cuts what is left",
         origin="M13",
     ),
     Mutant(
@@ -403,7 +410,7 @@ MUTANTS = [
         'if style == "column":',
         'if style == "row":',
         C1 | C2,
-        "this is how a row-parallel layer lies; torch's weight is [outputs, inputs]",
+        "this is the split of a row-parallel layer; torch's weight is [outputs, inputs]",
     ),
     Mutant(
         "TP alone",
@@ -420,7 +427,7 @@ MUTANTS = [
         ROWS,
         'return (rows, cut(columns, "shard")) if len(rows) < shape[0] else (cut(rows, "shard"), columns)',
         C1,
-        "FSDP cuts rows, dimension 0, also where TP has cut them already",
+        "FSDP cuts rows, dimension 0, even where TP has cut them already",
         origin="M13",
     ),
     Mutant(
@@ -447,7 +454,7 @@ MUTANTS = [
         '"all_gather": 2',
         '"all_gather": 1',
         D1,
-        "the weights are given back: what does the back",
+        "the weights are freed after the forward pass",
         origin="D03",
     ),
     Mutant(
@@ -460,14 +467,14 @@ MUTANTS = [
         origin="D04",
     ),
     Mutant("one block", "step", "num_blocks * count for", "count for", D1, "that is one block; there are 6"),
-    Mutant("an axis of one rank", "step", "        if size > 1\n", "", D1, "an axis of one rank has nobody to talk to"),
+    Mutant("an axis of one rank", "step", "        if size > 1\n", "", D1, "an axis of one rank sends nothing"),
     Mutant(
         "an all-reduce as one pass",
         "step",
         "num_blocks * 4 * 2",
         "num_blocks * 4",
         D2,
-        "this is half of it: two all-red",
+        "this is half: two all-red",
     ),
     Mutant(
         "activations cut",
@@ -484,7 +491,7 @@ MUTANTS = [
         "tokens * hidden * itemsize",
         "12 * hidden**2 / size * itemsize",
         D2,
-        "along 'tp' go activations, tokens x hidden, and no weights",
+        "'tp' sends activations, tokens x hidden, and no weights",
         origin="M04",
     ),
     Mutant(
@@ -502,7 +509,7 @@ MUTANTS = [
         "num_blocks * 3",
         "num_blocks * 2",
         D3,
-        "these are two times round the ring: a gather forward",
+        "this goes round twice; it is a gather forward",
     ),
     Mutant(
         "rounded down", "step", "3 * (size - 1) / size", "3 * ((size - 1) // size)", D3, "`//` has rounded a fraction"
@@ -523,7 +530,7 @@ MUTANTS = [
         '/ sizes["tp"] / sizes["shard"]',
         '/ sizes["tp"]',
         D4,
-        "FSDP has reduce-scattered the gradients: of each, a rank has only a shard left",
+        "FSDP has reduce-scattered the gradients: a rank shares only its shard of each",
     ),
     Mutant(
         "by the size alone",
@@ -548,7 +555,7 @@ MUTANTS = [
         "{name: sizes[name] for name in order}",
         "sizes",
         E1 | E2 | E3,
-        "the axes come in the order of `order`; `sizes` may list them in another",
+        "the axes are in the order of `order`; `sizes` may list them in another",
     ),
     Mutant(
         "S in every step",
@@ -576,7 +583,7 @@ MUTANTS = [
         "if far else machine.inside",
         "",
         E2 | E3,
-        "over the link between nodes here; some",
+        "crosses between nodes here; some",
         origin="M14",
     ),
     Mutant(
@@ -614,22 +621,22 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
         (lambda f: ch14_mesh.check_coordinates(f, [{"dp": 2}]), None, "returns None; is its `return` missing?"),
         (lambda f: ch14_mesh.check_coordinates(f, [{"dp": 2}]), {"tp": 0}, "has the axes 'tp'; they are 'dp'"),
         (lambda f: ch14_mesh.check_coordinates(f, [{"dp": 2}]), {"dp": "0"}, "returns '0', which is not a number"),
-        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [0, 1], "a list of lists of ranks is wanted"),
+        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [0, 1], "return a list of lists of ranks"),
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[1, 0]], "put its ranks in order, [0, 1]"),
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1, 2]], "the ranks are 0 to 1"),
         (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1], [0, 1]], "rank 0 is in 2 groups"),
-        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1], [2]], "there is a rank too many"),
-        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 3})]), [[0], [1], [2]], "along 'dp' there are 3"),
-        (lambda f: ch14_mesh.check_calls(f, {"dp": 2}), {}, "returns {}; a dictionary with the axes 'dp' is wanted"),
+        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 2})]), [[0, 1], [2]], "there is one rank too many"),
+        (lambda f: ch14_mesh.check_groups(f, [("dp", {"dp": 3})]), [[0], [1], [2]], "a group along 'dp' has 3 ranks"),
+        (lambda f: ch14_mesh.check_calls(f, {"dp": 2}), {}, "returns {}; return a dictionary with the axes 'dp'"),
         (
             lambda f: ch14_mesh.check_held(f, "row", [((2, 2), {"tp": 2, "shard": 1})]),
             3,
-            "two ranges are wanted, rows and",
+            "return two ranges, rows and",
         ),
         (
             lambda f: ch14_mesh.check_held(f, "row", [((2, 2), {"tp": 2, "shard": 1})]),
             (1, 2),
-            "its rows are 1; a range is",
+            "its rows are 1; they should be",
         ),
         (
             lambda f: ch14_mesh.check_held(f, "row", [((2, 2), {"tp": 2, "shard": 1})]),
@@ -644,20 +651,20 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
         (
             lambda f: ch14_mesh.check_calls_of_a_step(f, [(1, {"tp": 2})]),
             {"tp": 4},
-            "{axis: {collective: count}} is wanted",
+            "return a dictionary {axis: {collective: count}}",
         ),
         (
             lambda f: ch14_mesh.check_calls_of_a_step(f, [(1, {"tp": 2})]),
             {"dp": {}},
             "has the axis 'dp'; the mesh has 'tp'",
         ),
-        (lambda f: ch14_mesh.check_leaves(f, [(("tp",), {"tp": 2}, 1)]), "no", "True or False is wanted"),
+        (lambda f: ch14_mesh.check_leaves(f, [(("tp",), {"tp": 2}, 1)]), "no", "return True or False"),
         (
             lambda f: ch14_mesh.check_best(f, ch14_mesh.random_placements(1, 1)),
             "tp",
-            "the axes are wanted, outermost first",
+            "return the axes, outermost first",
         ),
-        (lambda f: ch14_mesh.check_best(f, ch14_mesh.random_placements(1, 1)), ["tp"], "is wanted once"),
+        (lambda f: ch14_mesh.check_best(f, ch14_mesh.random_placements(1, 1)), ["tp"], "return each of"),
     ],
 )
 def test_a_malformed_answer_is_told_of_plainly(check, given, words):

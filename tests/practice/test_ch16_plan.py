@@ -130,7 +130,7 @@ BY_HAND = {
             case 3: return m * (shows(1, there) + shows(2, back))
 
     def step_seconds(*case):
-        communication = tensor_seconds(*case) + data_seconds(*case) + plan.message_seconds(*case)
+        communication = tensor_seconds(*case) + data_seconds(*case) + ch16_plan.message_seconds(*case)
         return communication + compute_seconds(*case) + bubble_seconds(*case)
 """,
 }
@@ -186,7 +186,7 @@ FASTEST_FIRST = {
                     m, rest = divmod(batch, dp * micro_batch)
                     for stage in range(0 if rest else 4):
                         for how in tried:
-                            made = dict(zip(plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
+                            made = dict(zip(ch16_plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
                             if memory_bytes(model, made) <= machine["memory"]:
                                 yield step_seconds(model, machine, made), number, made
                                 break  # less recomputation is never slower
@@ -245,7 +245,7 @@ MUTANTS = [
         {A1, A2},
         "this is 12 hidden^2",
     ),
-    Mutant("masked scores", MODEL, '["sequence"] / 2', '["sequence"]', {A2}, "computes the scores that the mask hides"),
+    Mutant("masked scores", MODEL, '["sequence"] / 2', '["sequence"]', {A2}, "counts the scores that the mask hides"),
     Mutant("no scores", MODEL, "2 * matrices + scores", "2 * matrices", {A2}, "the scores are missing"),
     Mutant("forward only", MODEL, "3 * tokens", "tokens", {A2}, "the backward pass costs twice as much"),
     Mutant(
@@ -254,7 +254,7 @@ MUTANTS = [
         "return 3 * tokens",
         "return 6 * parameters(model) * tokens\n    return 3 * tokens",
         {A2},
-        "this is 6 FLOPs for each parameter",
+        "this is 6 FLOPs a parameter",
     ),
     Mutant(
         "ZeRO-1 shards gradients",
@@ -312,7 +312,7 @@ MUTANTS = [
         'one * min(layout["num_micro_batches"], layout["pp"])',
         "one",
         {B2},
-        "the first has more micro-batches under way",
+        "the first has more micro-batches in flight",
         origin="M10",
     ),
     Mutant(
@@ -321,7 +321,7 @@ MUTANTS = [
         'min(layout["num_micro_batches"], layout["pp"])',
         'layout["num_micro_batches"]',
         {B2},
-        "not all of them",
+        "to the last, not all",
         origin="M10",
     ),
     Mutant(
@@ -340,7 +340,7 @@ MUTANTS = [
         "max(first, one + logits)",
         "first + logits",
         {B2},
-        "the last rank's, which has but one",
+        "only the last rank holds logits",
     ),
     Mutant(
         "tp divides the rest",
@@ -351,7 +351,7 @@ MUTANTS = [
         "tensor parallelism divides",
     ),
     Mutant("no buffers for ZeRO-3", HELD, "2: 1, 3: 3}", "2: 1, 3: 1}", {B3}, "they are missing", origin="D05"),
-    Mutant("one layer gathered", HELD, "2: 1, 3: 3}", "2: 1, 3: 2}", {B3}, "the next one is on its way"),
+    Mutant("one layer gathered", HELD, "2: 1, 3: 3}", "2: 1, 3: 2}", {B3}, "the next one is prefetched"),
     Mutant(
         "made again from nothing",
         HELD,
@@ -397,10 +397,10 @@ MUTANTS = [
     Mutant(
         "once round",
         EXPOSED,
-        "2 * plan.once_around(machine, 1",
-        "plan.once_around(machine, 1",
+        "2 * ch16_plan.once_around(machine, 1",
+        "ch16_plan.once_around(machine, 1",
         {C2, C3},
-        "this is half of it",
+        "this is half:",
         origin="M02",
     ),
     Mutant(
@@ -426,7 +426,7 @@ MUTANTS = [
         "machine, 1, ",
         'machine, layout["dp"], ',
         {C2, C3},
-        "are neighbours: 1 apart",
+        "are neighbors: 1 apart",
         origin="M14",
     ),
     Mutant(
@@ -471,7 +471,7 @@ MUTANTS = [
         "0: (0, 2)",
         "0: (0, 1)",
         {C4},
-        "an all-reduce, which goes round twice",
+        "stage 0 all-reduces, which goes round twice",
         origin="C05",
     ),
     Mutant(
@@ -480,7 +480,7 @@ MUTANTS = [
         ROUNDS,
         "{0: (0, 2), 1: (1, 2), 2: (1, 2), 3: (1, 2)}",
         {C4},
-        "stages 1 and 2 do not all-reduce",
+        "they do not all-reduce",
         origin="D02",
     ),
     Mutant(
@@ -489,7 +489,7 @@ MUTANTS = [
         "3: (1, 2)}",
         "3: (1, 1)}",
         {C4},
-        "gathered in the backward pass, too",
+        "gathers parameters in the backward pass, too",
         origin="D03",
     ),
     Mutant(
@@ -505,7 +505,7 @@ MUTANTS = [
         "stage 2 once a step", EXPOSED, "m if stage >= 2", "m if stage == 3", {C4}, "because it keeps no whole ones"
     ),
     Mutant(
-        "neighbours",
+        "neighbors",
         EXPOSED,
         'machine, layout["tp"], layout["dp"]',
         'machine, 1, layout["dp"]',
@@ -519,7 +519,7 @@ MUTANTS = [
         "2 * layers * layer_params(model)",
         '(2 * layers * layer_params(model) + 2 * (1 + (layout["pp"] == 1)) * model["vocabulary"] * model["hidden"])',
         {C4},
-        "embedding and the head are left out",
+        "leave out the embedding and the head",
     ),
 ]
 
@@ -621,7 +621,7 @@ BEST = {"dp": 32, "tp": 4, "pp": 1, "stage": 2, "micro_batch": 1, "num_micro_bat
         ({"dp": 16, "tp": 8, "num_micro_batches": 2, "stage": 3}, "stage 3 sends for each of 2 micro-batches"),
         ({"dp": 8, "pp": 4, "num_micro_batches": 4}, "s more bubble: pp 4 with 4 micro-batches"),
         ({"dp": 16, "tp": 2, "pp": 4, "num_micro_batches": 2}, "s more bubble: pp 4 with 2 micro-batches"),
-        ({"recompute": "full"}, "full recomputation does the forward pass twice, and there is memory enough"),
+        ({"recompute": "full"}, "full recomputation does the forward pass twice, and everything fits"),
         ({}, "2.08 s against 2.08 s, as good as the best"),
     ],
 )
@@ -634,17 +634,20 @@ def test_what_is_wrong_with_a_choice_is_said(changed, words):
 @pytest.mark.parametrize(
     "given, words",
     [
-        ("None", "returns None: is its `return` missing, or does it find none that fits? There is one"),
+        ("None", "returns None: is its `return` missing, or does it miss the layouts that fit?"),
         ("5", "returns 5; a layout is a dict with dp, tp, pp, stage"),
         ("{'dp': 32}", "its tp is missing"),
         ("{**layout, 'sp': True}", "returns a layout with 'sp'; a layout has dp, tp"),
-        ("{**layout, 'recompute': 'some'}", "its recompute is 'some'; it is one of none, selective, full"),
-        ("{**layout, 'stage': 4}", "its stage is 4; it is one of 0, 1, 2, 3"),
-        ("{**layout, 'tp': 1.5}", "its tp is 1.5; it is a whole number"),
-        ("{**layout, 'dp': 'all'}", "its dp is 'all'; it is a whole number"),
+        ("{**layout, 'recompute': 'some'}", "its recompute is 'some', not one of none, selective, full"),
+        ("{**layout, 'stage': 4}", "its stage is 4, not one of 0, 1, 2, 3"),
+        ("{**layout, 'tp': 1.5}", "its tp is 1.5, not a whole number"),
+        ("{**layout, 'dp': 'all'}", "its dp is 'all', not a whole number"),
         ("layouts[0]", "ends in NameError: name 'layouts' is not defined"),
-        ("plan.best(plan.Case(model, machine, batch))", "the library's planner is for comparing, afterwards"),
-        ("searched(plan._model(model), plan._machine(machine), batch)", "search with your own functions"),
+        (
+            "ch16_plan.best(ch16_plan.Case(model, machine, batch))",
+            "the library's own planner is for comparing, afterwards",
+        ),
+        ("searched(ch16_plan._model(model), ch16_plan._machine(machine), batch)", "search with your own functions"),
     ],
 )
 def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
@@ -678,7 +681,7 @@ def test_a_case_without_a_choice_leaves_the_others_their_points(capsys):
     points, said = scored(lambda *case: choose(*case) if case[1]["gpus_per_node"] > 4 else None, capsys, SEEN, 1)
     assert points == 9 * 4 / 5
     assert "0% 19B (48 layers, hidden 5120) on 8 x 4 GPUs of 24 GB" in said
-    assert "returns None: is its `return` missing, or does it find none that fits?" in said
+    assert "returns None: is its `return` missing, or does it miss the layouts that fit?" in said
     points, said = scored(choose, capsys, SEEN, 1)
     assert points == 9 * 4 / 5
     assert "ends in ValueError" in said

@@ -334,11 +334,11 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "a dummy exchange": "with 3 ranks, 6 of 6 numbers that were looked for on the wire are not among",
         "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
-        "a hidden all-reduce": "where 1,200,000 are enough: something is sent that the ranks do not tell of",
-        "a blind counter": "something is sent that the ranks do not tell of",
+        "a hidden all-reduce": "where 1,200,000 are enough: the ranks send something that they do not report",
+        "a blind counter": "the ranks send something that they do not report",
         "what lies around": "rank 0 returns",
         "answers made at home": "token 0 of rank 0 has the answer of expert",
-        "a step that sends more than it tells": "something is sent that the ranks do not tell of",
+        "a step that sends more than it tells": "the ranks send something that they do not report",
     }.items(),
 )
 def test_a_rank_that_forges_its_report_is_refused(said, name, words):

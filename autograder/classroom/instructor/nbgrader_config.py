@@ -11,7 +11,7 @@ c = get_config()  # noqa: F821 (nbgrader provides it)
 c.CourseDirectory.root = os.path.join(os.environ["CLASSROOM"], "homes", "instructor", "course")
 c.ExchangeCollect.check_owner = False  # one system user owns all submissions here
 
-from autograder import configure  # noqa: E402 (both found by the line above)
+from autograder import configure  # noqa: E402
 from autograder.book import SETTINGS  # noqa: E402
 
 configure(c, **SETTINGS)  # submissions run in the sandbox and are judged outside it
