@@ -29,10 +29,10 @@ from typing import Any
 
 from ..inside import fork_server
 from ..inside.shell import lay_out, make_shell, names_in, reseed
-from ..sandbox.envelope import Limits, Sandbox, enter
+from ..sandbox.envelope import Limits, enter
 from ..wire import channel
 from ..wire.plain import bound_name
-from .link import Ended, Link
+from .link import Confined, Ended, Link
 from .proxies import Remote
 
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
@@ -93,7 +93,7 @@ def role(cell: Mapping) -> str:
 class Judgement:
     """One notebook and its state while it is judged, in a process of its own."""
 
-    def __init__(self, settings: Settings, enter: Callable[[], Sandbox | Unsandboxed], files: dict[str, bytes]):
+    def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
         self.shell = make_shell()
         self.link: Link | None = None
@@ -409,7 +409,7 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
     """Write the outputs into the request's notebook; return its remarks, see `Judgement.judge`."""
     files = {name: bytes.fromhex(data) for name, data in request["files"].items()}
     lay_out(files)
-    make: Callable[[], Sandbox | Unsandboxed]
+    make: Callable[[], Confined]
     if settings.unsandboxed:
         make = Unsandboxed
     else:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 
@@ -17,8 +17,9 @@ from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, trusted
 from .proxies import KINDS, Exceptions, Remote
 
 if TYPE_CHECKING:
-    from ..sandbox.envelope import Sandbox
-    from .judge import Unsandboxed
+    import socket
+
+    from ..sandbox.capture import Capture
 
 _SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # their functions cross by name
 
@@ -37,15 +38,25 @@ class Ended(BaseException):
         return [str(self)]
 
 
+class Confined(Protocol):
+    """What runs the student's cells: a `Sandbox`, or in its place an `Unsandboxed`."""
+
+    socket: socket.socket
+
+    def loopback(self) -> int | None: ...
+    def captured(self) -> contextlib.AbstractContextManager[Capture | None]: ...
+    def is_spent(self) -> bool: ...
+    def ended(self) -> str | None: ...
+    def close(self) -> None: ...
+
+
 class Link:
     """The connection to one sandbox. `shared`: what the instructor's cells bind on both sides, by name.
 
     `deadline`: when the current cell's time is up, in seconds of time.monotonic().
     """
 
-    def __init__(
-        self, sandbox: Sandbox | Unsandboxed, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool
-    ):
+    def __init__(self, sandbox: Confined, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool):
         self.sandbox, self.packages, self.shared, self.in_place = sandbox, packages, shared, in_place
         self.resolve = trusted(packages, shared)
         self.exceptions = Exceptions(self.resolve)
