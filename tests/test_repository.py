@@ -40,9 +40,18 @@ def test_the_tree_names_every_folder_and_every_file_at_a_root():
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "autograder/README.md", "jobs/README.md"]
 )
-def test_every_link_leads_to_a_file(page):
-    links = re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", (ROOT / page).read_text())
-    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
+    here = ROOT / page
+    for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", here.read_text()):
+        there = here.parent / path if path else here
+        assert there.exists(), path
+        assert not anchor or anchor in anchors(there), f"{path}#{anchor}"
+
+
+def anchors(page):
+    """The anchors of a Markdown page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_picture_in_the_readme_is_what_draw_gives():

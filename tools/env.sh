@@ -34,9 +34,9 @@ for larger in grade test; do
   [ ! -e ".venv/.ready-$larger" ] || [ "$tier" = test ] || tier=$larger
 done
 case $tier in
-  book) tiers=(book) extras=book npm_omits="--omit=dev --omit=optional" ;;
-  grade) tiers=(book grade) extras=book,grade npm_omits=--omit=dev ;;
-  test) tiers=(book grade test) extras=book,grade,test,cluster npm_omits= ;;
+  book) tiers=(book) extras=book size=1.7 npm_omits="--omit=dev --omit=optional" ;;
+  grade) tiers=(book grade) extras=book,grade size=1.8 npm_omits=--omit=dev ;;
+  test) tiers=(book grade test) extras=book,grade,test,cluster size=2.2 npm_omits= ;;
   *) fail "no tier is called '$tier': say book, grade or test" ;;
 esac
 
@@ -70,7 +70,7 @@ skypilot_schemas() {
 bash tools/system_packages.sh "$tier" 2>>"$log"
 step "virtual environment .venv" "On Debian or Ubuntu run: sudo apt-get install python3-venv." virtual_environment
 step "pip" "" newer_pip
-step "Python packages for: ${tiers[*]} (1.6 GB; a minute or two)" "Check the network and the disk, then run make again." \
+step "Python packages for: ${tiers[*]} ($size GB; a minute or two)" "Check the network and the disk, then run make again." \
   pip_install --no-compile -e ".[$extras]"
 step "compiling them" "" compiled &
 compiling=$!
