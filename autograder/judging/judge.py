@@ -252,6 +252,7 @@ class Judgement:
                     result.streams = capture.streams if capture else None
                 return result
 
+            function.__module__ = module  # crosses by this name, even if the module has it from another
             setattr(sys.modules[module], name, function)
 
 
