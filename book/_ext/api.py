@@ -50,11 +50,18 @@ def shown(module: Any) -> str:
 
 
 def members(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public functions and classes that a module or class defines itself, in the order of the source."""
+    """Yield the public functions and classes that a module or class defines itself, in the order of the source.
+
+    A module's `main` is its command, and no part of the API.
+    """
     own = getattr(holder, "__name__", None) if inspect.ismodule(holder) else holder.__module__
     for name, member in vars(holder).items():
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        if name.startswith("_") or not (inspect.isroutine(plain) or inspect.isclass(plain) or is_property(plain)):
+        if (
+            name.startswith("_")
+            or name == "main"
+            or not (inspect.isroutine(plain) or inspect.isclass(plain) or is_property(plain))
+        ):
             continue
         if is_property(plain) or getattr(plain, "__module__", None) == own:
             yield name, member
