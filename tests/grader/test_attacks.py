@@ -5,7 +5,7 @@ import re
 
 import pytest
 from attacks import classes, course
-from attacks.world import World
+from attacks.world import ROOT, World
 
 pytestmark = pytest.mark.sandbox
 
@@ -79,7 +79,7 @@ def ours(fresh):
     """Programs for real ranks in this course's own exercises."""
     world = fresh.world
     handed_in, into = world.folder / "handed_in", world.folder / "ours"
-    exercises = world.ROOT / "exercises"
+    exercises = ROOT / "exercises"
     released = {name: exercises / name / f"{name}.ipynb" for name in ("03_ring", "09_zero")}
     classes.hand_in_all(world, RANKS, released, handed_in)
     return classes.graded(world, into, handed_in, "--into", into, kept=(handed_in, world.home / ".ssh"))
