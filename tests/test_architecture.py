@@ -6,6 +6,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def room(name):
     return rest[0] if any(place.exists() for place in places) else None
 
 
+@cache  # every file is parsed: 2 seconds
 def rooms(package):
     """{room: the rooms of this package that its files import}. A package's face, its `__init__`, is no room."""
     found = {}
