@@ -42,7 +42,13 @@ from .submissions import intake
 
 ROOT = Path(__file__).resolve().parents[1]
 OWN = ROOT / "autograder"  # the folder of this course's own nbgrader_config.py
-IN_WORDS = {"time": "out of time", "memory": "out of memory", "processes": "too many processes", "crash": "crashed"}
+IN_WORDS = {
+    "time": "out of time",
+    "memory": "out of memory",
+    "processes": "too many processes",
+    "crash": "crashed",
+    "hostile": "forged an answer",
+}
 
 
 class CannotGrade(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import os
@@ -17,9 +16,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-MAX_TEXT = 100_000  # characters of one output, more than a reader looks at
-MAX_OUTPUTS = 200  # outputs of one cell
-MAX_MIME = 4_000_000  # characters of one picture
+from ..wire.protocol import MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -44,10 +41,11 @@ class Recorder:
         else:
             self.add({"output_type": "stream", "name": name, "text": text})
 
-    def show(self, kind: str, data: dict, metadata: dict | None, count: int | None = None) -> None:
+    def show(self, kind: str, data: dict, count: int | None = None) -> None:
         """Add a display, or the value of a cell's last expression."""
-        data = {mime: text for mime, text in data.items() if len(str(text)) <= MAX_MIME}
-        output = {"output_type": kind, "data": data, "metadata": metadata or {}}
+        shown = {str(mime)[:MAX_NAME]: text for mime, text in data.items() if isinstance(text, str)}
+        shown = {mime: text for mime, text in shown.items() if len(text) <= MAX_MIME}
+        output = {"output_type": kind, "data": shown, "metadata": {}}
         self.add(output | ({"execution_count": count} if kind == "execute_result" else {}))
 
     def add(self, output: dict) -> None:
@@ -58,7 +56,7 @@ class Recorder:
     def error(self, name: str, words: str, traceback: list[str]) -> None:
         """Add an error; it always fits, in place of the last output if need be."""
         lines = "\n".join(traceback)[-MAX_TEXT:].split("\n")
-        output = {"output_type": "error", "ename": name[:200], "evalue": words[:MAX_TEXT], "traceback": lines}
+        output = {"output_type": "error", "ename": name[:MAX_NAME], "evalue": words[:MAX_TEXT], "traceback": lines}
         self.outputs = [*self.outputs[: MAX_OUTPUTS - 1], output]
 
 
@@ -80,7 +78,7 @@ class _Stream(io.TextIOBase):
 
 class _Publisher(DisplayPublisher):
     def publish(self, data: dict, metadata: dict | None = None, source: Any = None, **_: Any) -> None:
-        self.shell.recorder.show("display_data", data, metadata)
+        self.shell.recorder.show("display_data", data)
 
 
 class _Hook(DisplayHook):
@@ -92,7 +90,7 @@ class _Hook(DisplayHook):
         pass
 
     def write_format_data(self, data: dict, metadata: dict | None = None) -> None:
-        self.shell.recorder.show("execute_result", data, metadata, self.shell.execution_count)
+        self.shell.recorder.show("execute_result", data, self.shell.execution_count)
 
     def finish_displayhook(self) -> None:
         pass
@@ -181,17 +179,3 @@ def lay_out(files: dict[str, bytes]) -> None:
     for name, data in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(data)
-
-
-def names_in(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a cell reads and those that it binds, its functions included."""
-    with contextlib.suppress(SyntaxError):
-        nodes = list(ast.walk(ast.parse(InteractiveShell.instance().transform_cell(source))))
-        names = [node for node in nodes if isinstance(node, ast.Name)]
-        read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-        bound = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-        definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        bound |= {node.name for node in nodes if isinstance(node, definitions)}
-        bound |= {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
-        return read, bound
-    return set(), set()

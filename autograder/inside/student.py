@@ -19,12 +19,9 @@ from typing import Any
 import cloudpickle
 
 from ..wire import channel
-from ..wire.plain import Decoder, Encoder, NotPlain, trusted
+from ..wire.plain import Contents, Decoder, Encoder, NotPlain, Resolve, trusted
+from ..wire.protocol import MAX_ARGS, MAX_BASES, MAX_FRAMES, MAX_NAME, MAX_SIGNATURE, MAX_WORDS
 from .shell import lay_out, make_shell, reseed
-
-MAX_FRAMES = 30  # frames of a traceback
-MAX_WORDS = 10_000  # characters of an error's message, and of a function's source
-_OF_IPYTHON = {"In", "Out", "exit", "quit", "get_ipython", "open"}
 
 
 def prepare() -> None:
@@ -34,7 +31,7 @@ def prepare() -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer the judge's messages until it hangs up."""
+    """Answer the judge's requests until it hangs up."""
     reseed()
     os.register_at_fork(after_in_child=connection.close)
     inside = Inside(connection)
@@ -51,70 +48,77 @@ class Inside:
         self.shell = make_shell()
         self.handles: list[Any] = []
         self.packages: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()  # what the exercise asks the student to define
         self.given: dict[str, Any] = {}  # what the instructor's cells bind
         self.whole: set[int] = set()  # ids of instances that a test made: they stay objects, even if they are lists
+        self.passed: dict[int, Any] = {}  # the last call's arguments, and the objects in them, by the judge's number
+        self.calling = ""  # the number of the call that runs; "" outside of calls
         self.talking = threading.RLock()
 
     def answer(self, message: bytes) -> bytes:
-        """Carry out a message; return the bytes of the answer."""
+        """Carry out a request; return the bytes of the answer."""
         decoder = self._decoder()
-        request = decoder.read(message)
-        known = {id(value): number for number, value in decoder.objects.items()}
-        answer = getattr(self, f"do_{request.pop('do')}")(**request)
-        return self._written(answer, known)
+        word, number, *fields = decoder.read(message)
+        if word == "call":
+            self.passed, self.calling = decoder.objects, number
+        answer = getattr(self, f"do_{word}")(*fields)
+        self.calling = ""
+        return self._written(number, *answer)
 
-    def _written(self, answer: dict, known: dict[int, int]) -> bytes:
+    def _written(self, number: str, word: str, *fields: Any) -> bytes:
         """Return the bytes of an answer, or of an error if something in the answer can't cross."""
         try:
-            return self._encoder(known).message(answer)
+            known = fields[0] if word == "changed" else {}
+            return self._encoder({id(value): key for key, value in known.items()}).message((word, number, *fields))
         except NotPlain as error:
             raised = self._raised(NotPlain(f"this returns {error}"))
         except Exception as error:  # a student's property or iterator failed while we read it
             raised = self._raised(error)
-        return self._encoder({}).message({"raised": raised, "printed": answer.get("printed", [])})
+        return self._encoder().message(("raised", number, raised, []))
 
-    # The judge's requests
+    # The judge's requests, each with what may answer it in `wire.protocol`
 
-    def do_open(self, packages: tuple[str, ...], files: dict[str, bytes]) -> dict:
+    def do_open(self, packages: tuple[str, ...], files: dict[str, bytes], names: tuple[str, ...]) -> tuple:
         """Begin a notebook. `packages`: those whose classes may cross. `files`: the exercise's files, by name."""
-        self.packages = packages
+        self.packages, self.names = packages, names
         lay_out(files)
-        return {}
+        return ("done",)
 
-    def do_cell(self, source: str, name: str, given: bool) -> dict:
+    def do_cell(self, source: str, name: str, given: bool) -> tuple:
         """Run a cell; return its outputs and what it bound. `given`: the cell is the instructor's."""
         before = {key: id(value) for key, value in self.shell.user_ns.items()}
         outputs = self.shell.run(source, name)
         new = {key: value for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
         if given:
             self.given |= new
-        bound = {key: self._kind(value) for key, value in new.items() if key not in _OF_IPYTHON and key[0] != "_"}
-        return {"outputs": outputs, "bound": bound}
+        return "ran", outputs, {name: self._kind(new[name]) for name in self.names if name in new}
 
-    def do_look(self, names: list[str]) -> dict:
+    def do_look(self, names: tuple[str, ...]) -> tuple:
         """Return the values of these names, as far as they are bound."""
         namespace = self.shell.user_ns
-        return {"result": {name: self._readable(namespace[name]) for name in names if name in namespace}}
+        return "values", {name: self._readable(namespace[name]) for name in names if name in namespace}
 
-    def do_call(self, target: Any, method: str, args: list, kwargs: dict, changes: str) -> dict:
-        """Call something; return its result or exception, what it printed, and its arguments as they are afterwards.
+    def do_call(self, target: Any, method: str, args: tuple, kwargs: tuple) -> tuple:
+        """Call something; return its result or exception, and what it printed.
 
-        `target`: ("name", name), ("handle", number) or a function. `method`: "" to call it, else see `_do`. `changes`:
-        "always" returns the arguments in any case, "if None" only if the result is None.
+        `target`: ("name", name), ("handle", number) or a function. `method`: "" to call it, else see `_do`. `kwargs`:
+        pairs of name and value.
         """
         self.shell.recorder = type(self.shell.recorder)()
         with self.shell.printing():
             try:
                 target = self._target(target)
-                answer = {"result": _do(target, method, args, kwargs)}
+                answer = "returned", _do(target, method, list(args), dict(kwargs))
                 if isinstance(target, type) and not method:
-                    self.whole.add(id(answer["result"]))
+                    self.whole.add(id(answer[1]))
             except BaseException as error:  # sys.exit() in a student's function is an answer of theirs, too
-                answer = {"raised": self._raised(error)}
-        printed = [(output["name"], output["text"]) for output in self.shell.recorder.outputs if "text" in output]
-        if changes == "always" or answer.get("result") is None:
-            answer |= {"args": args, "kwargs": kwargs}
-        return {"printed": printed, **answer}
+                answer = "raised", self._raised(error)
+        outputs = self.shell.recorder.outputs
+        return *answer, [(output["name"], output["text"]) for output in outputs if "text" in output]
+
+    def do_changes(self, numbers: tuple[int, ...]) -> tuple:
+        """Return what is now in these objects of the last call's arguments, by number."""
+        return "changed", Contents({number: self.passed[number] for number in numbers})
 
     def _target(self, target: Any) -> Any:
         if not isinstance(target, tuple):
@@ -124,11 +128,14 @@ class Inside:
 
     # How things cross
 
-    def _encoder(self, known: dict[int, int]) -> Encoder:
-        return Encoder(trusted(self.packages, self.given), self._handle, known, self.whole)
+    def _encoder(self, known: dict[int, int] | None = None) -> Encoder:
+        return Encoder(self._classes(), self._handle, known, self.whole)
 
-    def _decoder(self, known: list[Any] | None = None) -> Decoder:
-        return Decoder(trusted(self.packages, self.given), self._given, known)
+    def _decoder(self) -> Decoder:
+        return Decoder(self._classes(), self._given)
+
+    def _classes(self) -> Resolve:
+        return trusted(self.packages, self.given, importlib.import_module)
 
     def _handle(self, value: Any) -> list | None:
         """Return the tree for a value that isn't plain data: a handle's number and kind; None if it has no use."""
@@ -155,13 +162,13 @@ class Inside:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             with self.talking:
-                encoder = self._encoder({})
-                request = encoder.message({"callback": number, "args": list(args), "kwargs": kwargs})
-                channel.send(self.connection, request)
-                answer = self._decoder(encoder.objects).read(channel.receive(self.connection))
-            if "raised" in answer:
-                raise _exception(*answer["raised"])
-            return answer["result"]
+                if not self.calling:
+                    raise RuntimeError(f"{name} belongs to a test, and works only while the test calls your code")
+                channel.send(self.connection, self._encoder().message(("callback", self.calling, number, args, kwargs)))
+                word, _, *answer = self._decoder().read(channel.receive(self.connection))
+            if word == "refusal":
+                raise _exception(*answer)
+            return answer[0]
 
         function.__name__ = function.__qualname__ = name
         return function
@@ -169,46 +176,47 @@ class Inside:
     def _readable(self, value: Any) -> Any:
         """Return `value`, or None if it can't cross; a test that reads it then fails."""
         try:
-            self._encoder({}).message(value)
+            self._encoder().message(value)
         except Exception:
             return None
         return value
 
     def _kind(self, value: Any) -> tuple[str, dict]:
         """Return a value's kind, and what a test may read about it without another request."""
-        about = {"name": str(getattr(value, "__name__", type(value).__name__))[:200]}
-        if isinstance(value, ModuleType):
-            return "module", about
-        if isinstance(value, type):
-            kind = "exception" if issubclass(value, BaseException) else "class"
-            return kind, about | self._source(value) | {"mro": _mro(value)}
-        if callable(value) and (inspect.isroutine(value) or hasattr(value, "__wrapped__")):
-            return "function", about | self._source(value)
-        if isinstance(value, Iterator):
-            return "iterator", about
-        return "object", about
+        with contextlib.suppress(Exception):
+            about = {"name": str(getattr(value, "__name__", type(value).__name__))[:MAX_NAME]}
+            if isinstance(value, ModuleType):
+                return "module", about
+            if isinstance(value, type):
+                kind = "exception" if issubclass(value, BaseException) else "class"
+                return kind, about | self._source(value) | {"bases": _bases(value)}
+            if callable(value) and (inspect.isroutine(value) or hasattr(value, "__wrapped__")):
+                return "function", about | self._source(value)
+            return ("iterator" if isinstance(value, Iterator) else "object"), about
+        return "object", {"name": "object"}
 
     def _source(self, value: Any) -> dict:
         """Return a function's docstring, signature and source, as far as it has them."""
         about: dict[str, Any] = {"doc": str(value.__doc__)[:MAX_WORDS] if value.__doc__ else None}
         with contextlib.suppress(Exception):
-            about["signature"] = str(inspect.signature(value))
+            signature = str(inspect.signature(value))
+            if len(signature) <= MAX_SIGNATURE:
+                about["signature"] = signature
         with contextlib.suppress(Exception):
             about["source"] = inspect.getsource(value)[:MAX_WORDS]
         return about
 
-    def _raised(self, error: BaseException) -> dict:
-        """Return an exception as plain data: its classes, arguments, message and frames."""
-        frames = [
-            [frame.filename, frame.lineno or 0, frame.name, frame.line or ""]
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename != __file__
-        ]
+    def _raised(self, error: BaseException) -> tuple:
+        """Return an exception as plain data: its class with the bases, its arguments, its message and its frames."""
         with contextlib.suppress(Exception):
-            words = str(error)[:MAX_WORDS]
-            args = self._readable(tuple(error.args))
-            return {"mro": _mro(type(error)), "args": args, "words": words, "frames": frames[-MAX_FRAMES:]}
-        return {"mro": _mro(type(error)), "args": None, "words": "(its message cannot be read)", "frames": []}
+            frames = [
+                (frame.filename[-MAX_NAME:], frame.lineno or 0, frame.name[:MAX_NAME], (frame.line or "")[:MAX_WORDS])
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename != __file__
+            ]
+            args = self._readable(tuple(error.args[:MAX_ARGS]))
+            return _bases(type(error)), args, str(error)[:MAX_WORDS], frames[-MAX_FRAMES:]
+        return [("builtins", "Exception")], (), "(its message cannot be read)", []
 
 
 def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
@@ -240,8 +248,9 @@ def _has_use(value: Any) -> bool:
     return callable(value) or isinstance(value, Iterator) or type(value).__module__ != "builtins"
 
 
-def _mro(kind: type) -> list:
-    return [[str(base.__module__), str(base.__qualname__)] for base in kind.__mro__][:20]
+def _bases(kind: type) -> list[tuple[str, str]]:
+    bases = [(str(base.__module__)[:MAX_NAME], str(base.__qualname__)[:MAX_NAME]) for base in kind.__mro__]
+    return bases[:MAX_BASES]
 
 
 def _imported(module: str, name: str) -> Any:

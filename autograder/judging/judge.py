@@ -1,7 +1,8 @@
 """The judge: it runs a notebook cell by cell, the student's cells in the sandbox and the instructor's outside.
 
-Test cells and their expected values never enter the sandbox. In a test, a name that the student's cells bind is a
-proxy for the object in the sandbox (see `proxies`). A name that the instructor's cells bind is the instructor's.
+Test cells and their expected values never enter the sandbox. In a test, a name that the exercise asks the student to
+define is a proxy for the object in the sandbox (see `proxies`); every other name is the instructor's. What became of a
+test is what its runner saw (see `runner`).
 """
 
 from __future__ import annotations
@@ -28,20 +29,18 @@ from pathlib import Path
 from typing import Any
 
 from ..inside import fork_server
-from ..inside.shell import lay_out, make_shell, names_in, reseed
+from ..inside.shell import lay_out, make_shell, reseed
+from ..names import names_in
 from ..sandbox.envelope import Limits, enter
-from ..wire import channel
-from ..wire.plain import bound_name
+from ..wire import channel, protocol
 from .link import Confined, Ended, Link
-from .proxies import Remote
+from .proxies import Missing, Remote
+from .runner import Record, run
 
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
 ALARM = 5.0  # seconds that a test may keep computing outside the sandbox after its deadline
 MEMORY = 4 * 2**30  # bytes that the judge of one submission may allocate
-_TAKEN = {*vars(builtins), "In", "Out", "exit", "quit", "get_ipython"}  # names that no student's cell binds in a test
-# Modules that a test may use after only the student's cells have imported them.
-_OPEN = (*sys.stdlib_module_names, "numpy", "torch", "scipy", "pandas", "matplotlib")
-_COMMON = {"np": "numpy", "plt": "matplotlib.pyplot", "pd": "pandas", "dist": "torch.distributed", "nn": "torch.nn"}
+MOST_SHOWN = 20_000_000  # characters of outputs that a notebook keeps; a page of more is of no use to anybody
 
 
 @dataclass(frozen=True)
@@ -91,122 +90,143 @@ def role(cell: Mapping) -> str:
 
 
 class Judgement:
-    """One notebook and its state while it is judged, in a process of its own."""
+    """One notebook and its state while it is judged, in a process of its own.
+
+    A name belongs to the side whose cell bound it last, by the order of the instructor's own notebook: a solution cell
+    hands the names that the instructor's solution defines to the student, and an instructor's cell takes its own back.
+    """
 
     def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
         self.shell = make_shell()
         self.link: Link | None = None
         self.done: list[tuple[str, str, bool]] = []  # cells run in the sandbox; a new sandbox runs them again
-        self.theirs: dict[str, tuple[str, dict]] = {}  # names that the student's cells bind
-        self.ours: set[str] = set()  # names that the instructor's cells bind
-        self.shared: dict[str, Any] = {}  # the part of them bound by cells that ran on both sides
+        self.defines: dict[str, dict] = {}  # what the instructor's solutions define, by grade_id: see `names.defined`
+        self.theirs: set[str] = set()  # names that belong to the student now
+        self.bound: dict[str, tuple[str, dict]] = {}  # what the student's cells have bound to names
+        self.shared: dict[str, Any] = {}  # what cells that ran on both sides bound
         self.read: set[str] = set()  # names that the instructor's cells read
+        self.shown = 0  # characters of outputs so far
         self.restarts = 0
         self.end = time.monotonic() + settings.submission_seconds
         for name in settings.inside:
             self._send_inside(name)
 
     def judge(self, notebook: dict) -> dict[str, str]:
-        """Run all cells and write their outputs into the notebook.
+        """Run all cells; write their outputs, and what became of each test, into the notebook.
 
         Return {grade_id or "cell <number>": verdict} for the cells that ended early.
         """
         remarks = {}
-        about = notebook["metadata"].get("autograder", {})
-        self.answers, self.classes = set(about.get("answers", [])), set(about.get("classes", []))
+        self.defines = notebook["metadata"].get("autograder", {}).get("defines", {})
         for number, cell in enumerate(notebook["cells"]):
             if cell["cell_type"] != "code":
                 continue
             name = cell["metadata"].get("nbgrader", {}).get("grade_id") or f"cell {number}"
             cell["execution_count"] = None
-            cell["outputs"], ended = getattr(self, role(cell))(cell, name)
+            outputs, ended = getattr(self, role(cell))(cell, name)
+            cell["outputs"] = self._as_room_allows(outputs)
             if ended is not None:
                 remarks[name] = ended.verdict
         return remarks
 
     def answer(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run a student's cell in the sandbox."""
-        return self._in_sandbox(cell["source"], name)
+        outputs, ended = self._in_sandbox(cell["source"], name)
+        defined = self.defines.get(name, {})
+        self.theirs |= set(defined.get("names", ()))
+        for alias, (module, attribute) in defined.get(
+            "imports", {}
+        ).items():  # the instructor's word, not the student's
+            with contextlib.suppress(ImportError, AttributeError):
+                value = importlib.import_module(module)
+                self.shell.user_ns[alias] = getattr(value, attribute) if attribute else value
+        return outputs, ended
 
     def given(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run an instructor's cell on both sides: both need what it imports and defines."""
         source = cell["metadata"].get("autograder", {}).get("source", cell["source"])
-        inside, ended = self._in_sandbox(cell["source"], name, bind=False)
-        outputs, _ = self._here(source, name, given=True)
-        return inside if ended is not None and not outputs else outputs, ended
+        inside, ended = self._in_sandbox(cell["source"], name, given=True)
+        record, _ = self._here(source, given=True)
+        return inside if ended is not None and not record.outputs else record.outputs, ended
 
     def test(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run a test cell outside the sandbox; once more if the sandbox crashed, which can happen by accident."""
-        outputs, ended = self._here(cell["source"], name)
+        record, ended = self._here(cell["source"])
         if ended is not None and ended.verdict == "crash" and time.monotonic() < self.end:
-            outputs, ended = self._here(cell["source"], name)
-        if ended is not None:  # replace the outputs' error: the test may have caught `Ended`
-            outputs = [output for output in outputs if output["output_type"] == "stream"] + [error_of(ended)]
-        return outputs, ended
+            record, ended = self._here(cell["source"])
+        if ended is not None:  # the test may have caught `Ended`, and gone on to its end
+            streams = [output for output in record.outputs if output["output_type"] == "stream"]
+            record = Record(outputs=[*streams, error_of(ended)])
+        evidence = {"passed": record.passed, "points": record.points, "line": record.line}
+        cell["metadata"]["autograder"] = evidence
+        return record.outputs, ended
 
     # The two sides
 
-    def _in_sandbox(self, source: str, name: str, bind: bool = True) -> tuple[list[dict], Ended | None]:
+    def _in_sandbox(self, source: str, name: str, given: bool = False) -> tuple[list[dict], Ended | None]:
         try:
-            link = self._connected()
-            result = link.cell(source, name, not bind)
+            outputs, bound = self._connected().cell(source, name, given)
         except Ended as ended:
             return [error_of(ended)], ended
-        self.done.append((source, name, not bind))
-        if bind:
-            self.theirs |= result["bound"]
-        return result["outputs"], None
+        self.done.append((source, name, given))
+        if not given:
+            self.bound |= bound
+        return outputs, None
 
-    def _here(self, source: str, name: str, given: bool = False) -> tuple[list[dict], Ended | None]:
-        before = {key: id(value) for key, value in self.shell.user_ns.items()}
-        read, stored = names_in(source)
-        self.read |= read
+    def _here(self, source: str, given: bool = False) -> tuple[Record, Ended | None]:
+        names = names_in(source)
+        self.read |= names.read
         try:
             link = self._connected()
             self._bind(link)
         except Ended as ended:
-            return [error_of(ended)], ended
-        before |= {key: id(self.shell.user_ns[key]) for key in self.theirs if key in self.shell.user_ns}
+            return Record(outputs=[error_of(ended)]), ended
+        before = {key: id(value) for key, value in self.shell.user_ns.items()}
         with _alarm(link):
-            outputs = self.shell.run(source, name)
+            record = run(self.shell, source)
         changed = {key for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
-        self.ours |= changed | (stored & set(self.shell.user_ns))
+        self.theirs -= changed | names.bound | names.imported.keys()
         if given:
             self.shared |= {key: self.shell.user_ns[key] for key in changed}
-        return outputs, link.ended
+        return record, link.ended
 
     def _bind(self, link: Link) -> None:
-        """Bind the student's names in the test: functions and classes as proxies, and the data that the test reads."""
+        """Bind the student's names in the test: functions and classes as proxies, and the data that the test reads.
+
+        A name that the student should have bound and hasn't is unbound in the test too, and is no builtin either.
+        """
         namespace, values = self.shell.user_ns, []
-        for name, (kind, about) in self.theirs.items():
-            if name in _TAKEN or name.startswith("_") or not bound_name(name):
-                continue
-            if name in self.ours and name not in self.answers:
-                continue
-            if kind == "module":
-                self._bind_module(name, about)
-            elif kind in ("function", "class", "exception"):
-                namespace[name] = link.thing(("name", name), kind, about, made=name in self.classes)
-            elif name in self.read:
+        classes = {name for defined in self.defines.values() for name in defined["classes"]}
+        for name in self.theirs:
+            kind, about = self.bound.get(name, ("", {}))
+            namespace.pop(name, None)
+            if kind in ("function", "class", "exception"):
+                namespace[name] = link.thing(("name", name), kind, about, made=name in classes)
+            elif kind and name in self.read:
                 values.append(name)
+            elif not kind and hasattr(builtins, name):
+                namespace[name] = Missing(name)
         if values:
             namespace.update(link.look(values))
 
-    def _bind_module(self, name: str, about: dict) -> None:
-        """Bind the judge's own module for one that a student's cell imported under its own name or the usual alias."""
-        module = str(about.get("name"))
-        if module in (name, _COMMON.get(name)) and module.partition(".")[0] in _OPEN:
-            with contextlib.suppress(ImportError):
-                self.shell.user_ns[name] = importlib.import_module(module)
+    def _as_room_allows(self, outputs: list[dict]) -> list[dict]:
+        """Return a cell's outputs, or a remark in their place once the notebook has shown `MOST_SHOWN` characters."""
+        self.shown += protocol.size(outputs)
+        if self.shown <= MOST_SHOWN:
+            return outputs
+        errors = [output for output in outputs if output["output_type"] == "error"]
+        words = f"[left out: this notebook's outputs are longer than {MOST_SHOWN / 1e6:g} million characters]\n"
+        return [{"output_type": "stream", "name": "stdout", "text": words}, *errors]
 
     def _connected(self) -> Link:
         """Return the link to the sandbox with its deadline set for one more cell; restart a sandbox that has ended.
 
         Raise Ended if the notebook has no time left, or has ended too many sandboxes.
         """
-        now = time.monotonic()
-        if now >= self.end:
+        if self.link is not None and self.link.ended is not None and self.link.ended.verdict == "hostile":
+            raise self.link.ended  # nothing that this notebook's code says counts any more
+        if time.monotonic() >= self.end:
             message = f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
             raise Ended("time", message)
         if self.link is not None and self.link.ended is None and self.link.sandbox.is_spent():
@@ -224,7 +244,8 @@ class Judgement:
             raise Ended(self.link.ended.verdict, f"Not run: earlier cells ended the interpreter {self.restarts} times.")
         self.restarts += 1
         packages = self.settings.packages
-        self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place)
+        names = sorted({name for defined in self.defines.values() for name in defined["names"]})
+        self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place, names)
         link.deadline = min(time.monotonic() + self.settings.submission_seconds / 4, self.end)
         link.open(self.files)
         for cell in self.done:
@@ -288,7 +309,7 @@ def _alarm(link: Link) -> Iterator[None]:
 
 def error_of(ended: Ended) -> dict:
     """Return the error output of a cell that was ended early."""
-    names = {"time": "OutOfTime", "memory": "OutOfMemory", "processes": "TooManyProcesses"}
+    names = {"time": "OutOfTime", "memory": "OutOfMemory", "processes": "TooManyProcesses", "hostile": "Forged"}
     name = names.get(ended.verdict, "Crash")
     return {"output_type": "error", "ename": name, "evalue": str(ended), "traceback": [str(ended)]}
 

@@ -1,20 +1,22 @@
-"""The judge's end of the connection to a sandbox: the requests it sends and the answers it accepts."""
+"""The judge's end of the connection to a sandbox: it asks, and believes nothing that `wire.protocol` doesn't allow."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
 
-from ..inside.shell import MAX_OUTPUTS, MAX_TEXT
-from ..wire import channel
+from ..wire import channel, protocol
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, trusted
-from .proxies import KINDS, Exceptions, Remote
+from .changes import apply
+from .proxies import PROXIES, Exceptions, Remote
+from .runner import safe
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +29,7 @@ _SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # their functions cros
 class Ended(BaseException):
     """The end of a sandbox: it is gone or no longer answers. No `except Exception` in a test catches it.
 
-    `verdict`: "time", "memory", "processes" or "crash"; "fault" if the grader is at fault.
+    `verdict`: "time", "memory", "processes", "crash" or "hostile"; "fault" if the grader is at fault.
     """
 
     def __init__(self, verdict: str, words: str):
@@ -51,99 +53,150 @@ class Confined(Protocol):
 
 
 class Link:
-    """The connection to one sandbox. `shared`: what the instructor's cells bind on both sides, by name.
+    """The connection to one sandbox: it asks one thing at a time, and accepts what `wire.protocol` says may answer it.
 
-    `deadline`: when the current cell's time is up, in seconds of time.monotonic().
+    `shared`: what the instructor's cells bind on both sides, by name. `names`: the names that the exercise asks a
+    student to define. `deadline`: when the current cell's time is up, in seconds of time.monotonic().
     """
 
-    def __init__(self, sandbox: Confined, packages: tuple[str, ...], shared: dict[str, Any], in_place: bool):
+    def __init__(
+        self,
+        sandbox: Confined,
+        packages: tuple[str, ...],
+        shared: dict[str, Any],
+        in_place: bool,
+        names: Collection[str] = (),
+    ):
         self.sandbox, self.packages, self.shared, self.in_place = sandbox, packages, shared, in_place
+        self.names = tuple(names)
         self.resolve = trusted(packages, shared)
         self.exceptions = Exceptions(self.resolve)
         self.deadline = time.monotonic()
         self.callbacks: list[Callable] = []
+        self.asking = False  # whether an answer is due
         self.ended: Ended | None = None
 
     def open(self, files: dict[str, bytes]) -> None:
         """Begin a notebook in the sandbox. `files`: the exercise's files, by name."""
-        self._ask({"do": "open", "packages": self.packages, "files": files})
+        self._ask(Encoder(), "done", "open", self.packages, files, self.names)
 
-    def cell(self, source: str, name: str, given: bool) -> dict:
-        """Run a cell; return {"outputs": list, "bound": {name: (kind, about)}}. `given`: it is the instructor's."""
-        answer = self._ask({"do": "cell", "source": source, "name": name, "given": given})
-        with self._honest():
-            outputs = clean_outputs(answer["outputs"])
-            bound = {str(name): (str(kind), dict(about)) for name, (kind, about) in answer["bound"].items()}
-            return {"outputs": outputs, "bound": bound}
+    def cell(self, source: str, name: str, given: bool) -> tuple[list[dict], dict[str, tuple[str, dict]]]:
+        """Run a cell; return its outputs, and {name: (kind, what is known about it)} of the names that it bound.
 
-    def look(self, names: list[str]) -> dict[str, Any]:
+        `given`: it is the instructor's.
+        """
+        _, outputs, bound = self._ask(Encoder(), "ran", "cell", source, name, given)
+        with self._believing_nothing():
+            return protocol.outputs(outputs), protocol.bound(bound, self.names)
+
+    def look(self, names: Collection[str]) -> dict[str, Any]:
         """Return the values of these names, as data or as proxies; names that aren't bound are left out."""
-        answer = self._ask({"do": "look", "names": names})
-        with self._honest():
-            return {name: answer["result"][name] for name in names if name in answer["result"]}
+        _, values = self._ask(Encoder(), "values", "look", tuple(names))
+        with self._believing_nothing():
+            return protocol.values(values, names)
 
-    def call(self, target: Any, method: str, args: list, kwargs: dict | None = None) -> Any:
+    def call(self, target: Any, method: str, args: Iterable, kwargs: Mapping[str, Any] | None = None) -> Any:
         """Call something in the sandbox; return what it returns, print what it prints and raise what it raises.
 
-        Arguments that it changes in place are changed on this side too, as `Settings.in_place` says.
+        Arguments that it changes in place are then changed on this side too, as `Settings.in_place` says. `target`: a
+        function that both sides have, ("name", name) or ("handle", number). `method`: "" to call it, or a special one.
         """
-        request = {"do": "call", "target": target, "method": method, "args": args, "kwargs": kwargs or {}}
-        answer = self._ask(request | {"changes": "always" if self.in_place else "if None"})
-        with self._honest():
-            for stream, text in list(answer.get("printed", []))[:MAX_OUTPUTS]:  # a test may capture the prints
-                (sys.stderr if stream == "stderr" else sys.stdout).write(str(text)[:MAX_TEXT])
-            if "raised" not in answer:
-                return answer["result"]
-            error = self.exceptions.error(answer["raised"])
+        encoder = Encoder(self.resolve, self._outward)
+        # Tuples have no number, so the arguments, and what is in them, are all that the sandbox can refer to.
+        request = target, method, tuple(args), tuple((kwargs or {}).items())
+        word, outcome, printed = self._ask(encoder, "returned raised", "call", *request)
+        with self._believing_nothing():
+            for stream, text in protocol.printed(printed):  # a test may capture the prints
+                (sys.stderr if stream == "stderr" else sys.stdout).write(text)
+            error = self.exceptions.error(protocol.error(outcome)) if word == "raised" else None
+        if encoder.changeable and (self.in_place or error is not None or outcome is None):
+            self._take_changes(encoder.changeable)
+        if error is None:
+            return outcome
         if isinstance(error, StopIteration | StopAsyncIteration) and method != "__next__":
             # A StopIteration would silently end a test's loop over calls.
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
         raise error
 
-    def _ask(self, message: dict) -> dict:
-        encoder = Encoder(self.resolve, self._outward)
+    def _take_changes(self, passed: dict[int, Any]) -> None:
+        """Give the objects that a call has passed, by number, the contents that they have in the sandbox now."""
+
+        def mine(tree: list) -> Any:
+            if len(tree) == 2 and tree[0] == "yours" and tree[1] in passed:
+                return passed[tree[1]]  # a reference within a new content; only `apply` below changes an object
+            return self._inward(tree)
+
+        word, objects, *_ = self._ask(Encoder(), "changed raised", "changes", tuple(passed), inward=mine)
+        if word == "raised":  # an argument holds something now that can't cross
+            with self._believing_nothing():
+                error = self.exceptions.error(protocol.error(objects))
+            raise error
+        with self._believing_nothing():
+            contents = protocol.changed(objects, passed)
+            changes = [(passed[number], content) for number, content in contents.items()]
+            for old, new in changes:
+                if type(old) is not type(new):
+                    raise protocol.Hostile("a change of an object's class")
+            for old, new in changes:
+                apply(old, new)
+
+    def _ask(self, encoder: Encoder, due: str, word: str, *fields: Any, inward: Callable | None = None) -> tuple:
+        """Send a request; return its answer, (word, *fields). `due`: the words that may answer it."""
+        if self.ended is not None:
+            raise self.ended
+        if self.asking:
+            raise NotPlain("a function that a test passes to a student's function can't call the student's code itself")
+        number = secrets.token_hex(8)
         try:
-            data = encoder.message(message)
+            request = encoder.message((word, number, *fields))
         except NotPlain as error:
             raise NotPlain(f"cannot pass this to a student's function: {error}") from None
+        self.asking = True
         try:
-            channel.send(self.sandbox.socket, data, self.deadline)
+            self._send(request)
             while True:
-                answer = self._read(encoder.objects)
-                if "callback" not in answer:
-                    return answer
-                with self._honest():
-                    reply = self._called_back(answer)
-                channel.send(self.sandbox.socket, reply, self.deadline)
+                word, rest = self._receive(number, [*due.split(), *(["callback"] if word == "call" else [])], inward)
+                if word != "callback":
+                    return word, *rest
+                self._send(self._called_back(number, *rest))
+                word = "call"
+        finally:
+            self.asking = False
+
+    def _send(self, message: bytes) -> None:
+        with self._alive():
+            channel.send(self.sandbox.socket, message, self.deadline)
+
+    def _receive(self, number: str, due: list[str], inward: Callable | None) -> tuple[str, list]:
+        with self._alive():
+            message = channel.receive(self.sandbox.socket, self.deadline)
+        with self._believing_nothing():
+            return protocol.fields(Decoder(self.resolve, inward or self._inward).read(message), number, *due)
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """End the session, and say why, if the sandbox doesn't answer in time or at all."""
+        try:
+            yield
         except channel.TooLate:
             raise self.end("time", "Out of time: this was still running when its time was up.") from None
         except channel.Closed:
             raise self.lost() from None
-        except BadMessage as error:
-            raise self._no_answer(error) from None
-
-    def _read(self, known: list[Any]) -> dict:
-        """Wait for an answer. It changes `known`, the objects that were sent, only if `Settings.in_place` allows it."""
-        message = channel.receive(self.sandbox.socket, self.deadline)
-        with self._honest():
-            answer = dict(Decoder(self.resolve, self._inward, known if self.in_place else None).read(message))
-            if not self.in_place and "args" in answer and answer.get("result") is None:
-                Decoder(self.resolve, self._inward, known).read(message)
-            return answer
+        except BadMessage as error:  # longer than any message may be
+            raise self._hostile(error) from None
 
     @contextlib.contextmanager
-    def _honest(self) -> Iterator[None]:
-        """Give the sandbox up if reading an answer fails in here: `inside.student` never writes a malformed one."""
+    def _believing_nothing(self) -> Iterator[None]:
+        """End the session as hostile if what the sandbox sent can't be used: the code in there sends no such thing."""
         try:
             yield
         except Exception as error:
-            raise self._no_answer(error) from None
+            raise self._hostile(error) from None
 
-    def _no_answer(self, error: Exception) -> Ended:
-        message = (
-            f"The sandbox sent a malformed answer ({type(error).__name__}: {error}): something changed it on its way."
-        )
-        return self.end("crash", message[:500])
+    def _hostile(self, error: Exception) -> Ended:
+        what = str(error) if isinstance(error, BadMessage) else type(error).__name__
+        words = f"Forged: your code sent the grader {protocol.clean(what)[:300]}. Nothing more of the notebook counts."
+        return self.end("hostile", words)
 
     def _reason(self) -> tuple[str, str]:
         """Return the verdict and the message for a sandbox that ended by itself."""
@@ -201,42 +254,23 @@ class Link:
 
     def _inward(self, tree: list) -> Any:
         """Return the proxy for a student's value that isn't plain; BadMessage for any other tree."""
-        word, *rest = tree
-        if word != "handle":
-            raise BadMessage(f"not a message ({word})"[:100])
-        number, kind, about = rest
-        return self.thing(("handle", int(number)), str(kind), dict(about))
+        if tree[0] != "handle":
+            raise protocol.Hostile(f"not a message ({str(tree[0])[:20]!r})")
+        number, kind, about = protocol.handle(tree)
+        return self.thing(("handle", number), kind, about)
 
     def thing(self, target: tuple, kind: str, about: dict, made: bool = False) -> Any:
         """Return a proxy; for an exception's class, a class of this side, which `except` and `raises` recognize."""
-        with self._honest():
-            if kind == "exception":
-                return self.exceptions.kind(list(about["mro"]))
-            return KINDS[kind](self, target, about, made)
+        if kind == "exception":
+            return self.exceptions.kind(about["bases"])
+        return PROXIES[kind](self, target, about, made)
 
-    def _called_back(self, asked: dict) -> bytes:
-        encoder = Encoder(self.resolve, self._outward)
+    def _called_back(self, number: str, which: Any, args: Any, kwargs: Any) -> bytes:
+        """Call the judge's function that the sandbox asks for; return the message with what came of it."""
+        with self._believing_nothing():
+            which, args, kwargs = protocol.callback(which, args, kwargs, len(self.callbacks))
         try:
-            result = self.callbacks[asked["callback"]](*asked["args"], **asked["kwargs"])
-            return encoder.message({"result": result})
+            result = self.callbacks[which](*args, **kwargs)
+            return Encoder(self.resolve, self._outward).message(("reply", number, result))
         except Exception as error:
-            return Encoder().message({"raised": [type(error).__name__, str(error)[:1000]]})
-
-
-def clean_outputs(outputs: Any) -> list[dict]:
-    """Return the well-formed outputs of a student's cell, cut to size; drop everything else that was sent."""
-    kept = []
-    for output in list(outputs)[:MAX_OUTPUTS]:
-        kind = output.get("output_type")
-        if kind == "stream":
-            name = "stderr" if output["name"] == "stderr" else "stdout"
-            kept.append({"output_type": kind, "name": name, "text": str(output["text"])[: MAX_TEXT + 100]})
-        elif kind in ("display_data", "execute_result"):
-            data = {str(mime)[:100]: text for mime, text in dict(output["data"]).items() if isinstance(text, str)}
-            more = {"execution_count": None} if kind == "execute_result" else {}
-            kept.append({"output_type": kind, "data": data, "metadata": {}, **more})
-        elif kind == "error":
-            lines = [str(line)[:MAX_TEXT] for line in output["traceback"]]
-            name, message = str(output["ename"])[:200], str(output["evalue"])[:MAX_TEXT]
-            kept.append({"output_type": kind, "ename": name, "evalue": message, "traceback": lines})
-    return kept
+            return Encoder().message(("refusal", number, type(error).__name__, safe(error)[:1000]))

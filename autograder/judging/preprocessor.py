@@ -31,7 +31,7 @@ from .judge import Settings, role
 from .judges import Judged, Judges, preloading
 
 EXECUTOR = "autograder.judging.preprocessor.Judge"
-JUDGING = ("judging", "inside", "wire")  # folders of this package whose code decides a verdict
+JUDGING = ("judging", "inside", "wire", "names.py")  # the parts of this package whose code decides a verdict
 MOST_DATA = 50_000_000  # bytes of an assignment's own files, which each of its submissions gets
 
 
@@ -99,6 +99,8 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
             for cell, judged in zip(nb.cells, known.cells, strict=True):
                 if cell.cell_type == "code":
                     cell.outputs, cell.execution_count = judged.outputs, judged.get("execution_count")
+                    if "autograder" in judged.metadata:
+                        cell.metadata["autograder"] = judged.metadata.autograder
             about = known.metadata.autograder
         nb.metadata["autograder"] = NotebookNode({**nb.metadata.get("autograder", {}), **about})
         nb.metadata.autograder.update(executor=EXECUTOR, key=name)
@@ -151,10 +153,10 @@ def verdict(judge: Callable[..., Judged], notebook: NotebookNode, data: dict[str
 
 
 def scorable(cell: NotebookNode) -> list[NotebookNode]:
-    """Return a cell's outputs, changed so that nbgrader reads the right points from them.
+    """Return a cell's outputs, changed so that nbgrader reads from a test's what the runner recorded, and nothing else.
 
-    nbgrader counts any stderr as a failure, takes a number before an error for the points, and stops at a number above
-    the cell's maximum.
+    nbgrader gives full points to a cell that shows no error. Here a test without a record that it passed gets an error.
+    nbgrader also counts any stderr as a failure, and stops at a number above the cell's maximum.
     """
     outputs = [nbformat.from_dict(output) for output in cell.outputs]
     for output in outputs:
@@ -162,23 +164,17 @@ def scorable(cell: NotebookNode) -> list[NotebookNode]:
             output.name = "stdout"
     if not is_grade(cell) or is_solution(cell):
         return outputs
-    most = float(cell.metadata.nbgrader.points)
-    if any(output.output_type == "error" for output in outputs):
-        return [output for output in outputs if output.output_type != "execute_result"]
-    results = [output for output in outputs if output.output_type == "execute_result"]
-    others = [output for output in outputs if output.output_type != "execute_result"]
-    if not results or "text/plain" not in results[-1].get("data", {}):
-        return others
-    if _number(results[-1].data["text/plain"]) > most:
-        return [*others, *results[-1:], _error("TooManyPoints", f"the check gives more than its {most:g} points")]
-    return [*others, *results[-1:]]
-
-
-def _number(text: str | list[str]) -> float:
-    try:
-        return float("".join(text))
-    except ValueError:
-        return 0.0
+    evidence, most = cell.metadata.get("autograder", {}), float(cell.metadata.nbgrader.points)
+    errors = [output for output in outputs if output.output_type == "error"]
+    shown = [output for output in outputs if output.output_type not in ("error", "execute_result")]
+    if evidence.get("passed") is not True:
+        return [*shown, *(errors[:1] or [_error("Failed", "the check did not run to its end")])]
+    points = evidence.get("points")
+    if points is None:
+        return shown
+    if not 0 <= points <= most:
+        return [*shown, _error("WrongPoints", f"the check gives {points:g} points, and its cell has {most:g}")]
+    return [*shown, nbformat.v4.new_output("execute_result", data={"text/plain": repr(points)}, execution_count=None)]
 
 
 def without_points(notebook: NotebookNode, reason: str) -> None:
@@ -199,7 +195,7 @@ def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
     That is the cells, their points, the assignment's files, and the judge's own code.
     """
     about = notebook.metadata.get("autograder", {})
-    parts: list[Any] = [_judge_version(), about.get("unreadable"), about.get("answers"), about.get("classes")]
+    parts: list[Any] = [_judge_version(), about.get("unreadable"), about.get("defines")]
     for cell in notebook.cells:
         known = cell.metadata.get("nbgrader", {})
         marks = [known.get("grade_id"), *(bool(known.get(name)) for name in ("grade", "solution", "locked", "task"))]
@@ -212,7 +208,9 @@ def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
 @cache
 def _judge_version() -> str:
     package = Path(__file__).resolve().parents[1]
-    texts = [path.read_bytes() for folder in JUDGING for path in sorted((package / folder).glob("*.py"))]
+    places = [package / name for name in JUDGING]
+    files = [path for place in places for path in ([place] if place.is_file() else sorted(place.glob("*.py")))]
+    texts = [path.read_bytes() for path in files]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from tblib import Traceback
 
 from ..wire.plain import bound_name
+from ..wire.protocol import Error
 
 _REMEMBERED: set[str] = set()  # files of the sandbox's tracebacks; lines of the judge's own files are never replaced
-MAX_LINE = 5000  # the largest line number accepted from a sandbox's traceback
+MAX_FILES = 100  # of them; each takes memory for its lines
 _FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__", "__exit__")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _UNARY = ("neg", "pos", "abs")
@@ -29,6 +30,16 @@ _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__c
 
 class NotData(TypeError):
     """A test uses an object of a student's own class where it needs plain data."""
+
+
+class Missing:
+    """In place of a builtin function that the student should have defined: the builtin must not answer for it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise NameError(f"name {self._name!r} is not defined in the notebook", name=self._name)
 
 
 class Line(Protocol):
@@ -153,7 +164,7 @@ for _method in (*_COMPARISONS, *_ARITHMETIC, *_CONVERSIONS):
     setattr(Remote, _method, _guarded(_method))
 
 
-KINDS = {
+PROXIES = {
     "function": Function,
     "class": Class,
     "iterator": RemoteIterator,
@@ -196,15 +207,15 @@ class Exceptions:
         self.resolve = resolve
         self.made: dict[str, type] = {}
 
-    def kind(self, mro: list) -> type[Exception]:
-        """Return the class for an MRO, a list of (module, qualified name) with the class itself first.
+    def kind(self, bases: list[tuple[str, str]]) -> type[Exception]:
+        """Return the class for a class's bases, (module, qualified name), with the class itself first.
 
         A class that is unknown here gets a stand-in: a subclass of its nearest known base, or of Exception.
         """
-        name = mro[0][1].rpartition(".")[2]
-        for number, (module, qualified) in enumerate(mro):
+        name = bases[0][1].rpartition(".")[2]
+        for number, (module, qualified) in enumerate(bases):
             base = getattr(builtins, qualified, None) if module == "builtins" else self.resolve(module, qualified)
-            if isinstance(base, type) and issubclass(base, Exception):
+            if isinstance(base, type) and issubclass(base, Exception) and not issubclass(base, BaseExceptionGroup):
                 return base if number == 0 else self._make(name, base)
         return self._make(name, Exception)
 
@@ -214,24 +225,22 @@ class Exceptions:
             self.made[name] = type(name, (base,), {"__module__": "__main__"})
         return self.made[name]
 
-    def error(self, raised: dict) -> Exception:
-        """Rebuild an exception, with the traceback that it had in the sandbox."""
-        kind, message = self.kind(raised["mro"]), str(raised["words"])
-        args = raised["args"] if isinstance(raised["args"], tuple) else (message,)
+    def error(self, told: Error) -> Exception:
+        """Rebuild an exception from its fields, with the traceback that it had in the sandbox."""
+        kind = self.kind(told.bases)
         try:
-            error = kind(*args)
+            error = kind(*told.args)
         except Exception:  # its own `__init__` doesn't accept the args that it stored
-            error = kind.__new__(kind, *args)
-            error.args = (message,)
-        return error.with_traceback(_traceback(raised["frames"]))
+            error = kind.__new__(kind)
+            error.args = (told.message,)
+        return error.with_traceback(_traceback(told.frames))
 
 
-def _traceback(frames: list) -> Any:
+def _traceback(frames: list[tuple[str, int, str, str]]) -> Any:
     """Build a traceback from frames (file, line, function, text), innermost last; None if there are none."""
     tree = None
     for file, line, name, text in reversed(frames):
-        file, line, name = str(file), min(max(int(line), 1), MAX_LINE), str(name)[:100]
-        _remember(file, line, str(text)[:500])
+        _remember(file, line, text)
         code = {"co_filename": file, "co_name": name}
         frame = {"f_globals": {"__name__": "__main__"}, "f_locals": {}, "f_code": code, "f_lineno": line}
         tree = {"tb_frame": frame, "tb_lineno": line, "tb_next": tree}
@@ -240,7 +249,7 @@ def _traceback(frames: list) -> Any:
 
 def _remember(file: str, line: int, text: str) -> None:
     """Let tracebacks show this line of a file, unless the judge has a file of that name."""
-    if file in linecache.cache and file not in _REMEMBERED:
+    if file not in _REMEMBERED and (file in linecache.cache or len(_REMEMBERED) >= MAX_FILES):
         return
     _REMEMBERED.add(file)
     lines = list(linecache.cache[file][2]) if file in linecache.cache else []  # type: ignore[misc]

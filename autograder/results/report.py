@@ -41,6 +41,7 @@ VERDICTS = {
     "processes": "too many processes",
     "files": "too many or too large files",
     "crash": "crashed",
+    "hostile": "forged",
 }
 
 

@@ -7,7 +7,6 @@ that the student added, each after the cell that it followed. What happened to t
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 import json
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from IPython.core.inputtransformer2 import TransformerManager
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
@@ -31,6 +29,8 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import InstantiateTests, SaveCells
 from nbgrader.utils import is_grade, is_locked, is_solution, parse_utc
 from traitlets.utils.importstring import import_item
+
+from ..names import defined
 
 MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
 MOST_PARTS = 200_000  # lists and objects in its JSON; these take 40 MB of memory
@@ -93,7 +93,7 @@ def template(converter: GenerateAssignment, assignment: str, notebook: str) -> T
     saved = steps.index(SaveCells) if SaveCells in steps else len(steps)
     kept = _through(converter, [step for step in steps[:saved] if step is not InstantiateTests], source, resources)
     released = _through(converter, steps[saved + 1 :], kept, resources)
-    kept.metadata["autograder"] = NotebookNode(answers=answer_names(source), classes=answer_names(source, ast.ClassDef))
+    kept.metadata["autograder"] = NotebookNode(defines=declared(source))
     with Gradebook(course.db_url, course.course_id) as gradebook:
         known = {cell.name: cell for cell in gradebook.find_notebook(notebook, assignment).source_cells}
         for cell in kept.cells:
@@ -118,32 +118,10 @@ def _is_answer(cell: NotebookNode) -> bool:
     return is_solution(cell) or not is_locked(cell)
 
 
-def answer_names(notebook: NotebookNode, kind: type[ast.stmt] = ast.stmt) -> list[str]:
-    """Return the names that the instructor's solution cells bind: functions, classes and variables.
-
-    `kind` restricts the statements that bind them, for example to `ast.ClassDef`.
-    """
-    names: set[str] = set()
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and is_solution(cell):
-            try:
-                statements = ast.parse(TransformerManager().transform_cell(cell.source)).body
-                names |= _bound([statement for statement in statements if isinstance(statement, kind)])
-            except SyntaxError:
-                continue  # an instructor's own answer can be a template with gaps
-    return sorted(names)
-
-
-def _bound(statements: list[ast.stmt]) -> set[str]:
-    names: set[str] = set()
-    for statement in statements:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(statement.name)
-            continue
-        names |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        for part in ("body", "orelse", "finalbody"):
-            names |= _bound(getattr(statement, part, []))
-    return names
+def declared(notebook: NotebookNode) -> dict[str, dict[str, Any]]:
+    """Return what the solution cells of an instructor's notebook define: the names that a submission may supply."""
+    solutions = [cell for cell in notebook.cells if cell.cell_type == "code" and is_solution(cell)]
+    return defined({cell.metadata.nbgrader.grade_id: cell.source for cell in solutions})
 
 
 # The student's side

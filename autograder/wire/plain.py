@@ -1,14 +1,13 @@
 """The format of messages between the judge and the sandbox: values as JSON and npy, bounded, and never as pickle.
 
-A message is a JSON tree followed by the bytes of its arrays. Each mutable object in it has a number. An object that
-occurs twice therefore arrives as one object, and an answer can refer to "your argument 3, changed". Arguments are
-copied in and copied out, so the caller sees the changes that the function made to them.
+A message is a JSON tree followed by the bytes of its arrays. Each mutable object in it has a number, so that an object
+that occurs twice arrives as one object. A reader makes new objects only: it is never given one of its own to change.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import inspect
 import io
 import json
 import keyword
@@ -37,14 +36,19 @@ class BadMessage(Exception):
     """The bytes received aren't a message that this module wrote."""
 
 
-def trusted(packages: tuple[str, ...], namespace: dict[str, Any]) -> Resolve:
-    """Return a `Resolve` for the classes of these packages and those in `namespace`, the notebook's "__main__"."""
+def trusted(
+    packages: tuple[str, ...], namespace: dict[str, Any], find: Callable[[str], Any] = sys.modules.get
+) -> Resolve:
+    """Return a `Resolve` for the classes of these packages and those in `namespace`, the notebook's "__main__".
+
+    `find(name)`: returns a module. The default finds what is imported already, so no name in a message imports one.
+    """
 
     def resolve(module: str, name: str) -> type | None:
         if module == "__main__":
             value = namespace.get(name)
         elif module.partition(".")[0] in packages:
-            value = importlib.import_module(module)
+            value = find(module)
             for part in name.split("."):
                 value = getattr(value, part, None)
         else:
@@ -54,13 +58,20 @@ def trusted(packages: tuple[str, ...], namespace: dict[str, Any]) -> Resolve:
     return resolve
 
 
+class Contents(dict):
+    """Objects that the other side has, by its numbers: written with what is in them now."""
+
+
 class Encoder:
     """A writer of one message.
 
     `resolve`: the classes that the other side can make.
     `other(value)`: returns a tree for a value that isn't plain, such as a handle's number, or None.
-    `known`: {id: number} of objects that the other side has, with their numbers there.
+    `known`: {id: number} of objects that the other side has; they are written as its numbers.
     `whole`: ids of objects that go to `other` even if they could be written as data.
+
+    After `message`, `changeable` has the objects that the other side may change, by number: containers, arrays, tensors
+    and objects of the notebook's classes, but nothing within a record of a package, which belongs to the package.
     """
 
     def __init__(
@@ -72,11 +83,13 @@ class Encoder:
     ):
         self.resolve, self.other, self.whole = resolve, other, whole
         self.known = known or {}
+        self.changeable: dict[int, Any] = {}
         self.numbers: dict[int, int] = {}  # id of an object -> its number in this message
         self.objects: list[Any] = []  # by number; this keeps them alive, so no id is used twice
         self.blobs: list[bytes] = []
         self.storages: dict[tuple[int, int], int] = {}  # a tensor's memory -> its blob's number
         self.size = 0
+        self.within = 0  # records of a package around what is being written
 
     def message(self, value: Any) -> bytes:
         """Return the message for `value`. Raise NotPlain if it can't cross."""
@@ -105,12 +118,17 @@ class Encoder:
             return value
         if write := _IMMUTABLE.get(kind):
             return write(self, value, depth + 1)
+        if id(value) in self.known:
+            return ["yours", self.known[id(value)]]
+        if kind is Contents:
+            copies = [[number, self.copy(each, depth)] for number, each in value.items()]
+            return ["new", -1, ["dict", copies]]
+        return self.copy(value, depth)
+
+    def copy(self, value: Any, depth: int) -> Any:
+        """Return the tree of a value that has an identity, even if the other side has it."""
         if id(value) in self.numbers:
             return ["again", self.numbers[id(value)]]
-        return self._object(value, depth)
-
-    def _object(self, value: Any, depth: int) -> Any:
-        """Return the tree of a value that has an identity."""
         if id(value) in self.whole:
             return self.other(value)
         write = _MUTABLE.get(type(value)) or _writer_of_arrays(value) or self._record_writer(value)
@@ -121,8 +139,13 @@ class Encoder:
             raise NotPlain(f"a {_name_of(type(value))}, which is not plain data")
         number = self.numbers[id(value)] = len(self.objects)
         self.objects.append(value)
+        fixed = write in (Encoder.record, Encoder.list_of_a_kind, _named) and not _is_notebooks(value)
+        if not (self.within or fixed):
+            self.changeable[number] = value
+        self.within += fixed
         tree = write(self, value, depth + 1)
-        return ["known", number, self.known[id(value)], tree] if id(value) in self.known else ["new", number, tree]
+        self.within -= fixed
+        return ["new", number, tree]
 
     def _record_writer(self, value: Any) -> Callable | None:
         kind = type(value)
@@ -162,18 +185,10 @@ class Decoder:
 
     `resolve`: the classes that a message may make.
     `other(tree)`: returns the value for a tree that isn't plain data.
-    `known`: this side's own objects by number. They are changed in place if the message says that they changed. With
-    None, the changed ones are read as new objects.
     """
 
-    def __init__(
-        self,
-        resolve: Resolve = lambda module, name: None,
-        other: Callable[[list], Any] | None = None,
-        known: list[Any] | None = None,
-    ):
+    def __init__(self, resolve: Resolve = lambda module, name: None, other: Callable[[list], Any] | None = None):
         self.resolve, self.other = resolve, other
-        self.known = known
         self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
         self.storages: dict[int, Any] = {}
@@ -209,13 +224,6 @@ class Decoder:
         if kind == "new":
             number, content = rest
             return _READ_NEW[content[0]](self, number, *content[1:])
-        if kind == "known":
-            number, theirs, content = rest
-            if self.known is None:
-                return _READ_NEW[content[0]](self, number, *content[1:])
-            mine = self.objects[number] = self.known[theirs]
-            _CHANGE[content[0]](self, mine, *content[1:])
-            return mine
         if kind in _READ:
             return _READ[kind](self, *rest)
         if self.other is None:
@@ -428,61 +436,38 @@ def _fields(value: Any) -> dict[str, Any] | None:
     return dict(vars(value)) if type(value).__module__ == "__main__" and hasattr(value, "__dict__") else None
 
 
-def _new(make: Callable, change: Callable) -> Callable:
+def _is_notebooks(value: Any) -> bool:
+    """Return whether a value is an object of a class that a cell of the notebook defines, and may be changed."""
+    kind = type(value)
+    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return kind.__module__ == "__main__" and not issubclass(kind, tuple) and not frozen
+
+
+def _new(make: Callable, fill: Callable) -> Callable:
     """Return a reader for a container; it gets its number before its content, which may contain it, is read."""
 
     def read(decoder: Decoder, number: int, *content: Any) -> Any:
         value = decoder.objects[number] = make()
-        change(decoder, value, *content)
+        fill(decoder, value, *content)
         return value
 
     return read
 
 
-def _change_list(decoder: Decoder, value: list, items: list) -> None:
-    value[:] = [decoder.value(item) for item in items]
+def _fill_list(decoder: Decoder, value: list, items: list) -> None:
+    value.extend(decoder.value(item) for item in items)
 
 
-def _change_set(decoder: Decoder, value: set, items: list) -> None:
-    new = {decoder.value(item) for item in items}
-    value.clear()
-    value.update(new)
+def _fill_set(decoder: Decoder, value: set, items: list) -> None:
+    value.update([decoder.value(item) for item in items])
 
 
-def _change_dict(decoder: Decoder, value: dict, pairs: list) -> None:
-    new = [(decoder.value(key), decoder.value(item)) for key, item in pairs]
-    value.clear()
-    value.update(new)
+def _fill_dict(decoder: Decoder, value: dict, pairs: list) -> None:
+    value.update([(decoder.value(key), decoder.value(item)) for key, item in pairs])
 
 
-def _change_bytes(decoder: Decoder, value: bytearray, blob: int) -> None:
+def _fill_bytes(decoder: Decoder, value: bytearray, blob: int) -> None:
     value[:] = decoder.blobs[blob]
-
-
-def _change_array(decoder: Decoder, value: Any, blob: int) -> None:
-    new = decoder.array(blob)
-    if new.shape == value.shape and new.dtype == value.dtype and value.flags.writeable:
-        value[...] = new
-
-
-def _change_tensor(decoder: Decoder, value: Any, *content: Any) -> None:
-    import torch
-
-    new = decoder.tensor(*content)
-    if new.shape == value.shape and new.dtype == value.dtype:
-        with torch.no_grad():
-            value.copy_(new)
-
-
-def _change_record(decoder: Decoder, value: Any, module: str, name: str, fields: list) -> None:
-    for field, tree in fields:
-        new = decoder.value(tree)
-        if isinstance(value, tuple):
-            continue
-        if not bound_name(field) or field.startswith("__"):
-            raise BadMessage(f"an attribute called {field!r}"[:100])
-        if getattr(value, field, decoder) is not new:
-            object.__setattr__(value, field, new)
 
 
 def _new_array(decoder: Decoder, number: int, blob: int) -> Any:
@@ -504,55 +489,56 @@ def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: li
 
 def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: list) -> Any:
     kind = decoder.resolve(module, name)
-    if kind is None:
-        raise BadMessage(f"a {module}.{name}, which may not be made here")
-    if issubclass(kind, tuple) or dataclasses.is_dataclass(kind):
-        values = {field: decoder.value(tree) for field, tree in fields}
-        value = _build(kind, values)
-    else:
+    if kind is not None and (issubclass(kind, tuple) or dataclasses.is_dataclass(kind)):
+        value = _build(kind, {field: decoder.value(tree) for field, tree in fields})
+    elif kind is not None and module == "__main__":
         value = decoder.objects[number] = kind.__new__(kind)
-        _change_record(decoder, value, module, name, fields)
+        for field, tree in fields:
+            if not _is_data(kind, field):
+                raise BadMessage(f"an attribute called {field!r}"[:100])
+            object.__setattr__(value, field, decoder.value(tree))
+    else:
+        raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
     decoder.objects[number] = value
     return value
+
+
+def _is_data(kind: type, field: str) -> bool:
+    """Return whether an object may have an attribute of this name: it may not hide a method of its class."""
+    own = inspect.getattr_static(kind, field, None)
+    is_code = callable(own) or isinstance(own, property | classmethod | staticmethod)
+    return bound_name(field) and not field.startswith("__") and not is_code
 
 
 def _new_list(decoder: Decoder, number: int, module: str, name: str, items: list) -> list:
     kind = decoder.resolve(module, name)
     if kind is None or not issubclass(kind, list):
-        raise BadMessage(f"a {module}.{name}, which may not be made here")
+        raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
     value = decoder.objects[number] = kind()
-    _change_list(decoder, value, items)
+    _fill_list(decoder, value, items)
     return value
 
 
 def _build(kind: type, values: dict[str, Any]) -> Any:
-    """Make a NamedTuple or a dataclass from its fields; the dataclass's own `__post_init__` checks the values."""
+    """Make a NamedTuple or a dataclass from its fields; the dataclass's own `__post_init__` checks the values.
+
+    What a package's dataclass computes from its fields is computed anew, whatever the message says of it.
+    """
     if not dataclasses.is_dataclass(kind):
         return kind(**values)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     value = kind(**{name: item for name, item in values.items() if fields[name].init})
     for name, item in values.items():
-        if not fields[name].init:
+        if not fields[name].init and kind.__module__ == "__main__":
             object.__setattr__(value, name, item)
     return value
 
 
-_CHANGE: dict[str, Callable] = {
-    "list": _change_list,
-    "set": _change_set,
-    "dict": _change_dict,
-    "bytearray": _change_bytes,
-    "array": _change_array,
-    "tensor": _change_tensor,
-    "record": _change_record,
-    "list of": lambda decoder, value, module, name, items: _change_list(decoder, value, items),
-    "named": lambda decoder, value, *content: None,
-}
 _READ_NEW: dict[str, Callable] = {
-    "list": _new(list, _change_list),
-    "set": _new(set, _change_set),
-    "dict": _new(dict, _change_dict),
-    "bytearray": _new(bytearray, _change_bytes),
+    "list": _new(list, _fill_list),
+    "set": _new(set, _fill_set),
+    "dict": _new(dict, _fill_dict),
+    "bytearray": _new(bytearray, _fill_bytes),
     "array": _new_array,
     "tensor": _new_tensor,
     "record": _new_record,

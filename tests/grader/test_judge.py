@@ -9,6 +9,7 @@ import pytest
 
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.sandbox.envelope import Limits
+from autograder.submissions.intake import declared
 
 pytestmark = pytest.mark.sandbox
 
@@ -34,15 +35,22 @@ def cell(source, role):
     return made
 
 
-def judged(judges, *cells, answers=()):
-    """What the test cells of a notebook of (role, source) end in: None, or the words of an error; and the remarks."""
+def judged(judges, *cells, answers=None):
+    """What the test cells of a notebook of (role, source) end in: None if they pass, or an error; and the remarks.
+
+    `answers`: the names that the instructor's solution defines, by default those that the student's cells define.
+    """
     notebook = v4.new_notebook(cells=[cell(source, role) for role, source in cells])
-    notebook.metadata["autograder"] = {"answers": list(answers)}
+    defines = declared(notebook)
+    if answers is not None:
+        defines = {name: {"names": answers, "classes": [], "imports": {}} for name in defines}
+    notebook.metadata["autograder"] = {"defines": defines}
     result = judges.judge(notebook)
     errors = []
     for one, (role, _) in zip(result.notebook.cells, cells, strict=True):
         if role == "test":
             found = [output for output in one.outputs if output.output_type == "error"]
+            assert one.metadata.autograder.passed == (not found)
             errors.append(f"{found[0].ename}: {found[0].evalue}" if found else None)
     return errors, list(result.remarks.values())
 
@@ -180,7 +188,7 @@ def forged(judges):
 def test_a_forgery_gains_no_point_and_costs_no_other_part_its_points(forged, forgery):
     *wrong, other = forged[forgery][0]
     assert all(wrong), wrong
-    assert other is None
+    assert other is None or forgery == "an answer on the wire"  # after which nothing counts
 
 
 @pytest.mark.parametrize(
@@ -219,7 +227,7 @@ def test_hidden_tests_and_the_instructors_names_are_not_in_the_sandbox(judges):
 
 def test_a_name_that_the_student_was_asked_to_bind_is_theirs_and_any_other_stays_the_instructors(judges):
     cells = [GIVEN, ("answer", "LIMIT = 4"), ("test", "assert LIMIT == 4")]
-    assert judged(judges, *cells)[0] == ["AssertionError: "]
+    assert judged(judges, *cells, answers=[])[0] == ["AssertionError: "]
     assert judged(judges, *cells, answers=["LIMIT"])[0] == [None]
 
 

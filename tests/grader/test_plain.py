@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.wire.plain import BadMessage, Decoder, Encoder, NotPlain, trusted
+from autograder.wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, trusted
 from collectives import Schedule, Transfer
+from collectives.practice.on_ranks import Outcome
 from collectives.ranks import PerRank
 
 RESOLVE = trusted(("collectives",), {})
@@ -172,17 +173,24 @@ def test_a_forged_message_is_no_message(lie):
         Decoder(RESOLVE).read(LIES[lie])
 
 
-def test_arguments_that_were_changed_are_changed_here_and_are_the_same_objects():
-    numbers, array, tensor = [3, 1, 2], np.zeros(3), torch.zeros(3)
+def test_what_is_in_an_object_now_is_written_with_the_readers_own_numbers_and_makes_new_objects():
+    numbers, array, both = [3, 1, 2], np.zeros(3), {}
     sent = Encoder(RESOLVE)
     there = Decoder(RESOLVE)
-    theirs = there.read(sent.message([numbers, array, tensor]))
+    theirs = there.read(sent.message((numbers, array, both)))
     theirs[0].sort()
-    theirs[1][1] = theirs[2][2] = 5
-    answer = Encoder(RESOLVE, known={id(value): number for number, value in there.objects.items()})
-    reply = answer.message({"result": theirs[0], "args": theirs})
-    back = Decoder(RESOLVE, known=sent.objects).read(reply)
-    assert back["result"] is numbers and numbers == [1, 2, 3]
-    assert array.tolist() == [0, 5, 0] and tensor.tolist() == [0, 0, 5]
-    numbers[:] = [9]
-    assert Decoder(RESOLVE).read(reply)["result"] == [1, 2, 3] and numbers == [9]  # where changes are not wanted
+    theirs[1][1] = 5
+    theirs[2]["numbers"] = theirs[0]
+    known = {number: there.objects[number] for number in sent.changeable}
+    reply = Encoder(RESOLVE, known={id(value): number for number, value in known.items()}).message(Contents(known))
+    back = Decoder(RESOLVE, lambda tree: sent.changeable[tree[1]]).read(reply)
+    contents = [back[number] for number in sorted(back)]
+    assert contents[0] == [1, 2, 3] and contents[1].tolist() == [0, 5, 0] and contents[2]["numbers"] is numbers
+    assert numbers == [3, 1, 2] and both == {} and array.tolist() == [0, 0, 0]  # reading has changed nothing
+
+
+def test_what_is_within_a_record_of_the_library_is_not_up_for_change():
+    outcome = Outcome(np.zeros(2), np.zeros(2), {}, 1, ["send"])
+    encoder = Encoder(RESOLVE)
+    encoder.message(([1], outcome, PerRank([[1]])))
+    assert list(encoder.changeable.values()) == [[1]]

@@ -1,0 +1,123 @@
+"""The runner of the instructor's cells, and its record of what became of each: the only thing that points come from.
+
+A cell has passed if the runner saw it run to its end and raise nothing. What IPython displays, or fails to display,
+proves nothing: a renderer that fails on a forged error would otherwise turn a failure into silence, and silence into
+points.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import numbers
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..inside.shell import Recorder, Shell
+from ..wire.protocol import MAX_FRAMES, MAX_NAME, MAX_WORDS, clean
+
+
+@dataclass
+class Record:
+    """What became of a cell. `passed`: it ran to its end and raised nothing.
+
+    `points`: the number that its last line gives, or None. `line`: the line of the cell that raised, from 1, or None.
+    """
+
+    passed: bool = False
+    points: float | None = None
+    line: int | None = None
+    outputs: list[dict] = field(default_factory=list)
+
+
+_FILES: set[str] = set()  # the names that the instructor's cells have in tracebacks
+
+
+def run(shell: Shell, source: str) -> Record:
+    """Run a cell of the instructor's in the shell's namespace; return the record."""
+    record = Record()
+    shell.recorder = Recorder()
+    file = ""
+    with shell.printing():
+        try:
+            code = shell.transform_cell(source)
+            file = shell.compile.cache(code)  # also lets `inspect.getsource` find what the cell defines
+            _FILES.add(file)
+            value = _value(shell, code, file)
+            record.passed = True
+        except BaseException as error:
+            record.line = _line(error, file)
+            shell.recorder.error(*described(error, record.line, source))
+        else:
+            record.points = _number(value)
+            with contextlib.suppress(BaseException):  # a picture that can't be shown takes no points away
+                shell.displayhook(value)
+                shell.events.trigger("post_execute")
+    record.outputs = shell.recorder.outputs
+    return record
+
+
+def _value(shell: Shell, code: str, file: str) -> Any:
+    """Run a cell; return the value of its last line, or None if that is no expression or ends in a semicolon."""
+    tree = ast.parse(code, file)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    _execute(shell, compile(tree, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    if not isinstance(last, ast.Expr):
+        return None
+    value = _execute(shell, compile(ast.Expression(last.value), file, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    return None if code.rstrip().endswith(";") else value
+
+
+def _execute(shell: Shell, code: Any) -> Any:
+    result = eval(code, shell.user_ns)
+    return asyncio.run(result) if code.co_flags & inspect.CO_COROUTINE else result
+
+
+def _number(value: Any) -> float | None:
+    """Return a number of points, or None if a cell's last line gives no number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    return float(value)
+
+
+def _line(error: BaseException, file: str) -> int | None:
+    """Return the line of the cell that an error comes from, the outermost one of that file; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    lines = (at for frame, at in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file)
+    return next(lines, None)
+
+
+def described(error: BaseException, line: int | None, source: str) -> tuple[str, str, list[str]]:
+    """Return an error's name, message and traceback, for a page. It never fails, whatever the error does when read."""
+    name = type(error).__name__[:MAX_NAME]
+    message = safe(error)
+    try:
+        if render := getattr(error, "_render_traceback_", None):
+            return name, message, [clean(str(row))[:MAX_WORDS] for row in render()]
+    except Exception:
+        pass  # the plain traceback below says the same
+    lines = source.split("\n")
+    where = [f"---> {line} {lines[line - 1].strip()}"] if line and line <= len(lines) else []
+    return name, message, [*where, *_students_frames(error), f"{name}: {message}" if message else name]
+
+
+def _students_frames(error: BaseException) -> list[str]:
+    """Return a line for each frame of the student's code that an error passed through."""
+    try:
+        frames = traceback.extract_tb(error.__traceback__)[-MAX_FRAMES:]
+    except Exception:
+        return []
+    theirs = [frame for frame in frames if frame.filename.startswith("<") and frame.filename not in _FILES]
+    return [f"     line {frame.lineno} of {frame.name}: {clean(frame.line or '')}"[:MAX_WORDS] for frame in theirs]
+
+
+def safe(error: BaseException) -> str:
+    """Return an error's message, of at most `MAX_WORDS` characters, or a remark if it has none that can be read."""
+    try:
+        return clean(str(error))[:MAX_WORDS]
+    except BaseException:
+        return "(its message cannot be read)"
