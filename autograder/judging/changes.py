@@ -24,6 +24,6 @@ def apply(old: Any, new: Any) -> None:
     elif hasattr(old, "dtype"):
         if old.shape == new.shape and old.dtype == new.dtype and old.flags.writeable:
             old[...] = new
-    else:  # an object of a class that one of the instructor's cells defines
+    else:  # a record
         for name, value in vars(new).items():
             object.__setattr__(old, name, value)

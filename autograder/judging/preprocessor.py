@@ -202,7 +202,7 @@ def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
         points = float(known.get("points") or 0)
         parts.append([cell.cell_type, cell.source, marks, points, cell.metadata.get("autograder", {}).get("source")])
     parts += [[name, hashlib.sha256(content).hexdigest()] for name, content in sorted(data.items())]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 @cache

@@ -71,7 +71,7 @@ class Encoder:
     `whole`: ids of objects that go to `other` even if they could be written as data.
 
     After `message`, `changeable` has the objects that the other side may change, by number: containers, arrays, tensors
-    and objects of the notebook's classes, but nothing within a record of a package, which belongs to the package.
+    and records that aren't frozen, but nothing within a frozen one, which may be a constant of its module.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Encoder:
         self.blobs: list[bytes] = []
         self.storages: dict[tuple[int, int], int] = {}  # a tensor's memory -> its blob's number
         self.size = 0
-        self.within = 0  # records of a package around what is being written
+        self.within = 0  # frozen records around what is being written
 
     def message(self, value: Any) -> bytes:
         """Return the message for `value`. Raise NotPlain if it can't cross."""
@@ -139,7 +139,7 @@ class Encoder:
             raise NotPlain(f"a {_name_of(type(value))}, which is not plain data")
         number = self.numbers[id(value)] = len(self.objects)
         self.objects.append(value)
-        fixed = write in (Encoder.record, Encoder.list_of_a_kind, _named) and not _is_notebooks(value)
+        fixed = write in (Encoder.record, Encoder.list_of_a_kind, _named) and not _may_change(value)
         if not (self.within or fixed):
             self.changeable[number] = value
         self.within += fixed
@@ -436,11 +436,12 @@ def _fields(value: Any) -> dict[str, Any] | None:
     return dict(vars(value)) if type(value).__module__ == "__main__" and hasattr(value, "__dict__") else None
 
 
-def _is_notebooks(value: Any) -> bool:
-    """Return whether a value is an object of a class that a cell of the notebook defines, and may be changed."""
+def _may_change(value: Any) -> bool:
+    """Return whether a record was made to be changed: a dataclass that isn't frozen, or an object of the notebook's."""
     kind = type(value)
-    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    return kind.__module__ == "__main__" and not issubclass(kind, tuple) and not frozen
+    if dataclasses.is_dataclass(kind):
+        return not kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return kind.__module__ == "__main__" and not issubclass(kind, tuple | list)
 
 
 def _new(make: Callable, fill: Callable) -> Callable:

@@ -11,6 +11,7 @@ import torch
 
 from autograder.wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, trusted
 from collectives import Schedule, Transfer
+from collectives.practice.ch09_zero import State
 from collectives.practice.on_ranks import Outcome
 from collectives.ranks import PerRank
 
@@ -189,8 +190,9 @@ def test_what_is_in_an_object_now_is_written_with_the_readers_own_numbers_and_ma
     assert numbers == [3, 1, 2] and both == {} and array.tolist() == [0, 0, 0]  # reading has changed nothing
 
 
-def test_what_is_within_a_record_of_the_library_is_not_up_for_change():
+def test_what_is_within_a_frozen_record_of_the_library_is_not_up_for_change():
     outcome = Outcome(np.zeros(2), np.zeros(2), {}, 1, ["send"])
+    state = State(torch.zeros(1), torch.zeros(1), torch.zeros(1))
     encoder = Encoder(RESOLVE)
-    encoder.message(([1], outcome, PerRank([[1]])))
-    assert list(encoder.changeable.values()) == [[1]]
+    encoder.message(([1], outcome, PerRank([[1]]), state))
+    assert list(encoder.changeable.values()) == [[1], state, state.master, state.mean, state.square]
