@@ -126,7 +126,7 @@ class Judgement:
             cell["execution_count"] = None
             outputs, ended = getattr(self, role(cell))(cell, name)
             cell["outputs"] = self._as_room_allows(outputs)
-            if ended is not None:
+            if ended is not None and not (ended.verdict == "hostile" and "hostile" in remarks.values()):
                 remarks[name] = ended.verdict
         return remarks
 

@@ -15,7 +15,7 @@ from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from traitlets.config import Config
 
-from . import KINDS, Submission, course, damaging, forging, honest, leaking, malformed, on_ranks, starving  # noqa: F401
+from . import KINDS, Submission, course, damaging, forging, honest, leaking, malformed, on_ranks, speaking, starving  # noqa: F401
 from .world import World, fingerprint
 
 JUDGED = """

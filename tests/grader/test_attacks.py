@@ -13,6 +13,7 @@ WHOLE = os.environ.get("ATTACKS") == "all"  # `make attacks`: 200 of them, for a
 SOME = {  # in `make test`
     "honest": 12,
     "forging": 12,
+    "speaking": 9,
     "leaking": 5,
     "damaging": 5,
     "malformed": 4,
@@ -31,7 +32,7 @@ def chosen(kind):
 WITH_BOTH = ["honest-plain", "honest-noisy", "honest-slow", *list(chosen("leaking"))[:1]]  # of the two exercises
 ALL_HONEST = classes.found(("honest",))
 HONEST = chosen("honest") | {name: one for name, one in ALL_HONEST.items() if name in (*WITH_BOTH, "honest-ranks")}
-HOSTILE = chosen("forging") | chosen("leaking") | chosen("damaging") | chosen("malformed")
+HOSTILE = chosen("forging") | chosen("speaking") | chosen("leaking") | chosen("damaging") | chosen("malformed")
 STARVING = chosen("starving")
 RANKS = chosen("ranks")
 GIB = 2**30  # to fill more would take a busy machine longer than a cell may take
