@@ -6,8 +6,8 @@ So this package never parses a student's text in a process that also does other 
 out. The caller ends a child that takes too long, and the kernel refuses it more than `MEMORY` bytes. Either costs only
 this item: the caller gets a `Failed` with a reason for the student, and the next item gets a new child.
 
-One process per grader, the keeper, is a fresh interpreter. It imports the modules of `work` and forks the children, so a
-child starts in milliseconds and callers may be threads. The keeper itself never sees a text.
+One process per grader, the keeper, is a fresh interpreter. It imports the modules of `work` and forks the children.
+So a child starts in milliseconds, and callers may be threads. The keeper itself never sees a text.
 """
 
 from __future__ import annotations
