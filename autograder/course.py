@@ -38,6 +38,7 @@ from . import release
 from .judging import preprocessor
 from .judging.judges import preloading
 from .judging.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole
+from .results import feedback
 from .submissions import intake
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,6 +182,7 @@ class Course:
                     if known is None:
                         known = verdict(judge, answered.notebook, data)
                         self.verdicts.put(keys[name], known)
+                    feedback.try_out(known)
                     answered.notebook.metadata.autograder.seconds = known.metadata.autograder.seconds
                     remarks = known.metadata.autograder.get("remarks", {})
                     ready.notes += [f"{IN_WORDS.get(why, why)} in {cell}" for cell, why in remarks.items()]

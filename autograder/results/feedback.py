@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from html import escape
@@ -35,6 +36,8 @@ MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
 MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
+SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
+MOST_SLOW = 50  # texts that are kept
 SHORT = 5_000  # characters; a longer text is not left for formgrader to render, even if it is plain
 
 Show = Callable[..., str]  # (kind, text, about) -> HTML; see `rendering.rendered`
@@ -46,22 +49,41 @@ class Shown:
     def __init__(self) -> None:
         self.html: dict[tuple[str, str, str], str] = {}
 
-    def prepare(self, texts: Iterable[tuple[str, str, str]]) -> None:
+    def prepare(self, texts: Sequence[tuple[str, str, str]]) -> None:
         """Render these texts, given as (kind, text, about), or show them as they are written."""
+        self.html |= {text: _slow[text] for text in texts if text in _slow}
         missing = [text for text in dict.fromkeys(texts) if text not in self.html]
         items = [json.dumps(text).encode() for text in missing]
         answers = cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)
+        begun = time.monotonic()
         for (kind, text, about), answer in zip(missing, answers, strict=True):
             if not isinstance(answer, cage.Failed):
                 html = answer.decode()
             else:
                 html = as_written(text) if kind == "code" else as_written(text, str(answer))
             self.html[kind, text, about] = html
+            took, begun = time.monotonic() - begun, time.monotonic()
+            if took > SLOW:
+                _keep_slow((kind, text, about), html)
 
     def __call__(self, kind: str, text: str, about: str = "") -> str:
         if (kind, text, about) not in self.html:
             self.prepare([(kind, text, about)])
         return self.html[kind, text, about]
+
+
+_slow: dict[tuple[str, str, str], str] = {}
+
+
+def _keep_slow(text: tuple[str, str, str], html: str) -> None:
+    _slow[text] = html
+    for oldest in list(_slow)[:-MOST_SLOW]:
+        _slow.pop(oldest, None)
+
+
+def try_out(notebook: NotebookNode) -> None:
+    """Render a judged notebook's texts once, in any thread, so that a slow one doesn't hold up the class's writer."""
+    all_shown(deepcopy(notebook), _cleaned)
 
 
 def all_shown(notebook: NotebookNode, change: Callable[[NotebookNode, Show], Any]) -> Shown:
@@ -231,7 +253,7 @@ class InertPage(HTMLExporter):
         environment.bytecode_cache = _COMPILED
         return environment
 
-    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[Any, dict]:
         """Render the page of a graded notebook."""
         nb = deepcopy(nb)
         nb.metadata.pop("widgets", None)

@@ -21,6 +21,7 @@ MOST_CLASS_FILES = 100_000  # in a zip from a learning platform
 MOST_NAME = 255  # characters in a member's name, with its folders
 # Deflate is unpacked piece by piece. bzip2 and LZMA turn kilobytes into gigabytes in one piece.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma", 9: "deflate64", 93: "zstandard"}
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
 
@@ -117,7 +118,7 @@ def fault(info: zipfile.ZipInfo) -> str:
     if info.flag_bits & 0x1:
         return "the zip has a password; pack it without one"
     if info.compress_type not in METHODS:
-        method = zipfile.compressor_names.get(info.compress_type, f"method {info.compress_type}")
+        method = NAMES.get(info.compress_type, f"method {info.compress_type}")
         return f"{shown!r} is compressed by {method}, which is not accepted; pack an ordinary zip"
     return ""
 

@@ -83,6 +83,16 @@ def test_html_that_explodes_is_shown_as_plain_text_and_the_cells_beside_it_as_ev
         assert "<strong>2</strong>" in shown and "<table>" in shown and 'href="https://example.org"' in shown
 
 
+def test_the_writer_does_not_wait_for_a_text_that_a_judging_thread_has_tried(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_SECONDS", 1.0)
+    slow = new_notebook(cells=[new_markdown_cell(blown_up(3_500)), new_markdown_cell(HONEST)])
+    feedback.try_out(slow)
+    begun = time.monotonic()
+    graded, _ = feedback.Inert().preprocess(slow, {})
+    assert time.monotonic() - begun < 0.8
+    assert "Shown as plain text" in graded.cells[0].source and "<table>" in graded.cells[1].source
+
+
 def test_a_students_html_has_no_classes_and_ids_that_a_page_gives_a_meaning():
     """formgrader gives full points on a click at an element of class full-credit."""
     table = '<table><td class="full-credit">x</td></table>'
