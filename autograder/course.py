@@ -181,6 +181,7 @@ class Course:
                     known = None if regrade else self.verdicts.get(keys[name])
                     if known is None:
                         known = verdict(judge, answered.notebook, data)
+                        feedback.limit_outputs(known)
                         self.verdicts.put(keys[name], known)
                     feedback.try_out(known)
                     answered.notebook.metadata.autograder.seconds = known.metadata.autograder.seconds

@@ -36,6 +36,7 @@ MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
 MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
+NOTE = f"[The rest is not shown: a page shows {MOST_OUTPUTS // 1_000_000} MB of outputs.]\n"
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
 SHORT = 5_000  # characters; a longer text is not left for formgrader to render, even if it is plain
@@ -109,24 +110,33 @@ def as_written(source: str, reason: str = "") -> str:
 
 def clean_outputs(notebook: NotebookNode, show: Show) -> None:
     """Reduce the outputs of a notebook to those that run nothing when shown, and to `MOST_OUTPUTS` characters."""
-    left = MOST_OUTPUTS
+    limit_outputs(notebook)
     for cell in notebook.cells:
-        if "outputs" not in cell:
-            continue
-        kept, lost = [], False
-        for output in cell.outputs:
-            size, cut = _reduce(output, left)
-            left, lost = max(0, left - size), lost or cut
+        for output in cell.get("outputs", []):
             if "data" in output:
                 output.data = NotebookNode(_clean_data(output.data, show))
                 output.metadata = NotebookNode()
-            kept += [output] if output.get("data", True) else []
-        if lost:
-            kept.append(new_output("stream", text=f"[The rest is not shown: a page shows {_MB} MB of outputs.]\n"))
-        cell.outputs = kept
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
 
 
-_MB = MOST_OUTPUTS // 1_000_000
+def limit_outputs(notebook: NotebookNode) -> None:
+    """Cut the outputs of a notebook to `MOST_OUTPUTS` characters in all, and say so. Points are still read from them.
+
+    Errors stay, of `MOST_ERROR` characters each, and so does the beginning of a cell's result, which may be its points.
+    """
+    left = MOST_OUTPUTS
+    for cell in notebook.cells:
+        kept, lost = [], False
+        for output in cell.get("outputs", []):
+            if output.get("text") == NOTE:
+                lost = True
+                continue
+            size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
+            left, lost = max(0, left - size), lost or cut
+            kept.append(output)
+        if "outputs" in cell:
+            cell.outputs = [*kept, *([new_output("stream", text=NOTE)] if lost else [])]
 
 
 def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:

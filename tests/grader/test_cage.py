@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
@@ -107,13 +108,17 @@ def test_a_students_html_has_no_classes_and_ids_that_a_page_gives_a_meaning():
 def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
     big = [new_output("display_data", {"text/plain": "x" * 3_999_000}) for _ in range(15)]
     error = new_output("error", ename="NotYet", evalue="", traceback=["the last check fails"])
-    cells = [new_code_cell(f"{number}", outputs=list(big)) for number in range(10)]
+    result = new_output("execute_result", {"text/plain": "2.5"})  # the points that a check gives
+    cells = [new_code_cell(f"{number}", outputs=deepcopy([*big, result])) for number in range(10)]
     colours = new_output("stream", text="\x1b[31m\udc80\0" * 100_000)
     graded, shown, seconds = page(new_code_cell("c", outputs=[colours]), *cells, new_code_cell("d", outputs=[error]))
     assert seconds < 60
     assert len(shown) < 2 * feedback.MOST_OUTPUTS
     assert "a page shows 10 MB of outputs" in shown and "the last check fails" in shown
     assert "\0" not in graded.cells[0].outputs[0].text
+    for cell in graded.cells[1:-1]:
+        assert cell.outputs[-2].data["text/plain"] == "2.5"
+        assert [output.get("text") for output in cell.outputs].count(feedback.NOTE) == 1
 
 
 def test_what_a_raw_cell_holds_runs_nothing():
