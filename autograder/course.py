@@ -38,6 +38,7 @@ from . import release
 from .judging import preprocessor
 from .judging.judges import preloading
 from .judging.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole
+from .results import feedback
 from .submissions import intake
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,7 +187,9 @@ class Course:
                     known = None if regrade else self.verdicts.get(keys[name])
                     if known is None:
                         known = verdict(judge, answered.notebook, data)
+                        feedback.limit_outputs(known)
                         self.verdicts.put(keys[name], known)
+                    feedback.try_out(known)
                     answered.notebook.metadata.autograder.seconds = known.metadata.autograder.seconds
                     remarks = known.metadata.autograder.get("remarks", {})
                     ready.notes += [f"{IN_WORDS.get(why, why)} in {cell}" for cell, why in remarks.items()]

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from sqlalchemy.exc import SAWarning, SQLAlchemyError
 
-from . import once
+from . import cage, once
 from .course import (
     CannotGrade,
     Course,
@@ -108,6 +108,7 @@ def graded(asked: argparse.Namespace, stack: ExitStack) -> int:
         raise NothingGraded(f"--jobs is {asked.jobs}; it must be at least 1")
     folder = asked.folder.resolve() if asked.folder else None
     stack.enter_context(once.shared())
+    cage.warm("autograder.results.rendering", "autograder.submissions.notebooks")  # before `Pages` forks
     course = opened(asked)
     folder = folder or course.submitted
     stack.enter_context(locked(course.work))

@@ -27,10 +27,7 @@ from nbgrader.plugins.export import ExportPlugin
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Unicode
 
-from .. import points
-
-FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a formula begins in a spreadsheet
-NUMBER = re.compile(r"-?\d+([.,]\d+)?%?")
+from .. import points, sheet
 
 
 class CannotExport(ValueError):
@@ -63,9 +60,7 @@ class Exporter(ExportPlugin):
         self.waiting = [result for result in every if result.is_open]
         rows = self.rows()
         place = Path(self.to or self.default_name)
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([[harmless(cell) for cell in row] for row in rows])
-        place.write_text(text.getvalue(), encoding="utf-8")
+        place.write_text(sheet.text(rows), encoding="utf-8")
         if self.waiting and not self.unfinished:
             self.note(self.left_out())
         self.log.info("Wrote %s", place)
@@ -203,7 +198,7 @@ class CanvasExporter(Exporter):
     def compare_points(self, row: list[str], places: dict[str, int]) -> None:
         """Note where Canvas has another maximum. The export doesn't scale grades."""
         for name, place in places.items():
-            if NUMBER.fullmatch(row[place].strip()) and float(row[place].replace(",", ".")) != self.most[name]:
+            if sheet.NUMBER.fullmatch(row[place].strip()) and float(row[place].replace(",", ".")) != self.most[name]:
                 self.note(
                     f"{name}: the maximum is {row[place].strip()} points in Canvas, "
                     f"but {self.most[name]:g} in the gradebook"
@@ -292,12 +287,6 @@ class MoodleWorksheetExporter(Exporter):
 
 
 FORMATS = {"canvas": CanvasExporter, "moodle": MoodleExporter, "worksheet": MoodleWorksheetExporter}
-
-
-def harmless(cell: Any) -> str:
-    """Return a cell as text, with a leading apostrophe if a spreadsheet would run it as a formula."""
-    text = str(cell)
-    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
 
 
 def number(points_of: float) -> str:

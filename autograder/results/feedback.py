@@ -1,129 +1,199 @@
 """Pages that run no student's code: the feedback, and the graded notebook as formgrader shows it.
 
-A student's markdown and outputs are rendered, then cleaned by nh3 (Python's binding of the Rust sanitizer ammonia, on
-Servo's HTML parser). Text, tables, links and embedded pictures stay. Scripts, forms, frames, styles, and everything
-that would load from elsewhere go. A Content-Security-Policy makes the browser enforce the same.
+The cage renders and cleans all texts of a notebook, in one request (see `rendering`). A text on which it fails is shown
+as plain text, with a line that says why. A Content-Security-Policy makes the browser enforce the same.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from html import escape
 from typing import Any
 
-import nh3
 from jinja2 import BytecodeCache, Environment, pass_context
 from jinja2.bccache import Bucket
 from nbconvert.exporters import HTMLExporter
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool
 
-from ..submissions.intake import is_base64
+from .. import cage
+from ..submissions.notebooks import is_base64
+from . import rendering
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
-MOST_MARKDOWN = 100_000  # characters in one cell; a longer text is shown as plain text
-MOST_SECONDS = 20  # for a page; after that it is rendered without markdown and syntax colours
-_PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml)[;,]", re.IGNORECASE)
-_TAGS = set(nh3.ALLOWED_TAGS) - {"area", "map", "bdo"}
+MOST_SECONDS = 5.0  # for one text; an honest one takes milliseconds
+PAGE_SECONDS = 10.0  # for all texts of a page
+MOST_OUTPUT = 1_000_000  # characters of one text in a cell's outputs; a picture may have as many as are left
+MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
+MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
+MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
+NOTE = f"[The rest is not shown: a page shows {MOST_OUTPUTS // 1_000_000} MB of outputs.]\n"
+SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
+MOST_SLOW = 50  # texts that are kept
+SHORT = 5_000  # characters; a longer text is not left for formgrader to render, even if it is plain
+
+Show = Callable[..., str]  # (kind, text, about) -> HTML; see `rendering.rendered`
 
 
-class TooSlow(BaseException):
-    """A page takes too long. A BaseException, because libraries on the way catch every Exception."""
+class Shown:
+    """The HTML of texts, from the cage. `prepare` renders many in one request; calling it renders what is missing."""
+
+    def __init__(self) -> None:
+        self.html: dict[tuple[str, str, str], str] = {}
+
+    def prepare(self, texts: Sequence[tuple[str, str, str]]) -> None:
+        """Render these texts, given as (kind, text, about), or show them as they are written."""
+        self.html |= {text: _slow[text] for text in texts if text in _slow}
+        missing = [text for text in dict.fromkeys(texts) if text not in self.html]
+        items = [json.dumps(text).encode() for text in missing]
+        answers = cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)
+        begun = time.monotonic()
+        for (kind, text, about), answer in zip(missing, answers, strict=True):
+            if not isinstance(answer, cage.Failed):
+                html = answer.decode()
+            else:
+                html = as_written(text) if kind == "code" else as_written(text, str(answer))
+            self.html[kind, text, about] = html
+            took, begun = time.monotonic() - begun, time.monotonic()
+            if took > SLOW:
+                _keep_slow((kind, text, about), html)
+
+    def __call__(self, kind: str, text: str, about: str = "") -> str:
+        if (kind, text, about) not in self.html:
+            self.prepare([(kind, text, about)])
+        return self.html[kind, text, about]
 
 
-@contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise TooSlow in the block after `seconds`. There is no limit outside the main thread: signals can't reach it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # then every second, because an exception in a callback is lost
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+_slow: dict[tuple[str, str, str], str] = {}
 
 
-def clean(html: str) -> str:
-    """Return a piece of HTML without everything that would run or load something when a page shows it."""
-    return nh3.clean(
-        html,
-        tags=_TAGS,
-        attributes={"*": {"class"}, "a": {"href"}, "img": {"src", "alt", "width", "height"}, "ol": {"start"}}
-        | {name: {"colspan", "rowspan", "class"} for name in ("td", "th")},
-        attribute_filter=_kept,
-        url_schemes={"http", "https", "mailto", "data"},
-        link_rel="noopener noreferrer nofollow",
-    )
+def _keep_slow(text: tuple[str, str, str], html: str) -> None:
+    _slow[text] = html
+    for oldest in list(_slow)[:-MOST_SLOW]:
+        _slow.pop(oldest, None)
 
 
-def _kept(tag: str, attribute: str, value: str) -> str | None:
-    if (tag, attribute) == ("img", "src"):
-        return value if _PICTURE.match(value) else None
-    if attribute == "href":
-        return value if re.match(r"(https?://|mailto:)", value) else None
-    return value
+def try_out(notebook: NotebookNode) -> None:
+    """Render a judged notebook's texts once, in any thread, so that a slow one doesn't hold up the class's writer."""
+    all_shown(deepcopy(notebook), _cleaned)
 
 
-def clean_markdown(source: str, attachments: dict | None = None) -> str:
-    """Return a markdown text as inert HTML, or as plain text if it is too long or can't be rendered."""
-    if len(source) <= MOST_MARKDOWN:
-        try:
-            renderer = IPythonRenderer(escape=False, attachments=attachments or {}, exclude_anchor_links=True)
-            return clean(MarkdownWithMath(renderer=renderer).render(source))
-        except Exception:  # mistune and nbconvert define no error of their own for bad input
-            pass
-    return as_written(source)
+def all_shown(notebook: NotebookNode, change: Callable[[NotebookNode, Show], Any]) -> Shown:
+    """Call `change(notebook, show)`, after it was called on a copy to learn what it shows; return its `show`."""
+    wanted: list[tuple[str, str, str]] = []
+
+    def note(kind: str, text: str, about: str = "") -> str:
+        wanted.append((kind, text, about))
+        return ""
+
+    shown = Shown()
+    change(deepcopy(notebook), note)
+    shown.prepare(wanted)
+    change(notebook, shown)
+    return shown
 
 
-def as_written(source: str, *_: Any, **__: Any) -> str:
-    """Return a text or code as HTML that shows its characters unchanged."""
-    return f"<pre>{escape(source)}</pre>"
+def as_written(source: str, reason: str = "") -> str:
+    """Return a text or code as HTML that shows its characters unchanged, below the reason for that."""
+    why = f"<p><em>Shown as plain text, because {escape(reason)}.</em></p>" if reason else ""
+    return f"{why}<pre>{escape(source)}</pre>"
 
 
-def in_time(make: Callable[[Callable], Any]) -> Any:
-    """Return `make(clean_markdown)`, or `make(as_written)` if the first takes longer than `MOST_SECONDS`."""
-    try:
-        with limited(MOST_SECONDS):
-            return make(clean_markdown)
-    except TooSlow:
-        return make(as_written)
+def clean_outputs(notebook: NotebookNode, show: Show) -> None:
+    """Reduce the outputs of a notebook to those that run nothing when shown, and to `MOST_OUTPUTS` characters."""
+    limit_outputs(notebook)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "data" in output:
+                output.data = NotebookNode(_clean_data(output.data, show))
+                output.metadata = NotebookNode()
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
 
 
-def clean_outputs(cell: NotebookNode, show: Callable = clean_markdown) -> None:
-    """Reduce a code cell's outputs to those that run nothing when shown. `show` turns markdown into HTML."""
-    for output in cell.get("outputs", []):
-        if "data" in output:
-            output.data = NotebookNode(_clean_data(output.data, show))
-            output.metadata = NotebookNode()
-    if "outputs" in cell:
-        cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+def limit_outputs(notebook: NotebookNode) -> None:
+    """Cut the outputs of a notebook to `MOST_OUTPUTS` characters in all, and say so. Points are still read from them.
+
+    Errors stay, of `MOST_ERROR` characters each, and so does the beginning of a cell's result, which may be its points.
+    """
+    left = MOST_OUTPUTS
+    for cell in notebook.cells:
+        kept, lost = [], False
+        for output in cell.get("outputs", []):
+            if output.get("text") == NOTE:
+                lost = True
+                continue
+            size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
+            left, lost = max(0, left - size), lost or cut
+            kept.append(output)
+        if "outputs" in cell:
+            cell.outputs = [*kept, *([new_output("stream", text=NOTE)] if lost else [])]
 
 
-def _clean_data(data: dict[str, Any], show: Callable) -> dict[str, str]:
-    texts = {kind: "".join(value) for kind, value in data.items() if isinstance(value, str | list)}
+def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
+    """Cut an output to `left` characters, in place; return how many it has, and whether any is lost."""
+    before = 0
+    if output.output_type == "error":
+        lines = [str(line) for line in output.traceback]
+        before = sum(map(len, lines))
+        output.traceback = _last(lines, MOST_ERROR)
+        output.ename, output.evalue = _fit(output.ename, 1_000), _fit(output.evalue, MOST_ERROR)
+        after = sum(map(len, output.traceback))
+    elif "data" in output:
+        texts = {kind: _joined(text) for kind, text in output.data.items() if isinstance(text, str | list)}
+        before, after = sum(map(len, texts.values())), 0
+        output.data = NotebookNode()
+        for kind, text in texts.items():
+            most = left - after if kind.startswith("image/") else min(left - after, MOST_OUTPUT)
+            if len(text) <= most or kind == "text/plain":
+                output.data[kind] = _fit(text, max(0, most))
+                after += len(output.data[kind])
+    else:
+        text = _joined(output.get("text", ""))
+        before, output.text = len(text), _fit(text, min(left, MOST_OUTPUT))
+        after = len(output.text)
+    return after, after < before
+
+
+def _joined(text: str | list) -> str:
+    """Return a text of a notebook, which may be a list of lines."""
+    return text if isinstance(text, str) else "".join(map(str, text))
+
+
+def _last(lines: list[str], most: int) -> list[str]:
+    """Return the last lines of a traceback, which say most, of at most so many characters."""
+    kept: list[str] = []
+    for line in reversed(lines):
+        kept.append(_fit(line, most))
+        most -= len(kept[-1])
+        if most <= 0:
+            break
+    return kept[::-1]
+
+
+def _fit(text: str, most: int) -> str:
+    """Return the beginning of a text, in characters that UTF-8 can hold, without colours if there are very many."""
+    text = text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return text.replace("\x1b", "") if text.count("\x1b") * len(text) > MOST_COLOURING else text
+
+
+def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
     kept = {}
     if "text/plain" in texts:
         kept["text/plain"] = texts["text/plain"]
     if "text/html" in texts:
-        kept["text/html"] = clean(texts["text/html"])
+        kept["text/html"] = show("html", texts["text/html"])
     elif "text/markdown" in texts:
-        kept["text/html"] = show(texts["text/markdown"])
+        kept["text/html"] = show("markdown", texts["text/markdown"])
     elif "text/latex" in texts:
         kept["text/latex"] = texts["text/latex"]
     if "image/svg+xml" in texts:
@@ -139,19 +209,29 @@ class Inert(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Clean the outputs, and the texts of all cells but the instructor's."""
-        return in_time(lambda show: _cleaned(deepcopy(nb), show)), resources
+        nb = deepcopy(nb)
+        all_shown(nb, _cleaned)
+        return nb, resources
 
 
-def _cleaned(notebook: NotebookNode, show: Callable) -> NotebookNode:
+def _cleaned(notebook: NotebookNode, show: Show) -> None:
     for cell in notebook.cells:
-        locked = cell.metadata.get("nbgrader", {}).get("locked") and not is_solution(cell)
-        if cell.cell_type == "markdown" and not locked and _RICH.search(cell.source):
+        if cell.metadata.get("nbgrader", {}).get("locked") and not is_solution(cell):
+            continue
+        if cell.cell_type == "markdown" and (_RICH.search(cell.source) or len(cell.source) > SHORT):
             # On one line, so that markdown takes it for one piece of HTML and doesn't parse the inside.
-            text = show(cell.source, cell.pop("attachments", None))
+            text = show("markdown", cell.source, _attached(cell))
+            cell.pop("attachments", None)
             # Without brackets, because nbconvert's filter strip_files_prefix pairs them in quadratic time.
             cell.source = "<div>" + text.replace("\n", "&#10;").replace("[", "&#91;") + "</div>"
-        clean_outputs(cell, show)
-    return notebook
+            cell.metadata["autograder"] = NotebookNode(inert=True)
+        elif cell.cell_type == "raw":  # nbconvert takes it for HTML
+            cell.source = show("html", cell.source)
+    clean_outputs(notebook, show)
+
+
+def _attached(cell: NotebookNode) -> str:
+    return json.dumps(cell.attachments) if cell.get("attachments") else ""
 
 
 class Compiled(BytecodeCache):
@@ -185,18 +265,16 @@ class InertPage(HTMLExporter):
 
     def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[Any, dict]:
         """Render the page of a graded notebook."""
-        return in_time(lambda show: self._page(nb, resources, show, **kw))
-
-    def _page(self, nb: NotebookNode, resources: dict | None, show: Callable, **kw: Any) -> tuple[str, dict]:
         nb = deepcopy(nb)
         nb.metadata.pop("widgets", None)
         hider = ClearHiddenTests(parent=self)
-        self._show = show
-        self.filters = {"highlight_code": as_written} if show is as_written else {}
         for cell in nb.cells:
-            clean_outputs(cell, show)
             if self.hide_hidden_tests and cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
                 hide(cell, hider)
+        about = nb.metadata.get("language_info", {})
+        language = about.get("pygments_lexer") or about.get("name") or "ipython3"
+        self._show = all_shown(nb, partial(_page_texts, language))
+        self.filters = {"highlight_code": partial(self._highlighted, language)}
         page, resources = super().from_notebook_node(nb, resources, **kw)
         head, end, body = page.partition("</head>")
         # The template loads MathJax, and a font of icons from a file that feedback doesn't have. Remove both.
@@ -205,14 +283,38 @@ class InertPage(HTMLExporter):
         return head.replace("<head>", f"<head>{policy}", 1) + end + body, resources
 
     def default_filters(self) -> Iterator[tuple[str, Callable]]:
-        """Yield nbconvert's filters, with strip_files_prefix disabled: it is quadratic, and nothing here needs it."""
+        """Yield nbconvert's filters, without two that need quadratic time and change nothing that `rendering` made."""
         yield from super().default_filters()
         yield "strip_files_prefix", lambda text: text
+        yield "clean_html", lambda text: text
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         """Return markdown as HTML. nbgrader's templates use this filter for cells and for a grader's comments."""
-        return self._show(source, context.get("cell", {}).get("attachments"))
+        cell = context.get("cell", {})
+        return self._show(*(_markdown(cell) if cell.get("source") == source else ("markdown", source)))
+
+    def _highlighted(self, language: str, source: str, metadata: dict | None = None) -> str:
+        """Return code as HTML, in the language that nbconvert's preprocessor found for a cell with a magic."""
+        return self._show("code", source, str((metadata or {}).get("magics_language", language)))
+
+
+def _page_texts(language: str, notebook: NotebookNode, show: Show) -> None:
+    """Show every text of a page; put what the template inserts as it is into the notebook."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            show(*_markdown(cell))
+        elif cell.cell_type == "code":
+            show("code", cell.source, language)
+        else:
+            cell.source = show("html", cell.source)
+    clean_outputs(notebook, show)
+
+
+def _markdown(cell: NotebookNode) -> tuple[str, str, str]:
+    """Return what shows a markdown cell. `Inert` has already rendered some."""
+    inert = cell.metadata.get("autograder", {}).get("inert")
+    return ("html", cell.source, "") if inert else ("markdown", cell.source, _attached(cell))
 
 
 def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:

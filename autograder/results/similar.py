@@ -7,7 +7,7 @@ MOSS works this way). Two answers with `RUN + WINDOW - 1` consecutive tokens in 
 An index from fingerprints to answers then yields the pairs worth a look. Fingerprints of the released notebook don't
 count, nor do those of more than `COMMON` answers, because there are only a few ways to write much of a short answer.
 
-The search parses student code and never runs it. It compares what it can't parse as plain text.
+The search parses student code in the cage and never runs it. It compares what it can't parse as plain text.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import ast
 import builtins
 import hashlib
 import itertools
+import json
 import re
 import textwrap
 import warnings
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
+
+from .. import cage
 
 RUN = 12  # tokens in a fingerprint
 WINDOW = 4  # consecutive runs; winnowing keeps one of them
@@ -39,6 +42,8 @@ BUILTINS = frozenset(dir(builtins))
 BINDING = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 UNTOLD = ("annotation", "returns", "ctx")  # fields of a node that don't change what it does
 MOST_CHARACTERS = 50_000  # a longer answer is compared as plain text
+MOST_SECONDS = 2.0  # to parse one answer
+ALL_SECONDS = 60.0  # to parse all answers of an exercise
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,14 @@ def alike(answers: Mapping[str, Mapping[str, str]], released: Mapping[str, str])
 
     `released`: {cell: source that students got}, for all cells, including the instructor's.
     """
-    handed_out = frozenset(fingerprint for source in released.values() for fingerprint in read(source).prints)
+    # Read each text once: with few right ways to answer, many students write the same text.
+    theirs = (source for sources in answers.values() for source in sources.values())
+    reading = read_all([*released.values(), "", *theirs])
+    handed_out = frozenset(fingerprint for source in released.values() for fingerprint in reading[source].prints)
     groups: list[Alike] = []
     for cell, sources in answers.items():
-        # Read each text once: with few right ways to answer, many students write the same text.
-        stub = read(released.get(cell, "")).tokens
-        known = {source: Own(read(source), stub, handed_out) for source in set(sources.values())}
+        stub = reading[released.get(cell, "")].tokens
+        known = {source: Own(reading[source], stub, handed_out) for source in set(sources.values())}
         mine = {student: known[source] for student, source in sources.items() if known[source].tokens >= SHORT}
         groups += _identical(cell, mine) + _near(cell, mine)
     return sorted(groups, key=lambda group: (-group.tokens, group.cell, group.students))
@@ -117,6 +124,26 @@ def _near(cell: str, answers: Mapping[str, Own]) -> list[Alike]:
     return pairs
 
 
+def read_all(sources: Iterable[str]) -> dict[str, Answer]:
+    """Return sources in the form for comparing. One that the cage can't read is split into words."""
+    each = list(dict.fromkeys(sources))
+    items = [json.dumps(source).encode() for source in each]
+    found = {}
+    for source, answer in zip(each, cage.each(read_one, items, MOST_SECONDS, ALL_SECONDS), strict=True):
+        if isinstance(answer, cage.Failed):
+            found[source] = _as_words(source)
+        else:
+            form, tokens, prints = json.loads(answer)
+            found[source] = Answer(form, tokens, frozenset(prints))
+    return found
+
+
+def read_one(item: bytes) -> bytes:
+    """Return JSON of the `Answer` to a source, which is JSON, too. The cage calls this."""
+    answer = read(json.loads(item))
+    return json.dumps([answer.form, answer.tokens, [*answer.prints]]).encode()
+
+
 def read(source: str) -> Answer:
     """Return a source in the form for comparing. A source that isn't Python is split into words."""
     source = re.sub(r"^[ \t]*[%!].*$", "", textwrap.dedent(source), flags=re.MULTILINE)  # IPython's commands
@@ -127,8 +154,7 @@ def read(source: str) -> Answer:
             warnings.simplefilter("ignore")  # for example of escapes in the student's strings
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tokens = re.findall(r"\w+|[^\w\s]", source)
-        return Answer(_digest(tokens), len(tokens), frozenset(_prints(tokens)))
+        return _as_words(source)
     walked, own = _walk(tree)
     numbers: dict[str, str] = {}
     tokens, named = [], []
@@ -137,6 +163,11 @@ def read(source: str) -> Answer:
         tokens.append("own" if is_own else token)
         named.append(numbers.setdefault(token, f"own {len(numbers)}") if is_own else token)
     return Answer(_digest(named), len(tokens), frozenset(_prints(tokens)))
+
+
+def _as_words(source: str) -> Answer:
+    tokens = re.findall(r"\w+|[^\w\s]", source)
+    return Answer(_digest(tokens), len(tokens), frozenset(_prints(tokens)))
 
 
 def _walk(tree: ast.AST) -> tuple[list[str], set[str]]:

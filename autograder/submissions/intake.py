@@ -7,8 +7,6 @@ that the student added, each after the cell that it followed. What happened to t
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 import re
@@ -30,30 +28,18 @@ from nbgrader.preprocessors import InstantiateTests, SaveCells
 from nbgrader.utils import is_grade, is_locked, is_solution, parse_utc
 from traitlets.utils.importstring import import_item
 
+from .. import cage
 from ..names import defined
+from . import notebooks as files
+from .notebooks import Cell
 
 MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
-MOST_PARTS = 200_000  # lists and objects in its JSON; these take 40 MB of memory
-MOST_CHARACTERS = 1_000_000  # in all its cells together; a long exercise with all answers has 40,000
-MOST_CELLS = 1_000
-MOST_ATTACHED = 5_000_000  # base64 characters of pictures in one cell
-PICTURES = ("image/png", "image/jpeg", "image/gif")
+MOST_SECONDS = 10.0  # for reading one notebook's JSON
 EARLIEST = datetime(2000, 1, 1)
 
 
 class Unreadable(Exception):
     """Why a hand-in holds no answer, in a sentence for the student."""
-
-
-@dataclass
-class Cell:
-    """A cell as the student handed it in, from any version of the notebook format."""
-
-    kind: str  # "code", "markdown" or "raw"
-    source: str
-    grade_id: str | None
-    id: str | None
-    attachments: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -169,7 +155,7 @@ def take(place: Path | Unreadable, made_from: Template) -> Taken:
             raise place
         if place.name != f"{made_from.name}.ipynb":
             notes.append(f"The file is called {shown_name(place.name)}; it was graded as {made_from.name}.ipynb.")
-        return rebuilt(made_from, parsed(contents(place), notes), notes)
+        return rebuilt(made_from, read_cells(contents(place), notes), notes)
     except Unreadable as reason:
         return refused(made_from, str(reason))
 
@@ -196,98 +182,14 @@ def contents(path: Path) -> bytes:
         return opened.read(MOST_BYTES + 1)
 
 
-def parsed(raw: bytes, notes: list[str]) -> list[Cell]:
-    """Return the cells of a notebook's file, of any version of the format; append to `notes` what is odd about it."""
-    if not raw.strip():
-        raise Unreadable("the notebook is empty; was it saved?")
-    text = _decoded(raw, notes)
-    if text.count("[") + text.count("{") > MOST_PARTS:
-        raise Unreadable(f"the notebook's JSON has more than {MOST_PARTS:,} parts; clear its outputs")
+def read_cells(raw: bytes, notes: list[str]) -> list[Cell]:
+    """Return the cells of a notebook's file, read in the cage; append to `notes` what is odd about it."""
     try:
-        document = json.loads(text)
-    except RecursionError:
-        raise Unreadable("the notebook's JSON is nested too deeply") from None
-    except ValueError as error:
-        raise Unreadable(f"the file is not a notebook: it is not valid JSON ({str(error)[:80]})") from None
-    cells = document.get("cells") if isinstance(document, dict) else None
-    if cells is None and isinstance(document, dict):  # nbformat 3 and older
-        sheets = document.get("worksheets")
-        cells = [cell for sheet in _listed(sheets) for cell in _listed(_field(sheet, "cells"))] if sheets else None
-    if not isinstance(cells, list):
-        raise Unreadable("the file is JSON, but not a notebook: it has no list of cells")
-    if len(cells) > MOST_CELLS:
-        raise Unreadable(
-            f"the notebook has {len(cells):,} cells, and the limit is {MOST_CELLS:,}; delete the cells you added"
-        )
-    read = [_cell(cell) for cell in cells if isinstance(cell, dict)]
-    if sum(len(cell.source) for cell in read) > MOST_CHARACTERS:
-        raise Unreadable(f"the notebook's cells hold more than {MOST_CHARACTERS:,} characters; shorten them")
-    return read
-
-
-def _decoded(raw: bytes, notes: list[str]) -> str:
-    encoding: str = json.detect_encoding(raw)  # UTF-8, 16 or 32, with or without a byte order mark
-    try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError:
-        encoding, text = "latin-1", raw.decode("latin-1")
-    if encoding not in ("utf-8", "utf-8-sig"):
-        notes.append(f"The file was written as {encoding.upper()}; notebooks are UTF-8, so some letters may be wrong.")
-    return text
-
-
-def _cell(cell: dict) -> Cell:
-    kind = cell.get("cell_type")
-    source = _text(cell.get("source", cell.get("input", "")))
-    if kind == "heading":
-        kind, source = "markdown", f"# {source}"
-    metadata = _field(cell, "metadata")
-    grade_id = _field(_field(metadata, "nbgrader"), "grade_id")
-    own_id = cell.get("id")
-    return Cell(
-        kind if kind in ("code", "markdown") else "raw",
-        source,
-        grade_id if isinstance(grade_id, str) else None,
-        own_id if isinstance(own_id, str) else None,
-        _attachments(cell.get("attachments")),
-    )
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
-
-
-def _listed(value: Any) -> list:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    lines = value if isinstance(value, list) else [value]
-    text = "".join(line for line in lines if isinstance(line, str))
-    # UTF-8 can't hold half of a surrogate pair, and PostgreSQL can't hold a NUL.
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def _attachments(value: Any) -> dict[str, dict[str, str]]:
-    """Return the pictures attached to a written answer, without anything that is no picture or exceeds the limit."""
-    kept: dict[str, dict[str, str]] = {}
-    left = MOST_ATTACHED
-    for name, versions in value.items() if isinstance(value, dict) else []:
-        for kind, data in versions.items() if isinstance(versions, dict) else []:
-            data = _text(data)
-            if kind in PICTURES and len(data) <= left and is_base64(data):
-                kept.setdefault(_text(name), {})[kind] = data
-                left -= len(data)
-    return kept
-
-
-def is_base64(data: str) -> bool:
-    """Return whether a text is valid base64."""
-    try:
-        base64.b64decode(data.replace("\n", ""), validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return True
+        found = json.loads(cage.ask(files.read, raw, MOST_SECONDS))
+    except cage.Failed as reason:
+        raise Unreadable(re.sub(r"^it ", "the notebook ", str(reason))) from None
+    notes += found["notes"]
+    return [Cell(**cell) for cell in found["cells"]]
 
 
 # Both sides together

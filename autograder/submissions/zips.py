@@ -4,9 +4,10 @@
 files into `downloaded/03_ring/archive` and run `nbgrader zip_collect 03_ring`.
 
 nbgrader's extractor unpacks everything, however large, zips in zips included, and one broken zip stops the class.
-`SafeExtractor` writes only one notebook of bounded size for each student, under a name that it chooses itself:
-`extracted/<student>/<time>/<exercise>.ipynb`. nbgrader's collector reads that path with `NAMED_REGEXP`. The extractor
-logs each file that it refuses, with a reason, lists it in `refused.csv` beside the folder, and takes in the rest.
+`SafeExtractor` reads zips in the cage, with `unzip`. It writes only one notebook of bounded size for each student,
+under a name that it chooses itself: `extracted/<student>/<time>/<exercise>.ipynb`. nbgrader's collector reads that path
+with `NAMED_REGEXP`. The extractor logs each file that it refuses, with a reason, lists it in `refused.csv` beside the
+folder, and takes in the rest.
 
 Whose file it is: the learning platform's name wins over the file's own. Canvas puts its user's number into the file's
 name, and the class list has that number as `lms_user_id`. Moodle puts the full name. Without a class list, the name of
@@ -18,21 +19,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
+import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import unicodedata
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nbgrader.api import Gradebook
@@ -40,22 +38,21 @@ from nbgrader.plugins.zipcollect import ExtractorPlugin
 from traitlets import Unicode
 from traitlets.config import Config
 
-from .. import points
+from .. import cage, points, sheet
+from . import unzip
+from .unzip import MOST_NAME, is_notebook, printable
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_BYTES = 20_000_000  # in a notebook, with the pictures in its outputs
-MOST_ZIP_BYTES = 50_000_000  # in a zip that a student packed
-MOST_FILES = 1_000  # in a zip that a student packed
-MOST_CLASS_FILES = 100_000  # in a zip from a learning platform
+LISTING = 60.0  # seconds to list a zip's members
+UNPACKING = 20.0  # seconds to unpack one hand-in
 
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
 STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
 TIME = "%Y%m%dT%H%M%SZ"
 
 # adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file
+# Names are at most MOST_NAME long, so that no expression takes long.
 CANVAS = re.compile(r"(?P<name>\w+?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<file>[^/]+)")
-# Ada Lovelace_1234_assignsubmission_file_/file.ipynb; without folders ..._file_file.ipynb
-MOODLE = re.compile(r"(?P<name>[^/]+)_(?P<user>\d+)_assignsubmission_file_/?(?P<file>.+)")
 
 
 class BadZip(Exception):
@@ -64,7 +61,10 @@ class BadZip(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A notebook, or a zip that should hold one. `owner`: the platform's name for the student, "" without one."""
+    """A notebook, or a zip that should hold one. `owner`: the platform's name for the student, "" without one.
+
+    `path`: the downloaded file; `number`: the member's, if that file is a zip of many hand-ins.
+    """
 
     shown: str
     owner: str
@@ -72,7 +72,8 @@ class Candidate:
     file: str
     upload: int
     time: datetime
-    read: Callable[[int], bytes]
+    path: Path
+    number: int | None
 
 
 @dataclass(frozen=True)
@@ -100,20 +101,37 @@ class SafeExtractor(ExtractorPlugin):
         self.exercise = self.parent.coursedir.assignment_id
         self.people = self.class_list()
         self.refused: list[tuple[str, str]] = []
-        taken: dict[str, list[Taken]] = {}
         beside = Path(extracted_path).parent
         with tempfile.TemporaryDirectory(dir=beside) as meanwhile:
-            for number, candidate in enumerate(self.candidates(Path(archive_path))):
-                try:
-                    notebook = self.take(candidate, Path(meanwhile) / str(number))
-                except BadZip as reason:
-                    self.refuse(candidate.shown, str(reason))
-                else:
-                    taken.setdefault(notebook.student, []).append(notebook)
-            for notebooks in taken.values():
+            for notebooks in self.take(self.candidates(Path(archive_path).absolute()), Path(meanwhile)).values():
                 self.put(notebooks, Path(extracted_path))
-        with (beside / "refused.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("file", "reason"), *self.refused])
+        (beside / "refused.csv").write_text(sheet.text([("file", "reason"), *self.refused]), encoding="utf-8")
+
+    def take(self, candidates: Iterator[Candidate], meanwhile: Path) -> dict[str, list[Taken]]:
+        """Unpack the candidates' notebooks into files in `meanwhile`; return them by student, and refuse the others."""
+        wanted: list[tuple[Candidate, str, datetime]] = []
+        for candidate in candidates:
+            try:
+                wanted.append((candidate, *self.whose(candidate)))
+            except BadZip as reason:
+                self.refuse(candidate.shown, str(reason))
+        taken: dict[str, list[Taken]] = {}
+        items = [self.request(candidate) for candidate, _, _ in wanted]
+        notebooks = cage.each(unzip.unpacked, items, UNPACKING)
+        for number, ((candidate, student, time), notebook) in enumerate(zip(wanted, notebooks, strict=True)):
+            if isinstance(notebook, cage.Failed):
+                self.refuse(candidate.shown, str(notebook))
+                continue
+            kept = meanwhile / str(number)
+            kept.write_bytes(notebook)
+            notebooks_of = taken.setdefault(student, [])
+            notebooks_of.append(Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept))
+        return taken
+
+    def request(self, candidate: Candidate) -> bytes:
+        """Return what the cage needs to unpack a candidate."""
+        exercise = self.exercise if candidate.file.lower().endswith(".zip") else None
+        return json.dumps([str(candidate.path), candidate.number, exercise]).encode()
 
     def put(self, found: list[Taken], extracted: Path) -> None:
         """Put a student's last notebook where the collector looks; refuse all if they come from several people."""
@@ -131,6 +149,7 @@ class SafeExtractor(ExtractorPlugin):
 
     def refuse(self, shown: str, reason: str) -> None:
         """Log that a file is refused, and remember it for refused.csv."""
+        shown = printable(shown, MOST_NAME)
         self.log.warning("REFUSED %s: %s", shown, reason)
         self.refused.append((shown, reason))
 
@@ -159,52 +178,38 @@ class SafeExtractor(ExtractorPlugin):
                 if path.suffix.lower() == ".zip" and not self.is_one_submission(shown):
                     yield from self.members(path, shown)
                 else:
-                    yield self.candidate(shown, shown, time, partial(read_file, path))
+                    yield self.candidate(shown, shown, time, path)
 
     def is_one_submission(self, name: str) -> bool:
         """Return whether a zip's name is that of one student's upload, rather than of a zip with many."""
-        return bool(CANVAS.fullmatch(Path(name).name) or MOODLE.fullmatch(name) or self.own_name(Path(name).name))
+        base = PurePosixPath(name).name
+        return bool(CANVAS.fullmatch(base) or of_moodle(name) or self.own_name(base))
 
     def members(self, path: Path, shown: str) -> Iterator[Candidate]:
         """Yield each hand-in of a zip with many. Refuse the zip once if it is wrong as a whole."""
         try:
-            archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
-            self.refuse(shown, f"the zip cannot be read ({error}); download it again")
+            found = json.loads(cage.ask(unzip.listed, json.dumps(str(path)).encode(), LISTING))
+        except cage.Failed as reason:
+            self.refuse(shown, str(reason))
             return
-        with archive:
-            infos = [info for info in archive.infolist() if not info.is_dir() and not is_litter(info.filename)]
-            if len(infos) > MOST_CLASS_FILES:
-                self.refuse(shown, f"it holds {len(infos)} files, and the limit is {MOST_CLASS_FILES}; split it")
-                return
-            if infos and not any(self.is_one_submission(info.filename) for info in infos):
-                self.refuse(
-                    shown, f"its name should be <student>_{self.exercise}_<time>.zip, as `make submit` writes it"
-                )
-                return
-            names = [info.filename for info in infos]
-            for info in infos:
-                inside = f"{shown}/{printable(info.filename)}"
-                try:
-                    check(info)
-                    if names.count(info.filename) > 1:
-                        raise BadZip("the zip holds two files of this name")
-                    yield self.candidate(
-                        inside,
-                        info.filename,
-                        moment(info),
-                        partial(read_member, archive, info),
-                    )
-                except BadZip as reason:
-                    self.refuse(inside, str(reason))
+        if found and not any(self.is_one_submission(name) for _, name, _, _ in found):
+            self.refuse(shown, f"its name should be <student>_{self.exercise}_<time>.zip, as `make submit` writes it")
+            return
+        times = Counter(name for _, name, _, _ in found)
+        for number, name, date, wrong in found:
+            inside = f"{shown}/{printable(name)}"
+            if wrong or times[name] > 1:
+                self.refuse(inside, wrong or "the zip holds two files of this name")
+            else:
+                yield self.candidate(inside, name, moment(date), path, number)
 
-    def candidate(self, shown: str, name: str, time: datetime, read: Callable[[int], bytes]) -> Candidate:
+    def candidate(self, shown: str, name: str, time: datetime, path: Path, number: int | None = None) -> Candidate:
         """Return the hand-in that a file's name describes: whose it is, and which upload."""
         base = PurePosixPath(name).name
         names: tuple[str, ...]
-        if match := MOODLE.search(name):
-            names, owner, file = (match["name"],), f"Moodle's {match['name']}_{match['user']}", match["file"]
-            file, upload = PurePosixPath(file).name, 0
+        if moodle := of_moodle(name):
+            student, user, file = moodle
+            names, owner, file, upload = (student,), f"Moodle's {student}_{user}", PurePosixPath(file).name, 0
         elif match := CANVAS.fullmatch(base):
             names, owner, file = (match["user"],), f"Canvas's {match['name']}_{match['user']}", match["file"]
             upload = int(match["upload"])
@@ -212,7 +217,7 @@ class SafeExtractor(ExtractorPlugin):
                 self.log.warning("%s: Canvas marks it as late", shown)
         else:
             names, owner, file, upload = (), "", base, 0
-        return Candidate(shown, owner, names, file, upload, time, read)
+        return Candidate(shown, owner, names, file, upload, time, path, number)
 
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
@@ -220,8 +225,8 @@ class SafeExtractor(ExtractorPlugin):
             rf"(?P<student>.+)_{re.escape(self.exercise)}_(?P<time>\d{{8}}T\d{{6}}Z)( ?\(\d+\)|-\d+)?\.zip", file
         )
 
-    def take(self, candidate: Candidate, kept: Path) -> Taken:
-        """Write a candidate's notebook to the file `kept`; return whose it is. Raise `BadZip` to refuse it."""
+    def whose(self, candidate: Candidate) -> tuple[str, datetime]:
+        """Return the student's id and the time of a candidate, from its names. Raise `BadZip` to refuse it."""
         own = self.own_name(candidate.file)
         student = self.student(candidate, own["student"] if own else None)
         time = candidate.time
@@ -233,14 +238,9 @@ class SafeExtractor(ExtractorPlugin):
         if time > datetime.now(UTC) + timedelta(days=1):
             raise BadZip(f"its date is {time:%Y-%m-%d}, which is in the future; pack it again with `make submit`")
         suffix = PurePosixPath(candidate.file).suffix.lower()
-        if suffix == ".zip":
-            notebook = self.only_notebook(candidate.read(MOST_ZIP_BYTES))
-        elif suffix == ".ipynb" and self.is_notebook(candidate.file):
-            notebook = candidate.read(MOST_BYTES)
-        else:
+        if suffix != ".zip" and not is_notebook(candidate.file, self.exercise):
             raise BadZip(f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
-        kept.write_bytes(notebook)
-        return Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept)
+        return student, time
 
     def student(self, candidate: Candidate, claimed: str | None) -> str:
         """Return the student's id: from the class list, else from the zip's own name, else from the platform's."""
@@ -262,79 +262,23 @@ class SafeExtractor(ExtractorPlugin):
             )
         return student
 
-    def is_notebook(self, file: str) -> bool:
-        """Return whether a file has the name of the exercise's notebook, perhaps with -1 or (1) added."""
-        return bool(re.fullmatch(rf"{re.escape(self.exercise)}( ?\(\d+\)|-\d+)?\.ipynb", file))
 
-    def only_notebook(self, packed: bytes) -> bytes:
-        """Return the notebook in a student's zip, without writing any file."""
-        try:
-            with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-                infos = archive.infolist()
-                if len(infos) > MOST_FILES:
-                    raise BadZip(f"the zip holds {len(infos)} files; hand in {self.exercise}.ipynb alone")
-                for info in infos:
-                    check(info)
-                files = [info for info in infos if not info.is_dir() and not is_litter(info.filename)]
-                notebooks = [info for info in files if self.is_notebook(PurePosixPath(info.filename).name)]
-                if len(notebooks) > 1:
-                    raise BadZip(f"the zip holds {len(notebooks)} notebooks called {self.exercise}.ipynb; hand in one")
-                if not notebooks:
-                    nested = any(info.filename.lower().endswith(".zip") for info in files)
-                    raise BadZip(
-                        f"the zip holds no {self.exercise}.ipynb"
-                        + (", but a zip in a zip; hand in the notebook itself" if nested else "")
-                    )
-                return read_member(archive, notebooks[0], MOST_BYTES)
-        except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
-            raise BadZip(f"the zip cannot be read ({error}); pack it again") from None
+def of_moodle(name: str) -> tuple[str, str, str] | None:
+    """Return (full name, the user's number, file) from a name that Moodle gives a hand-in, or None for other names.
+
+    Moodle writes `Ada Lovelace_1234_assignsubmission_file_/file.ipynb`, and without folders `..._file_file.ipynb`.
+    """
+    before, _, file = name[:MOST_NAME].partition("_assignsubmission_file_")
+    student, _, user = PurePosixPath(before).name.rpartition("_")
+    file = file.removeprefix("/")
+    return (student, user, file) if student and user.isdecimal() and file else None
 
 
-def check(info: zipfile.ZipInfo) -> None:
-    """Raise `BadZip` if a member leads out of its folder, is a link, or has a password."""
-    name = info.filename.replace("\\", "/")
-    parts = name.split("/")
-    if name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", name) or "\0" in info.orig_filename:
-        raise BadZip(f"the zip holds a file called {printable(info.filename)!r}, which leads out of its folder")
-    if stat.S_ISLNK(info.external_attr >> 16):
-        raise BadZip(f"the zip holds a link, {printable(info.filename)!r}; hand in files")
-    if info.flag_bits & 0x1:
-        raise BadZip("the zip has a password; pack it without one")
-
-
-def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
-    """Return a member's bytes; unpack at most `most` of them, whatever size the zip states."""
-    try:
-        with archive.open(info) as file:
-            data = file.read(most + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as error:
-        raise BadZip(f"{printable(info.filename)!r} cannot be unpacked ({error}); pack the zip again") from None
-    return bounded(data, most)
-
-
-def read_file(path: Path, most: int) -> bytes:
-    """Return a file's bytes; raise `BadZip` if there are more than `most`."""
-    with path.open("rb") as file:
-        return bounded(file.read(most + 1), most)
-
-
-def bounded(data: bytes, most: int) -> bytes:
-    """Return `data`; raise `BadZip` if it has more than `most` bytes."""
-    if len(data) > most:
-        raise BadZip(f"it is larger than {most // 1_000_000} MB; clear the notebook's outputs and hand it in again")
-    return data
-
-
-def is_litter(name: str) -> bool:
-    """Return whether a member is a file that macOS or Jupyter leaves behind."""
-    parts = PurePosixPath(name).parts
-    return "__MACOSX" in parts or ".ipynb_checkpoints" in parts or (bool(parts) and parts[-1].startswith("._"))
-
-
-def moment(info: zipfile.ZipInfo) -> datetime:
+def moment(date: list[int]) -> datetime:
     """Return a member's time as UTC, because a zip has no time zone; 1980 if the time is invalid."""
     try:
-        return datetime(*info.date_time, tzinfo=UTC)
+        year, month, day, hour, minute, second = date
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return datetime(1980, 1, 1, tzinfo=UTC)
 
@@ -342,12 +286,6 @@ def moment(info: zipfile.ZipInfo) -> datetime:
 def key(name: str) -> str:
     """Return a name in the form for comparing: only letters and digits, case folded."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name)).casefold()
-
-
-def printable(name: str) -> str:
-    """Return a name for printing: without control characters, cut after 80 characters."""
-    shown = "".join(c if c.isprintable() else "?" for c in name)
-    return shown if len(shown) <= 80 else f"{shown[:80]}..."
 
 
 def configure(config: Config) -> None:

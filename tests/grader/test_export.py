@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from gradebooks import gradebook_of
 
+from autograder import sheet
 from autograder.results import export
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,8 +129,8 @@ def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_pat
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-x", "@x", " =x", "\tx", "\rx", "＝x"])
 def test_what_a_spreadsheet_would_run_is_made_text_and_numbers_stay_numbers(name):
-    assert export.harmless(name) == f"'{name}"
-    assert [export.harmless(cell) for cell in ("-1.5", "12", "Ada", "a=b", "")] == ["-1.5", "12", "Ada", "a=b", ""]
+    assert sheet.harmless(name) == f"'{name}"
+    assert [sheet.harmless(cell) for cell in ("-1.5", "12", "Ada", "a=b", "")] == ["-1.5", "12", "Ada", "a=b", ""]
 
 
 @pytest.mark.parametrize(

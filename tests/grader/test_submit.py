@@ -5,6 +5,7 @@ import io
 import os
 import re
 import stat
+import time
 import tracemalloc
 import warnings
 import zipfile
@@ -19,7 +20,8 @@ from nbgrader.apps import ZipCollectApp
 from nbgrader.coursedir import CourseDirectory
 from test_grading import answers, fill
 
-from autograder.submissions import zips
+from autograder import cage
+from autograder.submissions import unzip, zips
 
 pytestmark = pytest.mark.sandbox
 
@@ -35,13 +37,13 @@ def own(student="ada", time="20260302T090000Z"):
     return f"{student}_{EXERCISE}_{time}.zip"
 
 
-def zipped(*files):
+def zipped(*files, method=zipfile.ZIP_DEFLATED):
     """A zip as bytes; `files`: (name or ZipInfo, content). Its files are of noon, 1 March 2026."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive, warnings.catch_warnings(action="ignore"):  # of duplicate names
         for name, content in files:
             info = name if isinstance(name, zipfile.ZipInfo) else zipfile.ZipInfo(name, (2026, 3, 1, 12, 0, 0))
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = method
             archive.writestr(info, content)
     return packed.getvalue()
 
@@ -61,7 +63,8 @@ def extracted(folder, files, db_url="sqlite:////nowhere.db"):
     made = {path for path in folder.parent.rglob("*") if path.is_file()} - before
     assert all(path.name in (NOTEBOOK, "refused.csv") for path in made)
     _, *refused = csv.reader((folder / "refused.csv").open(encoding="utf-8"))
-    return {path.parts[-3]: (path.parts[-2], path.read_bytes()) for path in out.rglob("*.ipynb")}, dict(refused)
+    refused = {shown.removeprefix("'"): reason for shown, reason in refused}
+    return {path.parts[-3]: (path.parts[-2], path.read_bytes()) for path in out.rglob("*.ipynb")}, refused
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def with_wrong_size(packed, size):
 
 LINK = zipfile.ZipInfo(NOTEBOOK)
 LINK.external_attr = (stat.S_IFLNK | 0o777) << 16
-BOMB = bytes(zips.MOST_BYTES + 1)  # zeros: 20 MB that pack into 20 KB
+BOMB = bytes(unzip.MOST_BYTES + 1)  # zeros: 20 MB that pack into 20 KB
 
 HOSTILE = {
     "path traversal": (zipped(("../../../evil.ipynb", GOOD), (NOTEBOOK, GOOD)), "leads out of its folder"),
@@ -98,7 +101,7 @@ HOSTILE = {
     "symbolic link": (zipped((LINK, b"/etc/passwd")), "holds a link"),
     "bomb": (zipped((NOTEBOOK, BOMB)), "larger than 20 MB"),
     "bomb that lies": (with_wrong_size(zipped((NOTEBOOK, BOMB)), 10), "cannot be unpacked"),
-    "many files": (zipped(*((f"{i}", b"") for i in range(zips.MOST_FILES + 1))), "holds 1001 files"),
+    "many files": (zipped(*((f"{i}", b"") for i in range(unzip.MOST_FILES + 1))), "holds 1001 files"),
     "password": (with_flag(zipped((NOTEBOOK, GOOD))), "has a password"),
     "no zip": (b"PK, but no zip", "cannot be read"),
     "cut off": (zipped((NOTEBOOK, os.urandom(5000)))[:-200], "cannot be read"),
@@ -108,6 +111,10 @@ HOSTILE = {
     "two folders": (zipped((f"a/{NOTEBOOK}", GOOD), (f"b/{NOTEBOOK}", b"another")), "holds 2 notebooks"),
     "another exercise": (zipped(("03_ring.ipynb", GOOD)), f"holds no {NOTEBOOK}"),
     "empty": (zipped(), f"holds no {NOTEBOOK}"),
+    # zipfile unpacks these in one piece, however little is asked for: 2 kB become gigabytes.
+    "bzip2": (zipped((NOTEBOOK, GOOD), method=zipfile.ZIP_BZIP2), "is compressed by bzip2"),
+    "lzma": (zipped((NOTEBOOK, GOOD), method=zipfile.ZIP_LZMA), "is compressed by lzma"),
+    "long name": (zipped(("_1" * 10_000, b""), (NOTEBOOK, GOOD)), "whose name has 20,000 characters; the limit is 255"),
 }
 
 
@@ -121,8 +128,29 @@ def test_a_hostile_zip_is_refused_with_a_reason_and_the_others_are_taken_in(fold
     for name, (_, reason) in zip(files, HOSTILE.values(), strict=True):
         assert reason in refused.pop(name)
     assert refused == {}
-    assert most < 5 * zips.MOST_BYTES  # bytes in memory at once: a zip, what was unpacked, and their copies
+    assert most < 5 * unzip.MOST_BYTES  # bytes in memory at once: a zip, what was unpacked, and their copies
     assert [path.name for path in folder.parent.rglob("*evil*")] == []
+
+
+def test_a_hand_in_that_the_cage_cannot_unpack_is_refused_and_the_one_beside_it_is_taken_in(folder, monkeypatch):
+    """As with zips that take more memory than there is, of which one used to end `make collect`."""
+    monkeypatch.setattr(cage, "MOST_ANSWER", 1_000_000)
+    large = zipped((NOTEBOOK, bytes(2_000_000)))
+    found, refused = extracted(folder, {own("bomb"): large, own(): zipped((NOTEBOOK, GOOD)), own("zoe"): large})
+    assert found == {"ada": ("20260302T090000Z", GOOD)}
+    assert set(refused) == {own("bomb"), own("zoe")} and all("it becomes larger" in why for why in refused.values())
+
+
+def test_the_names_of_a_downloads_members_cost_no_time_and_spreadsheets_run_none_of_them(folder):
+    """The expression for Moodle's names took 14 s for one of these, and names went into refused.csv as they were."""
+    evil, odd = "=cmd|' ' /C calc'!A0.ipynb", os.fsdecode(b"caf\xe9.txt")
+    begun = time.monotonic()
+    download = zipped((own("bob"), zipped((NOTEBOOK, GOOD))), *((f"{i}" + "_1" * 15_000, b"") for i in range(20)))
+    found, refused = extracted(folder, {"homework.zip": download, evil: GOOD, odd: GOOD})
+    assert time.monotonic() - begun < 10
+    assert found == {"bob": ("20260302T090000Z", GOOD)}
+    assert sum("the limit is 255" in reason for reason in refused.values()) == 20
+    assert f"'{evil}," in (folder / "refused.csv").read_text(encoding="utf-8") and "caf?.txt" in refused
 
 
 def test_names_that_cannot_be_a_student_or_a_time_are_refused(folder):

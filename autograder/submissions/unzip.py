@@ -1,0 +1,148 @@
+"""What the cage does with zips: it lists their members, and unpacks the one notebook of a hand-in."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import stat
+import zipfile
+import zlib
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..cage import Failed
+
+MOST_BYTES = 20_000_000  # in a notebook, with the pictures in its outputs
+MOST_ZIP_BYTES = 50_000_000  # in a zip that a student packed
+MOST_FILES = 1_000  # in a zip that a student packed
+MOST_CLASS_FILES = 100_000  # in a zip from a learning platform
+MOST_NAME = 255  # characters in a member's name, with its folders
+# Deflate is unpacked piece by piece. bzip2 and LZMA turn kilobytes into gigabytes in one piece.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma", 9: "deflate64", 93: "zstandard"}
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
+
+
+def listed(path: bytes) -> bytes:
+    """Return JSON of the members of a zip, [number, name, date and time, what is wrong with it or ""].
+
+    Folders and litter are left out. Raises Failed if the zip can't be read or has too many members.
+    """
+    try:
+        infos = members(json.loads(path))
+    except DAMAGE as error:
+        raise Failed(f"the zip cannot be read ({words(error)}); download it again") from None
+    kept = [(number, info) for number, info in enumerate(infos) if not is_left_out(info)]
+    if len(kept) > MOST_CLASS_FILES:
+        raise Failed(f"it holds {len(kept)} files, and the limit is {MOST_CLASS_FILES}; split it")
+    return json.dumps([[n, info.filename[:MOST_NAME], info.date_time, fault(info)] for n, info in kept]).encode()
+
+
+def unpacked(item: bytes) -> bytes:
+    """Return the notebook of a hand-in. Raise Failed if there isn't exactly one, or if it is too large.
+
+    `item`: JSON of [the file's path, the number of a member if it is a zip of many hand-ins, the exercise if the
+    hand-in itself is a zip]; the last two may be null.
+    """
+    path, number, exercise = json.loads(item)
+    most = MOST_ZIP_BYTES if exercise else MOST_BYTES
+    if number is None:
+        with Path(path).open("rb") as file:
+            data = bounded(file.read(most + 1), most)
+    else:
+        data = read_member(archive(path), members(path)[number], most)
+    return only_notebook(data, exercise) if exercise else data
+
+
+@lru_cache(maxsize=1)
+def archive(path: str) -> zipfile.ZipFile:
+    """Open a zip. A child reads many members of one, and opens it once."""
+    return zipfile.ZipFile(path)
+
+
+def members(path: str) -> list[zipfile.ZipInfo]:
+    """Return all members of a zip."""
+    return archive(path).infolist()
+
+
+def only_notebook(packed: bytes, exercise: str) -> bytes:
+    """Return the notebook in a student's zip, without writing any file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as own:
+            infos = own.infolist()
+            if len(infos) > MOST_FILES:
+                raise Failed(f"the zip holds {len(infos)} files; hand in {exercise}.ipynb alone")
+            for info in infos:
+                if wrong := fault(info):
+                    raise Failed(wrong)
+            files = [info for info in infos if not is_left_out(info)]
+            found = [info for info in files if is_notebook(PurePosixPath(info.filename).name, exercise)]
+            if len(found) > 1:
+                raise Failed(f"the zip holds {len(found)} notebooks called {exercise}.ipynb; hand in one")
+            if not found:
+                nested = any(info.filename.lower().endswith(".zip") for info in files)
+                but = ", but a zip in a zip; hand in the notebook itself" if nested else ""
+                raise Failed(f"the zip holds no {exercise}.ipynb{but}")
+            return read_member(own, found[0], MOST_BYTES)
+    except DAMAGE as error:
+        raise Failed(f"the zip cannot be read ({words(error)}); pack it again") from None
+
+
+def read_member(packed: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
+    """Return a member's bytes; unpack at most `most` of them, whatever size the zip states."""
+    try:
+        with packed.open(info) as file:
+            return bounded(file.read(most + 1), most)
+    except DAMAGE as error:
+        raise Failed(f"{printable(info.filename)!r} cannot be unpacked ({words(error)}); pack the zip again") from None
+
+
+def bounded(data: bytes, most: int) -> bytes:
+    """Return `data`; raise Failed if it has more than `most` bytes."""
+    if len(data) > most:
+        raise Failed(f"it is larger than {most // 1_000_000} MB; clear the notebook's outputs and hand it in again")
+    return data
+
+
+def fault(info: zipfile.ZipInfo) -> str:
+    """Return why a zip with this member is refused, or "". Nothing else reads the name before its length is checked."""
+    if len(info.filename) > MOST_NAME:
+        return f"the zip holds a file whose name has {len(info.filename):,} characters; the limit is {MOST_NAME}"
+    name, shown = info.filename.replace("\\", "/"), printable(info.filename)
+    if name.startswith("/") or ".." in name.split("/") or re.match(r"[A-Za-z]:", name) or "\0" in info.orig_filename:
+        return f"the zip holds a file called {shown!r}, which leads out of its folder"
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return f"the zip holds a link, {shown!r}; hand in files"
+    if info.flag_bits & 0x1:
+        return "the zip has a password; pack it without one"
+    if info.compress_type not in METHODS:
+        method = NAMES.get(info.compress_type, f"method {info.compress_type}")
+        return f"{shown!r} is compressed by {method}, which is not accepted; pack an ordinary zip"
+    return ""
+
+
+def is_left_out(info: zipfile.ZipInfo) -> bool:
+    """Return whether a member is a folder, or a file that macOS or Jupyter leaves behind."""
+    if len(info.filename) > MOST_NAME:
+        return False
+    parts = PurePosixPath(info.filename).parts
+    litter = "__MACOSX" in parts or ".ipynb_checkpoints" in parts or (bool(parts) and parts[-1].startswith("._"))
+    return info.is_dir() or litter
+
+
+def is_notebook(file: str, exercise: str) -> bool:
+    """Return whether a file has the name of the exercise's notebook, perhaps with -1 or (1) added."""
+    return bool(re.fullmatch(rf"{re.escape(exercise)}( ?\(\d+\)|-\d+)?\.ipynb", file))
+
+
+def printable(name: str, most: int = 80) -> str:
+    """Return a name for printing: without control characters and surrogates, cut after `most` characters."""
+    shown = "".join(c if c.isprintable() else "?" for c in name[: most + 1])
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def words(error: Any) -> str:
+    """Return what an exception says, which may quote the zip, for printing."""
+    return printable(str(error), 200)

@@ -1,0 +1,172 @@
+"""Students' texts are read in a cage: a hostile one costs seconds and gets a reason; the others keep everything."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
+
+from autograder import cage, sheet
+from autograder.results import feedback, rendering, similar
+from autograder.submissions import intake
+
+ROOT = Path(__file__).resolve().parents[2]
+EVALUATE = eval  # a work that does what an item says, and that every child can import
+HONEST = "| a | b |\n|---|---|\n| $x < y$ | **2** |\n\n[link](https://example.org) `<b>`\n\n```python\nx = 1\n```"
+
+
+def test_an_item_that_hangs_grows_crashes_or_raises_fails_alone_and_says_why(tmp_path):
+    kept = tmp_path / "written"
+    hostile = {
+        b"__import__('time').sleep(60)": "it takes longer than 1 seconds",
+        b"10 ** 10 ** 9": "it takes longer than 1 seconds",  # native code, which heeds no signal handler
+        b"bytes(2 ** 31)": "it takes more than 512 MiB of memory",
+        b"__import__('os').abort()": "crashes what reads it",
+        b"bytes(70 * 2 ** 20)": "it becomes larger than 64 MiB",
+        f"__import__('pathlib').Path({str(kept)!r}).write_text('x')".encode(): "it can't be read",
+        b"1 / 0": "it can't be read (ZeroDivisionError)",
+    }
+    items = [item for name in hostile for item in (name, b"b'honest'")]
+    begun = time.monotonic()
+    answers = list(cage.each(EVALUATE, items, 1))
+    assert time.monotonic() - begun < 30
+    assert answers[1::2] == [b"honest"] * len(hostile)
+    for answer, reason in zip(answers[::2], hostile.values(), strict=True):
+        assert isinstance(answer, cage.Failed) and reason in str(answer)
+    assert kept.stat().st_size == 0
+
+
+def test_threads_share_the_cage_and_a_keeper_that_is_killed_is_replaced():
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(cage.ask, EVALUATE, f"b'{number}' * 100000".encode(), 60) for number in range(40)]
+        assert [future.result()[:2] for future in asked] == [(str(number) * 2)[:2].encode() for number in range(40)]
+    cage._control.close()  # the keeper ends as its callers do
+    assert cage.ask(EVALUATE, b"b'again'", 60) == b"again"
+
+
+def test_the_time_for_all_items_together_is_limited():
+    begun = time.monotonic()
+    answers = list(cage.each(EVALUATE, [b"__import__('time').sleep(60)"] * 50 + [b"b'late'"], 1, total=2))
+    assert time.monotonic() - begun < 10
+    assert len(answers) == 51 and all(isinstance(answer, cage.Failed) for answer in answers)
+
+
+# Pages
+
+
+def page(*cells):
+    """What the two steps make of a notebook: the graded notebook, the page, and the seconds."""
+    begun = time.monotonic()
+    graded, _ = feedback.Inert().preprocess(new_notebook(cells=list(cells)), {})
+    nbformat.writes(graded).encode()
+    shown, _ = feedback.InertPage().from_notebook_node(graded)
+    shown.encode()
+    return graded, shown, time.monotonic() - begun
+
+
+def blown_up(size):
+    """A markdown text that an HTML parser turns into size * size elements."""
+    return "<p>" + "".join(f"<b a={number:x}>" for number in range(size)) + "<p>x" * size
+
+
+def test_html_that_explodes_is_shown_as_plain_text_and_the_cells_beside_it_as_ever(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_SECONDS", 2.0)
+    for size in (600, 1500, 4000):
+        html = new_output("display_data", {"text/html": blown_up(size)})
+        _, shown, seconds = page(
+            new_markdown_cell(blown_up(size)), new_code_cell("f(1)", outputs=[html]), new_markdown_cell(HONEST)
+        )
+        assert seconds < 60  # it was 51 s for 10 kB, and grew with the square; here, 2 texts of 2 s twice at most
+        assert shown.count("Shown as plain text, because it") >= 2
+        assert "<strong>2</strong>" in shown and "<table>" in shown and 'href="https://example.org"' in shown
+
+
+def test_the_writer_does_not_wait_for_a_text_that_a_judging_thread_has_tried(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_SECONDS", 1.0)
+    slow = new_notebook(cells=[new_markdown_cell(blown_up(3_500)), new_markdown_cell(HONEST)])
+    feedback.try_out(slow)
+    begun = time.monotonic()
+    graded, _ = feedback.Inert().preprocess(slow, {})
+    assert time.monotonic() - begun < 0.8
+    assert "Shown as plain text" in graded.cells[0].source and "<table>" in graded.cells[1].source
+
+
+def test_a_students_html_has_no_classes_and_ids_that_a_page_gives_a_meaning():
+    """formgrader gives full points on a click at an element of class full-credit."""
+    table = '<table><td class="full-credit">x</td></table>'
+    marked = f'<div class="full-credit" id="essay-points">\n\nclick me\n\n</div>\n\n{table}'
+    html = new_output("display_data", {"text/html": marked})
+    graded, shown, _ = page(new_markdown_cell(marked), new_code_cell("f(1)", outputs=[html]), new_raw_cell(marked))
+    assert "click me" in shown
+    for text in (json.dumps(graded), shown):
+        assert "full-credit" not in text and "essay-points" not in text
+
+
+def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
+    big = [new_output("display_data", {"text/plain": "x" * 3_999_000}) for _ in range(15)]
+    error = new_output("error", ename="NotYet", evalue="", traceback=["the last check fails"])
+    result = new_output("execute_result", {"text/plain": "2.5"})  # the points that a check gives
+    cells = [new_code_cell(f"{number}", outputs=deepcopy([*big, result])) for number in range(10)]
+    colours = new_output("stream", text="\x1b[31m\udc80\0" * 100_000)
+    graded, shown, seconds = page(new_code_cell("c", outputs=[colours]), *cells, new_code_cell("d", outputs=[error]))
+    assert seconds < 60
+    assert len(shown) < 2 * feedback.MOST_OUTPUTS
+    assert "a page shows 10 MB of outputs" in shown and "the last check fails" in shown
+    assert "\0" not in graded.cells[0].outputs[0].text
+    for cell in graded.cells[1:-1]:
+        assert cell.outputs[-2].data["text/plain"] == "2.5"
+        assert [output.get("text") for output in cell.outputs].count(feedback.NOTE) == 1
+
+
+def test_what_a_raw_cell_holds_runs_nothing():
+    _, shown, _ = page(new_raw_cell("<b>kept</b><script>attack()</script><img src=x onerror=attack()>"))
+    assert "<b>kept</b>" in shown and "attack" not in shown.partition("</head>")[2]
+
+
+# Notebooks, answers and tables
+
+
+def test_surrogates_and_nul_in_any_text_of_a_notebook_are_replaced():
+    odd = "\udc80\0"
+    picture = {f"{odd}.png": {"image/png": "aGk="}}
+    cell = {"cell_type": "markdown", "id": odd, "source": [odd], "attachments": picture}
+    raw = json.dumps({"cells": [cell | {"metadata": {"nbgrader": {"grade_id": odd}}}]}).encode()
+    (read,) = intake.read_cells(raw, [])
+    texts = [read.source, read.id, read.grade_id, *read.attachments]
+    assert len(texts) == 4
+    assert all("\0" not in text and text.encode() for text in texts)
+
+
+def test_a_notebook_that_is_slow_to_read_is_refused_with_a_reason(monkeypatch):
+    monkeypatch.setattr(intake, "MOST_SECONDS", 0.0)
+    try:
+        intake.read_cells(b'{"cells": []}', [])
+    except intake.Unreadable as reason:
+        assert str(reason) == "the notebook takes longer than 0 seconds to read"
+    else:
+        raise AssertionError("it was read")
+
+
+def test_answers_that_the_cage_cannot_parse_in_time_are_compared_as_words(monkeypatch):
+    monkeypatch.setattr(similar, "ALL_SECONDS", 0.0)
+    source = "\n".join(f"x{number} = f({number}) + {number}" for number in range(40))
+    (found,) = similar.alike({"c": {"ada": source, "bob": source, "eve": "x = 1"}}, {"c": ""})
+    assert found.students == ("ada", "bob")
+
+
+def test_every_csv_file_is_written_by_the_one_function_that_guards_against_formulas():
+    rows = [["=1+1", "+1", "-1.5", "@x", "\udc80", "plain"]]
+    assert sheet.text(rows) == "'=1+1,'+1,-1.5,'@x,?,plain\n"
+    for path in (ROOT / "autograder").rglob("*.py"):
+        writes = "csv.writer" in path.read_text(encoding="utf-8") or "DictWriter" in path.read_text(encoding="utf-8")
+        assert not writes or path.name == "sheet.py", path
+
+
+def test_math_tables_and_code_survive_the_cage():
+    html = cage.ask(rendering.rendered, json.dumps(["markdown", HONEST, ""]).encode(), 60).decode()
+    assert "<table>" in html and "$x &lt; y$" in html and "<code>&lt;b&gt;</code>" in html
+    code = cage.ask(rendering.rendered, json.dumps(["code", "x = 1", "ipython3"]).encode(), 60).decode()
+    assert 'class=" highlight hl-ipython3"' in code
