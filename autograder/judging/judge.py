@@ -203,7 +203,7 @@ class Judgement:
             namespace.pop(name, None)
             if kind in ("function", "class", "exception"):
                 namespace[name] = link.thing(("name", name), kind, about, made=name in classes)
-            elif kind and name in self.read:
+            elif kind not in ("", "module") and name in self.read:
                 values.append(name)
             elif not kind and hasattr(builtins, name):
                 namespace[name] = Missing(name)

@@ -318,9 +318,9 @@ def _markdown(cell: NotebookNode) -> tuple[str, str, str]:
 
 
 def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
-    """Remove the code of hidden tests from a test cell, and from the traceback of a failed check.
+    """Remove the code of hidden tests from a test cell, and what the student's code printed meanwhile: their inputs.
 
-    The check's own error message stays.
+    The check's own error message stays. Which line failed is the judge's record, and not read off the traceback.
     """
     lines = cell.source.split("\n")
     shown = deepcopy(cell)
@@ -328,19 +328,18 @@ def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
         return
     hidden = _hidden_lines(lines, hider)
     cell.source = shown.source
+    cell.outputs = [output for output in cell.outputs if output.output_type != "stream"]
+    line = cell.metadata.get("autograder", {}).get("line")
     for output in cell.outputs:
         if output.output_type != "error":
             continue
-        at = [int(number) for number in re.findall(r"\bline (\d+)", "\n".join(output.traceback[:-1]))]
-        at += [int(number) for number in re.findall(r"(?<!-)-+> *(\d+) ", "\n".join(map(_plain, output.traceback)))]
-        where = next((number for number in at if 0 < number <= len(lines)), None)
         says = f"{output.ename}: {output.evalue}" if output.evalue else output.ename
-        if where is None or output.ename in ("NothingToGrade", "OutOfTime", "OutOfMemory", "TooManyProcesses", "Crash"):
-            output.traceback = [says]
-        elif where in hidden:
+        if line in hidden:
             output.traceback = ["A hidden check failed.", says]
+        elif line is not None and 0 < line <= len(lines):
+            output.traceback = [f"---> {lines[line - 1].strip()}", says]
         else:
-            output.traceback = [f"---> {lines[where - 1].strip()}", says]
+            output.traceback = [says]
 
 
 def _hidden_lines(lines: list[str], hider: ClearHiddenTests) -> set[int]:
@@ -353,7 +352,3 @@ def _hidden_lines(lines: list[str], hider: ClearHiddenTests) -> set[int]:
             hidden.add(number)
         inside = inside and hider.end_test_delimeter not in line
     return hidden
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -268,3 +268,65 @@ def test_a_notebook_is_judged_once_and_nothing_of_it_stays(tmp_path, monkeypatch
         assert judged(judges, *cells) == ([None], [])
         assert (tmp_path / "seen").read_text() == "once "
         assert set(tmp_path.iterdir()) == before
+
+
+def test_a_name_that_a_test_has_bound_is_the_tests_until_the_instructors_solution_binds_it_again(judges):
+    cells = [
+        ("answer", "total, scale = 1, 2"),
+        ("test", "assert total == 1\ntotal = 10"),
+        ("own", "total = scale = 99"),
+        ("test", "assert total == 10 and scale == 99"),
+        ("answer", "total = 7"),
+        ("test", "assert total == 7"),
+    ]
+    assert judged(judges, *cells)[0] == [None, None, None]
+
+
+def test_a_builtin_that_the_student_should_define_does_not_answer_for_the_student(judges):
+    cells = ("answer", "# nothing"), ("test", "assert sorted([2, 1]) == [1, 2]")
+    assert judged(judges, *cells, answers=["sorted"])[0] == ["NameError: name 'sorted' is not defined in the notebook"]
+    honest = (
+        ("answer", "def sorted(values):\n    values = list(values)\n    values.sort()\n    return values"),
+        cells[1],
+    )
+    assert judged(judges, *honest)[0] == [None]
+
+
+def test_a_module_that_only_the_student_imports_is_not_imported_outside(judges):
+    cells = ("answer", "import antigravity, statistics"), ("test", "statistics.mean([1])")
+    assert judged(judges, *cells, answers=["antigravity", "statistics"])[0] == [
+        "NameError: name 'statistics' is not defined"
+    ]
+    ours = ("answer", "import statistics"), cells[1]  # where the instructor's solution imports it, too
+    assert judged(judges, *ours)[0] == [None]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "raise Silent",
+        "raise SystemExit(0)",
+        "raise KeyboardInterrupt",
+        "raise ExceptionGroup('x', [ValueError()])",
+        "import bdb; raise bdb.BdbQuit",
+        "assert False",
+        "1 +",
+        "await nothing",
+    ],
+)
+def test_a_test_that_does_not_run_to_its_end_has_not_passed_whatever_shows_its_error(judges, failure):
+    silent = """
+        class Silent(Exception):
+            def __str__(self):
+                raise MemoryError
+            def _render_traceback_(self):
+                raise KeyboardInterrupt
+    """
+    assert judged(judges, ("given", silent), ("test", f"{failure}\\n1"))[0] != [None]
+
+
+def test_what_a_sandbox_prints_and_raises_can_be_written_and_stored(judges):
+    answer = "def f(x):\n    print('\\udc80\\0')\n    if x:\n        raise ValueError('\\udc80\\0')\n    return 1"
+    cells = ("answer", f"print('\\udc80')\n{answer}"), ("test", "assert f(0) == 1"), ("test", "f(1)")
+    errors, remarks = judged(judges, *cells)
+    assert errors == [None, "ValueError: ?\ufffd"] and remarks == []
