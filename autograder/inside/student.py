@@ -116,6 +116,14 @@ class Inside:
             answer |= {"args": args, "kwargs": kwargs}
         return {"printed": printed, **answer}
 
+    def do_pack(self, values: list) -> dict:
+        """Return values in a pickle for ranks, with their source; what the ranks calculate with never comes here."""
+        try:
+            pack = importlib.import_module("collectives.ranks.process").pack
+            return {"packed": pack(None, tuple(values))}
+        except BaseException as error:  # a student's object may refuse
+            return {"raised": self._raised(error)}
+
     def _target(self, target: Any) -> Any:
         if not isinstance(target, tuple):
             return target

@@ -34,6 +34,7 @@ from ..wire import channel
 from ..wire.plain import bound_name
 from .link import Confined, Ended, Link
 from .proxies import Remote
+from .ranks import RUN, Party
 
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
 ALARM = 5.0  # seconds that a test may keep computing outside the sandbox after its deadline
@@ -64,7 +65,7 @@ class Settings:
     submission_seconds: float = 600.0
     packages: tuple[str, ...] = ("collectives",)
     preload: tuple[str, ...] = ()
-    inside: tuple[str, ...] = ("collectives.ranks.run",)
+    inside: tuple[str, ...] = (RUN,)
     limits: Limits = field(default_factory=Limits)
     in_place: bool = False
     unsandboxed: bool = False
@@ -74,11 +75,13 @@ class Seen(list):
     """What `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
     `loopback`: bytes that the ranks moved during the call. `streams`: the bytes that each connection carried in each
-    direction; empty if there were too many to follow. Both are None if the traffic was not observed.
+    direction; empty if there were too many to follow. `sent`: {(rank, peer): bytes} on the connections between ranks
+    that the ranks' group made; 0 if there were too many to follow. All are None if the traffic was not observed.
     """
 
     loopback: int | None = None
     streams: list[bytes] | None = None
+    sent: dict[tuple[int, int], int] | None = None
 
 
 def role(cell: Mapping) -> str:
@@ -243,13 +246,16 @@ class Judgement:
                 link = self.link
                 assert link is not None  # a student's object came over it
                 before = link.sandbox.loopback()
+                nursery = link.sandbox.nursery if dotted == RUN else None
+                party = Party(link, nursery) if nursery else None
                 with link.sandbox.captured() as capture:
-                    result = link.call(function, "", list(args), kwargs)
+                    result = party.run(*args, **kwargs) if party else link.call(function, "", list(args), kwargs)
                 if isinstance(result, list):
                     result = Seen(result)
                     after = link.sandbox.loopback()
                     result.loopback = None if before is None or after is None else after - before
                     result.streams = capture.streams if capture else None
+                    result.sent = party.sent(capture) if party and capture else None
                 return result
 
             function.__module__ = module  # crosses by this name, even if the module has it from another
@@ -298,6 +304,8 @@ def error_of(ended: Ended) -> dict:
 
 class Unsandboxed:
     """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
+
+    nursery = None  # it starts its ranks itself
 
     def __init__(self) -> None:
         from ..inside import student
@@ -415,7 +423,7 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
         make = Unsandboxed
     else:
         assert address is not None  # `Judges` started a warm interpreter
-        make = functools.partial(enter, address, settings.limits)
+        make = functools.partial(enter, address, settings.limits, ranks=RUN in settings.inside)
     judgement = Judgement(settings, make, files)
     try:
         return judgement.judge(request["notebook"])

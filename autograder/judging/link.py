@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..sandbox.capture import Capture
 
+MAX_PACKED = 16 * 2**20  # bytes of the student's functions and what they close over, for each rank
 _SCIENCE = ("numpy", "torch", "scipy", "pandas", "math")  # their functions cross by name
 
 
@@ -42,6 +43,7 @@ class Confined(Protocol):
     """What runs the student's cells: a `Sandbox`, or in its place an `Unsandboxed`."""
 
     socket: socket.socket
+    nursery: socket.socket | None
 
     def loopback(self) -> int | None: ...
     def captured(self) -> contextlib.AbstractContextManager[Capture | None]: ...
@@ -100,8 +102,20 @@ class Link:
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
         raise error
 
+    def pack(self, values: list) -> bytes:
+        """Return the sandbox's pickle of these objects of the student's, for ranks alone: nothing here unpickles it."""
+        answer = self._ask({"do": "pack", "values": values})
+        with self._honest():
+            if "raised" not in answer:
+                packed = answer["packed"]
+                if not isinstance(packed, bytes) or len(packed) > MAX_PACKED:
+                    raise BadMessage("a pickle of too many bytes")
+                return packed
+            error = self.exceptions.error(answer["raised"])
+        raise error
+
     def _ask(self, message: dict) -> dict:
-        encoder = Encoder(self.resolve, self._outward)
+        encoder = Encoder(self.resolve, self.outward)
         try:
             data = encoder.message(message)
         except NotPlain as error:
@@ -171,7 +185,7 @@ class Link:
 
     # How things cross
 
-    def _outward(self, value: Any) -> list | None:
+    def outward(self, value: Any) -> list | None:
         """Return the tree for a value that isn't plain: a handle, a name, a callback or a pickle; None if none fits."""
         if isinstance(value, Remote):
             target = vars(value)["_target"]
@@ -215,7 +229,7 @@ class Link:
             return KINDS[kind](self, target, about, made)
 
     def _called_back(self, asked: dict) -> bytes:
-        encoder = Encoder(self.resolve, self._outward)
+        encoder = Encoder(self.resolve, self.outward)
         try:
             result = self.callbacks[asked["callback"]](*asked["args"], **asked["kwargs"])
             return encoder.message({"result": result})
