@@ -42,8 +42,8 @@ class Ended(BaseException):
 class Confined(Protocol):
     """What runs the student's cells: a `Sandbox`, or in its place an `Unsandboxed`."""
 
-    socket: socket.socket
     nursery: socket.socket | None
+    socket: socket.socket
 
     def loopback(self) -> int | None: ...
     def captured(self) -> contextlib.AbstractContextManager[Capture | None]: ...

@@ -69,12 +69,13 @@ def test_no_process_of_the_student_can_read_the_memory_of_a_rank_or_of_the_nurse
         def readable():
             found = set()
             for pid in filter(str.isdigit, os.listdir("/proc")):
-                for name in ("mem", "environ", "maps", "fd/0"):
-                    try:
-                        open(f"/proc/{pid}/{name}", "rb").close()
-                    except OSError:
-                        continue
-                    found.add(int(pid))
+                try:
+                    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+                        memory.seek(int(maps.readline().partition("-")[0], 16))  # of a process that ends: no line
+                        memory.read(1)
+                        found.add(int(pid))
+                except (OSError, ValueError):
+                    pass
             return found
         def look(rank, world_size):
             time.sleep(1)
