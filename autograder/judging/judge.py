@@ -53,7 +53,8 @@ class Settings:
     `packages`: packages whose classes cross as data and whose functions exist on both sides.
     `preload`: modules imported once for all submissions. Default: what the instructor's cells import; see
     `judges.preloading`.
-    `inside`: dotted names of functions that run entirely in the sandbox if a test passes them a student's function.
+    `inside`: dotted names of functions that run entirely in the sandbox if a test passes them a student's function; of
+    `collectives.ranks.run`, only the ranks do.
     `limits`: memory, processes, files and processor time of one submission.
     `in_place`: copy changes that a student's function makes to its arguments back into the test, whatever it returns.
     Off, they are copied back only if it returns None: a function could otherwise change the value that a test compares
@@ -72,7 +73,7 @@ class Settings:
 
 
 class Seen(list):
-    """What `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
+    """What the ranks of `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
     `loopback`: bytes that the ranks moved during the call. `streams`: the bytes that each connection carried in each
     direction; empty if there were too many to follow. `sent`: {(rank, peer): bytes} on the connections between ranks
@@ -234,7 +235,10 @@ class Judgement:
             link.cell(*cell)
 
     def _send_inside(self, dotted: str) -> None:
-        """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object."""
+        """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
+
+        Of `ranks.run`, only the ranks run there: the main process would otherwise hold what all of them get.
+        """
         module, _, name = dotted.rpartition(".")
         with contextlib.suppress(ImportError):
             original = getattr(importlib.import_module(module), name)
@@ -305,7 +309,7 @@ def error_of(ended: Ended) -> dict:
 class Unsandboxed:
     """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
 
-    nursery = None  # it starts its ranks itself
+    nursery: socket.socket | None = None  # it starts its ranks itself
 
     def __init__(self) -> None:
         from ..inside import student

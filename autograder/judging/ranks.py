@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from .link import Link
 
 RUN = "collectives.ranks.run"
-MESSAGE_SECONDS = 5.0  # for a message between the judge and a rank, once it has begun
+BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
+MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
 KILL_SECONDS = 10.0  # for a killed rank to be gone
 _FIELDS = {"begun": {"ends"}, "returned": {"value"}, "failed": {"words", "peer"}, "waits": {"words", "peer"}}
 _ENDS = (12, 36)  # bytes of two addresses and two ports, in IPv4 and IPv6
@@ -204,7 +205,7 @@ class _Process:
         with its:
             socket.send_fds(nursery, [b"+"], [pipe.fileno(), its.fileno()])
         self.pid = -1
-        self._life.settimeout(MESSAGE_SECONDS)
+        self._life.settimeout(BIRTH_SECONDS)
         _, descriptors, _, _ = socket.recv_fds(self._life, 1, 2)  # none if the nursery could not fork
         self.files = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
 
