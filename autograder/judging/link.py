@@ -103,16 +103,21 @@ class Link:
         raise error
 
     def pack(self, values: list) -> bytes:
-        """Return the sandbox's pickle of these objects of the student's, for ranks alone: nothing here unpickles it."""
+        """Return the sandbox's pickle of these objects of the student's, for ranks alone: nothing here unpickles it.
+
+        Raise what the pickling raised, and ValueError above `MAX_PACKED` bytes.
+        """
         answer = self._ask({"do": "pack", "values": values})
         with self._honest():
-            if "raised" not in answer:
-                packed = answer["packed"]
-                if not isinstance(packed, bytes) or len(packed) > MAX_PACKED:
-                    raise BadMessage("a pickle of too many bytes")
-                return packed
-            error = self.exceptions.error(answer["raised"])
-        raise error
+            error = self.exceptions.error(answer["raised"]) if "raised" in answer else None
+            packed = b"" if error else answer["packed"]
+            if not isinstance(packed, bytes):
+                raise BadMessage("no pickle")
+        if len(packed) > MAX_PACKED:
+            error = ValueError(f"functions that refer to more than {MAX_PACKED >> 20} MiB, too much for ranks")
+        if error:
+            raise error
+        return packed
 
     def _ask(self, message: dict) -> dict:
         encoder = Encoder(self.resolve, self.outward)

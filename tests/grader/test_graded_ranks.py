@@ -172,3 +172,43 @@ def test_a_rank_that_forges_its_reports_fails_and_the_next_run_works(judges):
 def test_too_much_memory_in_a_rank_is_told_as_such(judges):
     answers = "def eats(rank, world_size):\n    return len(bytearray(b'x') * 4 * 2**30)"
     assert run(judges, answers, "    print(refused(eats, 2))").startswith("OutOfMemory")
+
+
+def test_functions_that_cannot_be_handed_to_ranks_are_refused_in_words(judges):
+    answers = """
+        import threading
+        lock, much = threading.Lock(), os.urandom(17 * 2**20)
+        def locked(rank, world_size):
+            return lock.acquire()
+        def large(rank, world_size):
+            return len(much)
+        def small(rank, world_size):
+            return 1
+    """
+    tests = """
+    def error_of(function):
+        try:
+            ranks.run(function, 1)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    assert "TypeError: cannot pickle '_thread.lock' object" in error_of(locked), error_of(locked)
+    assert "ValueError: functions that refer to more than 16 MiB" in error_of(large), error_of(large)
+    assert ranks.run(small, 1) == [1]
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_a_killed_nursery_ends_the_sandbox_and_not_the_grader(judges):
+    answers = """
+        import signal
+        def kills(rank, world_size):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1)
+        def honest(rank, world_size):
+            return rank
+    """
+    tests = """
+    refused(kills, 2)
+    ranks.run(honest, 2)
+    """
+    assert run(judges, answers, tests).startswith("Crash")
