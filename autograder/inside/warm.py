@@ -1,11 +1,12 @@
 """The warm process inside the envelope: it imports everything once, then forks for each submission.
 
-A submission gets two processes, in namespaces of their own (processes, mounts, network, IPC, host name, cgroups):
+A submission gets three processes, in namespaces of their own (processes, mounts, network, IPC, host name, cgroups):
 
 - its **init**, process 1, runs only our code. It sets up the mounts and the loopback device, starts the main process,
   and reports to the outside how that ended. It exits, and every other process of the sandbox with it, as soon as the
   main process ends or the outside hangs up.
-- its **main** process gives up everything that it could use to get out, and only then calls the entry.
+- its **main** process gives up everything that it could use to get out, and only then calls the entry;
+- its **nursery**, a fork of the main process before that call, forks ranks for the judge. Only a judge's sandbox has one.
 
 `sandbox.envelope` starts this module through bubblewrap and talks to it. Nothing in here runs outside the envelope.
 """
@@ -55,7 +56,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main(settings: int) -> fork_server.Continuation:
     """Import what submissions need, report ready, and fork a sandbox for each connection.
 
-    Return the continuation: a fork server for ranks serves, any other process exits.
+    Return the continuation: a nursery and a fork server for ranks serve, any other process exits.
 
     `settings`: a descriptor to read JSON from, with these keys:
 

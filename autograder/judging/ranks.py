@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ..inside.nursery import MAX_WORDS
 from ..inside.shell import MAX_TEXT
 from ..wire.pipe import LIMIT, Pipe, readable
-from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve
+from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
 
 if TYPE_CHECKING:
     from collectives.ranks.process import Report
@@ -42,7 +42,7 @@ class Party:
     def __init__(self, link: Link, nursery: socket.socket):
         self.link, self.nursery = link, nursery
         self.room = LIMIT
-        self.resolve: Resolve = link.resolve
+        self.resolve: Resolve = trusted(link.packages, {})  # a rank lacks the notebook's own classes
         self.objects: list[Any] = []  # the student's, by number
         self.ranks: list[ConfinedRank] = []
 
