@@ -6,7 +6,7 @@ A submission gets three processes, in namespaces of their own (processes, mounts
   and reports to the outside how that ended. It exits, and every other process of the sandbox with it, as soon as the
   main process ends or the outside hangs up.
 - its **main** process gives up everything that it could use to get out, and only then calls the entry;
-- its **nursery**, a fork of the main process before that call, forks ranks for the judge. Only a judge's sandbox has one.
+- its **nursery**, a fork of the main process before that call, forks ranks for the judge. No canary has one.
 
 `sandbox.envelope` starts this module through bubblewrap and talks to it. Nothing in here runs outside the envelope.
 """

@@ -63,6 +63,25 @@ def test_the_main_process_never_receives_a_row_and_each_rank_receives_its_own(ju
     assert run(judges, answers, tests) is None
 
 
+def test_a_row_that_is_a_view_arrives_without_the_other_rows(judges):
+    answers = """
+        def memory(rank, world_size, row, named, parameter):
+            same = named["row"] is row
+            return row.numpy(), row.untyped_storage().nbytes(), same, parameter.requires_grad, len(parameter)
+    """
+    tests = """
+    import torch
+    rows = torch.randn(3, 1000)
+    rows = list(rows)
+    parameters = torch.ones(30, requires_grad=True)[:10]
+    results = ranks.run(memory, 3, ranks.PerRank(rows), ranks.PerRank({"row": row} for row in rows), parameters)
+    for row, (seen, num_bytes, *rest) in zip(rows, results):
+        assert (seen == row.numpy()).all() and num_bytes == row.nbytes, num_bytes
+        assert rest == [True, True, 10], rest
+    """
+    assert run(judges, answers, tests) is None
+
+
 def test_no_process_of_the_student_can_read_the_memory_of_a_rank_or_of_the_nursery(judges):
     answers = """
         import threading
