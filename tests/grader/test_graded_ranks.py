@@ -127,6 +127,7 @@ def test_ranks_that_print_raise_die_and_wait_for_ever_are_explained_as_anywhere(
             return rank
         def raises(rank, world_size):
             if rank == 1:
+                time.sleep(1)  # rank 0 then waits
                 raise ValueError("no such sum")
             dist.recv(torch.zeros(1), 1)
         def dies(rank, world_size):
@@ -139,8 +140,10 @@ def test_ranks_that_print_raise_die_and_wait_for_ever_are_explained_as_anywhere(
         def unwritten(rank, world_size):
             raise NotImplementedError
         def odd(rank, world_size):
-            print("\\udc80" if False else b"\\xff".decode(errors="replace"))
             return object()
+        def garbled(rank, world_size):
+            os.write(1, b"\\xff")
+            raise ValueError("\\udc80")
     """
     tests = """
     import contextlib, io
@@ -157,7 +160,8 @@ def test_ranks_that_print_raise_die_and_wait_for_ever_are_explained_as_anywhere(
     assert said.startswith("2 of 2 ranks did not finish within 2 s\\n  rank 0 waits to receive from rank 1 (line"), said
     assert "each waits for the next: rank 0 → rank 1 → rank 0" in said, said
     assert "NotImplementedError" in refused(unwritten, 1)
-    assert "object" in refused(odd, 1)
+    assert "object, which is not plain data" in refused(odd, 1)
+    assert refused(garbled, 1).endswith("ValueError: ?\\n")
     """
     assert run(judges, answers, tests) is None
 
