@@ -1,8 +1,9 @@
 """Ranks in a sandbox: multiprocessing's fork server, forked from a process that has already imported torch.
 
-`collectives.ranks` takes its ranks from multiprocessing's fork server. Normally that is a new Python, which imports
-torch for 1.1 s or more. Here it is a fork of the warm process. We fork it before the student's code runs, because
-torch's autograd starts threads and a fork with threads hangs. It runs in the sandbox, under all its limits.
+When a student's own cell starts ranks, `collectives.ranks` takes them from multiprocessing's fork server. (Those of a
+test come from the `nursery`.) Normally the server is a new Python, which imports torch for 1.1 s or more. Here it is a
+fork of the warm process. We fork it before the student's code runs, because torch's autograd starts threads and a fork
+with threads hangs. It runs in the sandbox, under all its limits.
 """
 
 from __future__ import annotations

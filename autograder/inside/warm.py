@@ -1,11 +1,12 @@
 """The warm process inside the envelope: it imports everything once, then forks for each submission.
 
-A submission gets two processes, in namespaces of their own (processes, mounts, network, IPC, host name, cgroups):
+A submission gets three processes, in namespaces of their own (processes, mounts, network, IPC, host name, cgroups):
 
 - its **init**, process 1, runs only our code. It sets up the mounts and the loopback device, starts the main process,
   and reports to the outside how that ended. It exits, and every other process of the sandbox with it, as soon as the
   main process ends or the outside hangs up.
-- its **main** process gives up everything that it could use to get out, and only then calls the entry.
+- its **main** process gives up everything that it could use to get out, and only then calls the entry;
+- its **nursery**, a fork of the main process before that call, forks ranks for the judge. No canary has one.
 
 `sandbox.envelope` starts this module through bubblewrap and talks to it. Nothing in here runs outside the envelope.
 """
@@ -31,7 +32,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import fork_server
+from . import fork_server, nursery
 
 HOME = "/home/student"
 USER = 1000  # the user of submissions, in the envelope and in their sandboxes
@@ -55,7 +56,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main(settings: int) -> fork_server.Continuation:
     """Import what submissions need, report ready, and fork a sandbox for each connection.
 
-    Return the continuation: a fork server for ranks serves, any other process exits.
+    Return the continuation: a nursery and a fork server for ranks serve, any other process exits.
 
     `settings`: a descriptor to read JSON from, with these keys:
 
@@ -91,8 +92,8 @@ def main(settings: int) -> fork_server.Continuation:
             return sys.exit
         control, _ = listener.accept()
         with control:
-            request, connection = _request(control)
-            if connection is None:
+            request, sockets = _request(control)
+            if not sockets:
                 continue
             _system("unshare", NEW_PID)  # for the next child; this process stays where it is
             if _fork() == 0:
@@ -101,9 +102,10 @@ def main(settings: int) -> fork_server.Continuation:
                 os.close(here)
                 if request["entry"]:
                     entry = _entry(request["entry"])
-                return _Init(request, control, connection, program, options["user"]).run(entry)
+                return _Init(request, control, sockets, program, options["user"]).run(entry)
             _system("setns", here, NEW_PID)
-            connection.close()
+            for one in sockets:
+                one.close()
 
 
 def _fork() -> int:
@@ -119,31 +121,32 @@ def _entry(name: str) -> Callable[[socket.socket], None]:
     return getattr(importlib.import_module(module), function)
 
 
-def _request(control: socket.socket) -> tuple[dict[str, Any], socket.socket | None]:
-    """Return a request and the main process's end of its connection; ({}, None) if the request is malformed."""
+def _request(control: socket.socket) -> tuple[dict[str, Any], list[socket.socket]]:
+    """Return a request, and the main process's socket and the nursery's, if it has one; nothing if it is malformed."""
     control.settimeout(5.0)  # `envelope.enter` sends the request as soon as it connects
     try:
-        message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
         control.settimeout(None)
-        return json.loads(message), socket.socket(fileno=descriptors[0])
-    except (OSError, ValueError, IndexError):
-        return {}, None
+        return json.loads(message), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    except (OSError, ValueError):
+        return {}, []
 
 
 class _Init:
     """A submission's init: process 1 of its namespaces. `user`: whether submissions run as `USER`, not as 0."""
 
     def __init__(
-        self, request: dict[str, Any], control: socket.socket, connection: socket.socket, program: bytes, user: bool
+        self, request: dict[str, Any], control: socket.socket, sockets: list[socket.socket], program: bytes, user: bool
     ):
-        self.request, self.control, self.connection, self.program = request, control, connection, program
+        self.request, self.control, self.program = request, control, program
+        self.connection, *self.nursery = sockets  # of the main process, and of the nursery if there is to be one
         self.user = USER if user else 0
         self.proc = -1
 
     def run(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
         """Run until the main process ends or the outside hangs up; then exit, which ends all other processes.
 
-        Only the fork server for ranks returns from here, with its continuation.
+        Only the fork server for ranks and the nursery return from here, with their continuations.
         """
         try:
             self._tell(hello=True)  # the kernel attaches this process's pid, as the outside sees it
@@ -153,7 +156,8 @@ class _Init:
             main = os.fork()
             if main == 0:
                 return self._be_main(entry)
-            self.connection.close()
+            for one in (self.connection, *self.nursery):
+                one.close()
             os.close(self.proc)
             _give_up_capabilities()
             _prctl(SET_DUMPABLE, 0)
@@ -242,10 +246,16 @@ class _Init:
     def _be_main(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
         """Be the main process: give up every privilege, then run the student's code through the entry.
 
-        Only the fork server for ranks returns from here, with its continuation.
+        Only the fork server for ranks and the nursery return from here, with their continuations.
         """
         try:
             self._confine()
+            for one in self.nursery:
+                _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
+                serve_nursery = nursery.adopt(one, self.connection, self.control)
+                if serve_nursery:
+                    return serve_nursery
+                _prctl(SET_DUMPABLE, 1)
             serve_ranks = fork_server.adopt(tempfile.mkdtemp(), self.connection, self.control)
             if serve_ranks:
                 return serve_ranks
@@ -277,11 +287,11 @@ class _Init:
         _filter_system_calls(self.program)
 
     def _close_descriptors(self) -> None:
-        """Close all descriptors but the two sockets and /proc's; point the standard streams at /dev/null."""
+        """Close all descriptors but the sockets and /proc's; point the standard streams at /dev/null."""
         null = os.open("/dev/null", os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
-        kept = sorted((self.control.fileno(), self.connection.fileno(), self.proc))
+        kept = sorted([one.fileno() for one in (self.control, self.connection, *self.nursery)] + [self.proc])
         for low, high in zip([2, *kept], [*kept, 2**31 - 2], strict=True):
             if low + 1 < high:
                 _system("close_range", low + 1, high - 1, 0)

@@ -35,6 +35,7 @@ from ..sandbox.envelope import Limits, enter
 from ..wire import channel, protocol
 from .link import Confined, Ended, Link
 from .proxies import Missing, Remote
+from .ranks import RUN, Party
 from .runner import Record, run
 
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
@@ -51,7 +52,8 @@ class Settings:
     `packages`: packages whose classes cross as data and whose functions exist on both sides.
     `preload`: modules imported once for all submissions. Default: what the instructor's cells import; see
     `judges.preloading`.
-    `inside`: dotted names of functions that run entirely in the sandbox if a test passes them a student's function.
+    `inside`: dotted names of functions that run entirely in the sandbox if a test passes them a student's function; of
+    `collectives.ranks.run`, only the ranks do.
     `limits`: memory, processes, files and processor time of one submission.
     `in_place`: copy changes that a student's function makes to its arguments back into the test, whatever it returns.
     Off, they are copied back only if it returns None: a function could otherwise change the value that a test compares
@@ -63,21 +65,23 @@ class Settings:
     submission_seconds: float = 600.0
     packages: tuple[str, ...] = ("collectives",)
     preload: tuple[str, ...] = ()
-    inside: tuple[str, ...] = ("collectives.ranks.run",)
+    inside: tuple[str, ...] = (RUN,)
     limits: Limits = field(default_factory=Limits)
     in_place: bool = False
     unsandboxed: bool = False
 
 
 class Seen(list):
-    """What `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
+    """What the ranks of `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
     `loopback`: bytes that the ranks moved during the call. `streams`: the bytes that each connection carried in each
-    direction; empty if there were too many to follow. Both are None if the traffic was not observed.
+    direction; empty if there were too many to follow. `sent`: {(rank, peer): bytes} on the connections between ranks
+    that the ranks' group made; 0 if there were too many to follow. All are None if the traffic was not observed.
     """
 
     loopback: int | None = None
     streams: list[bytes] | None = None
+    sent: dict[tuple[int, int], int] | None = None
 
 
 def role(cell: Mapping) -> str:
@@ -252,7 +256,10 @@ class Judgement:
             link.cell(*cell)
 
     def _send_inside(self, dotted: str) -> None:
-        """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object."""
+        """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
+
+        Of `ranks.run`, only the ranks run there: the main process would otherwise hold what all of them get.
+        """
         module, _, name = dotted.rpartition(".")
         with contextlib.suppress(ImportError):
             original = getattr(importlib.import_module(module), name)
@@ -264,13 +271,16 @@ class Judgement:
                 link = self.link
                 assert link is not None  # a student's object came over it
                 before = link.sandbox.loopback()
+                nursery = link.sandbox.nursery if dotted == RUN else None
+                party = Party(link, nursery) if nursery else None
                 with link.sandbox.captured() as capture:
-                    result = link.call(function, "", list(args), kwargs)
+                    result = party.run(*args, **kwargs) if party else link.call(function, "", list(args), kwargs)
                 if isinstance(result, list):
                     result = Seen(result)
                     after = link.sandbox.loopback()
                     result.loopback = None if before is None or after is None else after - before
                     result.streams = capture.streams if capture else None
+                    result.sent = party.sent(capture) if party and capture else None
                 return result
 
             function.__module__ = module  # crosses by this name, even if the module has it from another
@@ -319,6 +329,8 @@ def error_of(ended: Ended) -> dict:
 
 class Unsandboxed:
     """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
+
+    nursery: socket.socket | None = None  # it starts its ranks itself
 
     def __init__(self) -> None:
         from ..inside import student
@@ -436,7 +448,7 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
         make = Unsandboxed
     else:
         assert address is not None  # `Judges` started a warm interpreter
-        make = functools.partial(enter, address, settings.limits)
+        make = functools.partial(enter, address, settings.limits, ranks=RUN in settings.inside)
     judgement = Judgement(settings, make, files)
     try:
         return judgement.judge(request["notebook"])

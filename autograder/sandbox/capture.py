@@ -45,13 +45,19 @@ DATA = b"".join(
 class Capture:
     """A context manager that reads a packet socket.
 
-    `streams`: after the `with` block, all bytes of each connection and direction. It is empty if there was too much to
-    follow: over `FRAMES` packets before we read any, or over `MOST` bytes.
+    `by_ends`: after the `with` block, all bytes of each connection and direction, {ends: bytes}. The ends are what the
+    headers name: both addresses, then both ports, the sender's first. It is empty if there was too much to follow: over
+    `FRAMES` packets before we read any, or over `MOST` bytes.
     """
 
     def __init__(self, packets: socket.socket):
         self.socket = packets.dup()  # a sandbox that ends during the capture closes its own
-        self.streams: list[bytes] = []
+        self.by_ends: dict[bytes, bytes] = {}
+
+    @property
+    def streams(self) -> list[bytes]:
+        """The bytes of each connection and direction, without their ends."""
+        return list(self.by_ends.values())
 
     def __enter__(self) -> Capture:
         # {addresses and ports: [(sequence number, data)]}
@@ -77,7 +83,7 @@ class Capture:
         self.socket.setsockopt(SOL_PACKET, RING, bytes(16))
         self.socket.close()
         if not lost and self._kept <= MOST:
-            self.streams = [in_order(parts) for parts in self._parts.values()]
+            self.by_ends = {ends: in_order(parts) for ends, parts in self._parts.items()}
 
     def _let_through(self, program: bytes) -> None:
         with described(program) as filtering:

@@ -215,33 +215,47 @@ class Warm:
                 raise CannotSandbox(_why(log.read().decode(errors="replace")))
 
 
-def enter(address: str, limits: Limits = Limits(), *, entry: str = "") -> Sandbox:
+def enter(address: str, limits: Limits = Limits(), *, entry: str = "", ranks: bool = False) -> Sandbox:
     """Return a sandbox for one submission, forked from the `Warm` at `address`. `entry`: in place of that one's entry.
+
+    `ranks`: whether it gets a nursery, see `inside.nursery`.
 
     Raise CannotSandbox if no warm interpreter answers, or if the sandbox can't be set up.
     """
     control = socket.socket(socket.AF_UNIX)
     mine, theirs = socket.socketpair()
+    nursery, its = socket.socketpair() if ranks else (None, None)
     try:
-        with theirs:
+        with theirs, its or contextlib.nullcontext():
             control.settimeout(ENTER_SECONDS)
             control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             control.connect(address)
-            socket.send_fds(control, [json.dumps(asdict(limits) | {"entry": entry}).encode()], [theirs.fileno()])
-        return Sandbox(mine, control, limits)
+            request = json.dumps(asdict(limits) | {"entry": entry}).encode()
+            socket.send_fds(control, [request], [one.fileno() for one in (theirs, its) if one])
+        return Sandbox(mine, control, limits, nursery)
     except BaseException as error:
-        mine.close()
-        control.close()
+        for one in (mine, control, nursery):
+            if one:
+                one.close()
         if isinstance(error, OSError):
             raise CannotSandbox(f"no warm interpreter answers at {address}: {error}") from error
         raise
 
 
 class Sandbox:
-    """One submission's sandbox. `socket`: the connection to its main process. `init`: the pid of its process 1."""
+    """One submission's sandbox. `socket`: the connection to its main process. `init`: the pid of its process 1.
 
-    def __init__(self, connection: socket.socket, control: socket.socket, limits: Limits):
-        self.socket = connection
+    `nursery`: the connection to the process that forks its ranks, if it has one.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        control: socket.socket,
+        limits: Limits,
+        nursery: socket.socket | None = None,
+    ):
+        self.socket, self.nursery = connection, nursery
         self._control = control
         self._heard = b""
         self._report: dict = {}
@@ -330,8 +344,9 @@ class Sandbox:
         os.close(self._init)
         self.socket.close()
         self._control.close()
-        if self._wire:
-            self._wire.close()
+        for one in (self._wire, self.nursery):
+            if one:
+                one.close()
         if self._groups:
             self._groups.remove()
 

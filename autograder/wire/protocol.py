@@ -8,6 +8,10 @@
                                                               raised    error, printed
     changes  numbers                                          changed   objects
                                                               raised    error, printed
+    pack     values                                           packed    bytes
+                                                              raised    error, printed
+
+`pack` is for the ranks of `judging.ranks`: the judge hands the bytes on and never reads them.
 
 During a call, and only then, the sandbox may itself ask `callback number, args, kwargs`, as often as it likes, for a
 function that the judge has passed to it. The judge answers `reply result` or `refusal name, message`.
@@ -34,6 +38,7 @@ MAX_SIGNATURE = 1_000  # characters; Python's parser, which reads it, needs memo
 MAX_FRAMES = 30  # frames of a traceback
 MAX_LINE = 5_000  # the largest line number in a traceback
 MAX_BASES = 20  # classes that an exception is derived from
+MAX_PACKED = 16 * 2**20  # bytes of the student's functions and what they close over, for each rank
 MAX_ARGS = 10  # arguments that an exception keeps
 KINDS = ("function", "class", "exception", "iterator", "module", "object")
 STREAMS = ("stdout", "stderr")
@@ -67,7 +72,7 @@ def fields(message: Any, number: str, *words: str) -> tuple[str, list]:
     return word, rest
 
 
-_FIELDS = {"done": 0, "ran": 2, "values": 1, "returned": 2, "raised": 2, "changed": 1, "callback": 3}
+_FIELDS = {"done": 0, "ran": 2, "values": 1, "returned": 2, "raised": 2, "changed": 1, "packed": 1, "callback": 3}
 
 
 def values(given: Any, asked: Collection[str]) -> dict[str, Any]:
@@ -111,6 +116,12 @@ def callback(number: Any, args: Any, kwargs: Any, known: int) -> tuple[int, tupl
 def changed(given: Any, passed: Collection[int]) -> dict[int, Any]:
     """Check what answers `changes`: new contents of objects that this call passed, by number."""
     _need(type(given) is dict and given.keys() <= set(passed), "a change of an object that was not passed")
+    return given
+
+
+def packed(given: Any) -> bytes:
+    """Check a pickle for ranks. The judge must not read it."""
+    _need(type(given) is bytes and len(given) <= MAX_PACKED, "a pickle that is too large, or none")
     return given
 
 

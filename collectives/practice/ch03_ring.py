@@ -101,7 +101,7 @@ def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             raise NotYet(f"{who} a tensor of shape {list(got.shape)}; chunk {rank} has {len(want)} elements")
         if not same(got, want):
             raise NotYet(f"{who} {contents(got, rank, bounds) or f'{brief(got)}, but the sum is {brief(want)}'}")
-    witnessed_sums(outcomes, buffers)
+    witnessed_sums(outcomes, buffers, kept=np.diff(bounds))
     return outcomes
 
 

@@ -2,8 +2,9 @@
 
 What a check runs on a rank shares a process with the learner's code, which could forge the report. So each rank gets
 only its own input (`ranks.PerRank`) and knows no right value, and the check compares outside, afterwards. When a
-submission is graded, the sandbox also counts and captures what crosses the loopback. `witnessed`, `witnessed_sums` and
-`witnessed_terms` compare the ranks' reports with that.
+submission is graded, the judge itself starts the ranks and hands each its input, and counts and captures what crosses
+the loopback. `witnessed`, `witnessed_pairs`, `witnessed_sums` and `witnessed_terms` compare the ranks' reports with
+that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +122,21 @@ def witnessed(everyone: list[Any], least: float, most: float | None = None, mess
         )
 
 
+def witnessed_pairs(outcomes: list[Outcome]) -> None:
+    """Check what each rank reports to have sent to each other one against what their connection carried, if captured.
+
+    The connections are those that the ranks' group makes, before it runs any of the learner's code.
+    """
+    for (rank, peer), seen in (getattr(outcomes, "sent", None) or {}).items():
+        told = outcomes[rank].bytes_to.get(peer, 0)
+        messages = outcomes[rank].messages + outcomes[peer].messages  # a rank also tells its senders that it is ready
+        if not told <= seen <= WIRE * told + GROUP_BYTES + messages * MESSAGE_BYTES:
+            raise NotYet(
+                f"with {len(outcomes)} ranks, rank {rank} reports that it sends {told:,} bytes to rank {peer}, but "
+                f"{seen:,} went over their connection: send everything with dist.send and its like, without a `group`"
+            )
+
+
 def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`; return what each did."""
     world_size = len(buffers)
@@ -138,6 +154,8 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
     bytes_reported = sum(sum(outcome.bytes_to.values()) for outcome in outcomes)
     witnessed(outcomes, least=0, most=bytes_reported, messages=sum(outcome.messages for outcome in outcomes))
+    if buffers.nbytes >= MUCH:
+        witnessed_pairs(outcomes)
     return outcomes
 
 
@@ -175,8 +193,10 @@ MUCH = 100_000  # bytes: a check does not look for smaller buffers on the wire
 PLACES = 20  # how many elements a check looks for
 
 
-def witnessed_sums(everyone: list[Any], buffers: np.ndarray) -> None:
+def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]) -> None:
     """Check that the ranks really exchanged what they summed, if this run was captured from outside.
+
+    `kept`: how many elements of the sum each rank ends with.
 
     Whatever the algorithm, an element's terms meet in world_size - 1 messages, each the sum of a different set of
     ranks, never of all. So for elements chosen at random, that many different partial sums must have crossed the wire.
@@ -186,6 +206,7 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray) -> None:
     streams, (world_size, num_elements) = getattr(everyone, "streams", None), buffers.shape
     if streams is None or buffers.nbytes < MUCH or not np.issubdtype(buffers.dtype, np.floating):
         return
+    _witnessed_shares(everyone, num_elements, kept)
     places = np.random.default_rng().integers(num_elements - 1, size=PLACES)
     subsets = [[rank for rank in range(world_size) if bits >> rank & 1] for bits in range(1, 2**world_size - 1)]
     known = {}  # bytes of two neighbouring elements summed over a subset of the ranks: (place, subset)
@@ -200,6 +221,25 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray) -> None:
             "were looked for on the wire, are not made of what the ranks send one another: send the terms, or sums of "
             "them, with the process group's own operations"
         )
+
+
+def _witnessed_shares(everyone: list[Any], num_elements: int, kept: Sequence[int]) -> None:
+    """Check that each rank sent and received what its part of the sum needs, 4 bytes an element.
+
+    The other ranks' sums depend on each of a rank's terms but those of the elements that it keeps, so these terms must
+    leave it, added to others or not. What it keeps depends on the other ranks, and must reach it.
+    """
+    sent = getattr(everyone, "sent", None) or {}
+    for rank in range(len(everyone) if sent else 0):
+        leaving = sum(seen for (source, _), seen in sent.items() if source == rank)
+        coming = sum(seen for (_, peer), seen in sent.items() if peer == rank)
+        own = int(kept[rank])
+        for does, seen, least in (("sends", leaving, 4 * (num_elements - own)), ("receives", coming, 4 * own)):
+            if seen < least:
+                raise NotYet(
+                    f"with {len(everyone)} ranks, rank {rank} {does} {seen:,} bytes, where its part of the sum needs "
+                    f"at least {least:,}: send everything with the process group's own operations"
+                )
 
 
 def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]]) -> None:

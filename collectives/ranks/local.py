@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
@@ -75,19 +75,29 @@ def run(
     `enter(rank)`, a module-level function, runs in each rank before anything else. `emulate` uses it to place ranks on
     nodes.
     """
+    own = own_args(world_size, args)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks
+        return _run_as_launched(function, world_size, args, timeout, backend)
+    backend = backend or default_backend(world_size)
+    if any(isinstance(arg, PerRank) for arg in args):
+        tasks = [pack(function, mine) for mine in own]
+    else:
+        tasks = [pack(function, args)] * world_size  # packed once
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:  # for printed output and the rendezvous store
+        patience = START_SECONDS + timeout  # seconds before the group's own operations time out: longer than the run
+        setup = Setup(world_size, backend, f"file://{folder}/store", patience, folder, dict(os.environ), enter)
+        reports = drive([RankProcess(rank, setup, task) for rank, task in enumerate(tasks)], timeout)
+    return [cloudpickle.loads(report.value) for report in reports]
+
+
+def own_args(world_size: int, args: tuple) -> list[tuple]:
+    """Return the arguments of each rank. Raise `ValueError` unless each `PerRank` has `world_size` >= 1 elements."""
     if world_size < 1:
         raise ValueError(f"world_size is the number of ranks, at least 1, not {world_size}")
     for arg in args:
         if isinstance(arg, PerRank) and len(arg) != world_size:
             raise ValueError(f"a PerRank needs one element per rank: {world_size}, not {len(arg)}")
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks
-        return _run_as_launched(function, world_size, args, timeout, backend)
-    backend = backend or default_backend(world_size)
-    if any(isinstance(arg, PerRank) for arg in args):
-        tasks = [pack(function, _args_of(rank, args)) for rank in range(world_size)]
-    else:
-        tasks = [pack(function, args)] * world_size  # packed once
-    return _Run(tasks, timeout, backend, enter).results()
+    return [_args_of(rank, args) for rank in range(world_size)]
 
 
 def _args_of(rank: int, args: tuple) -> tuple:
@@ -111,21 +121,24 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
+def drive(ranks: Sequence[RankProcess], timeout: float) -> list[Report]:
+    """Start ranks and return their reports once all have returned; leave nothing running, and print what they printed.
+
+    Raise `RanksError` as `run` does. The grader passes ranks of its own, which have the same methods.
+    """
+    return _Run(ranks, timeout).reported()
+
+
 class _Run:
     """One run, which starts the ranks, collects their reports and leaves nothing running."""
 
-    def __init__(self, tasks: list[bytes], timeout: float, backend: str, enter: Callable | None):
-        self.timeout = timeout
-        self.folder = tempfile.TemporaryDirectory(prefix="ranks-")  # holds printed output and the rendezvous store
-        store = f"file://{self.folder.name}/store"
-        patience = START_SECONDS + timeout  # seconds before the group's own operations time out: longer than the run
-        setup = Setup(len(tasks), backend, store, patience, self.folder.name, dict(os.environ), enter)
-        self.ranks = [RankProcess(rank, setup, task) for rank, task in enumerate(tasks)]
+    def __init__(self, ranks: Sequence[RankProcess], timeout: float):
+        self.ranks, self.timeout = ranks, timeout
         self.begun: set[int] = set()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
         self.died: int | None = None
 
-    def results(self) -> list[Any]:
+    def reported(self) -> list[Report]:
         try:
             for process in self.ranks:
                 process.start()
@@ -133,8 +146,7 @@ class _Run:
         finally:
             end(self.ranks)
             show([process.printed() for process in self.ranks], self.died)
-            self.folder.cleanup()
-        return [cloudpickle.loads(self.reports[process.rank].value) for process in self.ranks]
+        return [self.reports[process.rank] for process in self.ranks]
 
     def _collect(self) -> None:
         """Read reports as they arrive until all ranks have returned; raise if one fails or time runs out."""

@@ -103,7 +103,7 @@ class RankProcess:
             return cloudpickle.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError):
             self.process.join(ANSWER_SECONDS)
-            last_words = _explain_death(_written(self.folder, self.rank, "stderr"))
+            last_words = explain_death(_written(self.folder, self.rank, "stderr"))
             return Report("died", words=last_words, exit_code=self.process.exitcode)
 
     def printed(self) -> tuple[str, str]:
@@ -194,7 +194,8 @@ def pack(function: Callable, args: tuple) -> bytes:
     return cloudpickle.dumps((paths, sources, cloudpickle.dumps((function, args))))
 
 
-def _unpack(task: bytes) -> tuple[Callable, tuple]:
+def unpack(task: bytes) -> tuple[Callable, tuple]:
+    """Return the function and the arguments that `pack` pickled."""
     paths, sources, call = cloudpickle.loads(task)
     sys.path.extend(path for path in paths if path not in sys.path)
     for name, lines in sources.items():
@@ -223,7 +224,7 @@ def _written(folder: str, rank: int, name: str) -> str:
     return ""
 
 
-def _explain_death(last_words: str) -> str:
+def explain_death(last_words: str) -> str:
     """Return the last output of a rank that died, or an explanation if it is gloo's message-length mismatch."""
     mismatch = re.search(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)", last_words)
     if mismatch:
@@ -252,18 +253,18 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
         if setup.enter:
             setup.enter(rank)  # before the thread starts: only a single-threaded process may join a user namespace
         thread_args = (pipe, send, threading.get_ident(), setup.world_size)
-        threading.Thread(target=_answer, args=thread_args, daemon=True).start()
-        function, args = _unpack(task)
+        threading.Thread(target=answer, args=thread_args, daemon=True).start()
+        function, args = unpack(task)
         join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
         send("begun")
         send("returned", value=cloudpickle.dumps(function(rank, setup.world_size, *args)))
     except BaseException as error:
         peers = getattr(error, "peers", [])  # an ExecutionError lists the peers it waited for
-        send("failed", words=_traceback(error), peer=next(iter(peers), None))
-    threading.Event().wait()  # peers may still read what this rank sent; `_answer` ends the process
+        send("failed", words=traceback_of(error), peer=next(iter(peers), None))
+    threading.Event().wait()  # peers may still read what this rank sent; `answer` ends the process
 
 
-def _answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
+def answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
     """Report this rank's position at each query of the parent; end the process when the parent closes the pipe."""
     with contextlib.suppress(EOFError, OSError):
         while pipe.recv_bytes():
@@ -347,11 +348,11 @@ def _senders(frame: types.FrameType | None) -> list[int]:
 def _is_users(frame: types.FrameType) -> bool:
     """Return whether a frame is the learner's own code rather than a library's."""
     module = frame.f_globals.get("__name__", "")
-    libraries = ("torch", "collectives.", "threading", "multiprocessing", "contextlib", "importlib")
+    libraries = ("torch", "collectives.", "autograder.", "threading", "multiprocessing", "contextlib", "importlib")
     return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's frame
 
 
-def _traceback(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Format the traceback of a rank with its causes, starting at the learner's function."""
     trace = traceback.TracebackException.from_exception(error)
     trace.stack = traceback.StackSummary.from_list([frame for frame in trace.stack if frame.name != "_rank_main"])

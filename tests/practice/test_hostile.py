@@ -411,6 +411,35 @@ def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_went_over_
             check()
 
 
+def seen_on_connections(reports, sent):
+    """What ranks report, with what their connections carried: {(rank, peer): bytes}; no stream was kept."""
+    everyone = Seen(reports)
+    everyone.loopback, everyone.streams, everyone.sent = 2_000_000, [], sent
+    return everyone
+
+
+def test_each_connection_must_carry_what_its_sender_reports():
+    reports = [on_ranks.Outcome("", BUFFERS[0], {(rank + 1) % 3: 400_000}, 2, []) for rank in range(3)]
+    ring_of = {(0, 1): 401_000, (1, 2): 400_100, (2, 0): 400_000, (1, 0): 300, (2, 1): 0, (0, 2): 0}
+    on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of))
+    for pair, carried in {(1, 2): 399_999, (2, 0): 0, (0, 1): 600_000, (0, 2): 400_000}.items():
+        with pytest.raises(checks.NotYet, match=f"rank {pair[0]} reports .* {carried:,} went over their connection"):
+            on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of | {pair: carried}))
+
+
+@pytest.mark.parametrize(
+    "kept, sent, words",
+    [
+        ([50_000] * 3, {(0, 1): 800_000, (1, 0): 800_000}, "rank 2 sends 0 bytes, where its part of the sum needs at"),
+        ([50_000] * 3, {(0, 1): 400_000, (1, 0): 400_000, (2, 1): 400_000}, "rank 2 receives 0 bytes, where its"),
+        ([150_000, 0, 0], {(1, 2): 600_000, (2, 1): 600_000}, "rank 0 receives 0 bytes, where its .* least 600,000"),
+    ],
+)
+def test_each_rank_must_send_and_receive_what_its_part_of_the_sum_needs(kept, sent, words):
+    with pytest.raises(checks.NotYet, match=words):
+        on_ranks.witnessed_sums(seen_on_connections([None] * 3, sent), BUFFERS, kept)
+
+
 def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
     """What the checks with known seeds want to see can be written down; the next seed wants something else."""
     canned = [

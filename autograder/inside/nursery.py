@@ -1,0 +1,199 @@
+"""The nursery: the process that forks the ranks of graded runs, for the judge alone.
+
+It is forked before the student's code runs, and so has none of it. The main process, which runs that code, can neither
+talk to it nor read its memory. Each rank is a fork of it with a line of its own to the judge, over which it gets its
+task: the check's function, this rank's own arguments, and the student's functions as the main process pickled them.
+`judging.ranks` is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from ..wire.pipe import Pipe
+from ..wire.plain import BadMessage, Decoder, Encoder, trusted
+from .fork_server import Continuation
+
+MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
+
+
+def adopt(control: socket.socket, *private: socket.socket) -> Continuation | None:
+    """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
+
+    The caller is undumpable meanwhile: that makes the nursery's memory and files in /proc unreadable to all others.
+
+    `control`: the socket over which the judge requests ranks; closed here. `private`: sockets for this process alone.
+    """
+    if os.fork() == 0:
+        for connection in private:
+            connection.close()
+        return functools.partial(serve, control)
+    control.close()
+    return None
+
+
+@dataclass
+class _Rank:
+    """A rank's process. `ended`: a pidfd. `life`: where the judge reads its exit code; hanging up there kills it."""
+
+    pid: int
+    ended: int
+    life: socket.socket
+
+    def close(self) -> None:
+        os.close(self.ended)
+        self.life.close()
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return."""
+    ranks: dict[int, _Rank] = {}  # each by both of its descriptors
+    waiting = select.poll()
+    waiting.register(control, select.POLLIN)
+    while True:
+        descriptor, _ = waiting.poll()[0]
+        if descriptor == control.fileno():
+            _, sockets, _, _ = socket.recv_fds(control, 1, 2)
+            if len(sockets) != 2:
+                os._exit(0)
+            pipe, life = (socket.socket(fileno=each) for each in sockets)
+            others = {rank.pid: rank for rank in ranks.values()}
+            rank = _born(pipe, life, [control, *others.values()])
+            for each in (rank.ended, rank.life.fileno()) if rank else ():
+                assert rank is not None
+                ranks[each] = rank
+                waiting.register(each, select.POLLIN)
+            continue
+        rank = ranks.pop(descriptor)
+        waiting.unregister(descriptor)
+        if descriptor != rank.ended:
+            os.kill(rank.pid, signal.SIGKILL)
+            continue
+        _, status = os.waitpid(rank.pid, 0)
+        with contextlib.suppress(OSError):
+            rank.life.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        if ranks.pop(rank.life.fileno(), None):
+            waiting.unregister(rank.life)
+        rank.close()
+
+
+def _born(pipe: socket.socket, life: socket.socket, private: list[Any]) -> _Rank | None:
+    """Fork a rank and hand out the files that it prints to; None if no process or no file is left.
+
+    `private`: what the rank must not have.
+    """
+    with pipe, contextlib.suppress(OSError), contextlib.ExitStack() as files:
+        printed = [files.enter_context(_scratch()) for _ in ("stdout", "stderr")]
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for each in (life, *private):
+                    each.close()
+                _redirect(*printed)
+                _rank_main(Pipe(pipe))
+            finally:
+                os._exit(1)  # whatever happens, it is no second nursery
+        rank = _Rank(pid, os.pidfd_open(pid), life)
+        socket.send_fds(life, [b"+"], [file.fileno() for file in printed])
+        return rank
+    life.close()  # the judge then sees the rank end
+    return None
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Any]:
+    """Yield a file without a name in the sandbox's scratch, to append to: what fills it counts for the sandbox."""
+    with open(os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_APPEND, 0o600), "rb") as file:
+        yield file
+
+
+def _redirect(*printed: Any) -> None:
+    """Make files this process's stdout and stderr, line-buffered, so that output survives if it dies."""
+    for descriptor, (name, file) in enumerate(zip(("stdout", "stderr"), printed, strict=True), start=1):
+        os.dup2(file.fileno(), descriptor)  # the descriptor, because C++ writes to it when it aborts
+        file.close()
+        setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False))
+
+
+# A rank. `collectives.ranks` leaves a function of this name out of tracebacks.
+
+
+def _rank_main(pipe: Pipe) -> None:
+    """Run a rank: join the group, call the function, send its result, and wait for the judge to hang up.
+
+    The student's code comes in only after the rank has named its connections, so that name can be trusted.
+    """
+    from collectives.ranks.process import answer, join_group, traceback_of, unpack
+
+    task = Decoder().read(pipe.recv_bytes())
+    rank, world_size, resolve = task["rank"], task["world_size"], trusted(task["packages"], {})
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides what gloo logs whenever we end a peer
+    lock = threading.Lock()
+
+    def send(kind: str, **known: Any) -> None:
+        message = Encoder(resolve).message({"kind": kind, **known})
+        with lock, contextlib.suppress(OSError):  # the judge hangs up when the run ends
+            pipe.send_bytes(message)
+
+    try:
+        threading.Thread(target=answer, args=(pipe, send, threading.get_ident(), world_size), daemon=True).start()
+        join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
+        send("begun", ends=list(_connected()))
+        _, objects = unpack(task["packed"])
+        function, args = Decoder(resolve, _given(objects)).read(task["call"])
+        send("returned", value=function(rank, world_size, *args))
+    except BaseException as error:
+        peers = getattr(error, "peers", [])  # an ExecutionError lists the peers it waited for
+        send("failed", words=traceback_of(error)[-MAX_WORDS:], peer=next(iter(peers), None))
+    threading.Event().wait()  # peers may still read what this rank sent; `answer` ends the process
+
+
+def _given(objects: tuple) -> Callable[[list], Any]:
+    """Return what reads the trees of a task that aren't plain data. `objects`: the student's."""
+
+    def value(tree: list) -> Any:
+        kind, *rest = tree
+        if kind == "packed":
+            return objects[rest[0]]
+        if kind == "pickled":  # by the judge
+            return cloudpickle.loads(bytes.fromhex(rest[0]))
+        if kind == "import":
+            module, name = rest
+            return functools.reduce(getattr, name.split(".") if name else [], importlib.import_module(module))
+        raise BadMessage(f"not a task ({kind})")
+
+    return value
+
+
+def _connected() -> Iterator[bytes]:
+    """Yield the `ends` of each TCP connection of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as connection:
+                    if connection.family != socket.AF_UNIX:
+                        yield ends(connection)
+
+
+def ends(connection: socket.socket) -> bytes:
+    """Return what a packet of this connection has in its headers: both addresses, then both ports, its own first.
+
+    Raise OSError if it isn't connected.
+    """
+    pair = connection.getsockname(), connection.getpeername()
+    addresses = (socket.inet_pton(connection.family, address) for address, *_ in pair)
+    return b"".join([*addresses, *(port.to_bytes(2, "big") for _, port, *_ in pair)])

@@ -1,0 +1,244 @@
+"""Real ranks of a graded run: the judge starts them in the sandbox's nursery, drives them, and judges what they report.
+
+A test that passes a student's function to `ranks.run` gets here. Each rank receives its own arguments from the judge
+and nothing of the others', and the sandbox's main process receives none at all: it pickles the student's functions,
+once, into bytes that only ranks unpickle. `collectives.ranks` drives these ranks as it drives a notebook's. What a rank
+reports is plain data of a fixed form; anything else counts as a failure of that rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from itertools import permutations
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..inside.nursery import MAX_WORDS
+from ..wire.pipe import LIMIT, Pipe, readable
+from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
+from ..wire.protocol import MAX_TEXT, clean
+
+if TYPE_CHECKING:
+    from collectives.ranks.process import Report
+
+    from ..sandbox.capture import Capture
+    from .link import Link
+
+RUN = "collectives.ranks.run"
+BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
+MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
+KILL_SECONDS = 10.0  # for a killed rank to be gone
+_FIELDS = {"begun": {"ends"}, "returned": {"value"}, "failed": {"words", "peer"}, "waits": {"words", "peer"}}
+_ENDS = (12, 36)  # bytes of two addresses and two ports, in IPv4 and IPv6
+
+
+class Party:
+    """The ranks of one run. `room`: bytes that their reports may still have, all together."""
+
+    def __init__(self, link: Link, nursery: socket.socket):
+        self.link, self.nursery = link, nursery
+        self.room = LIMIT
+        self.resolve: Resolve = trusted(link.packages, {})  # a rank lacks the notebook's own classes
+        self.objects: list[Any] = []  # the student's, by number
+        self.ranks: list[ConfinedRank] = []
+
+    def run(
+        self, function: Callable, world_size: int, *args: Any, timeout: float = 60.0, backend: str | None = None
+    ) -> list[Any]:
+        """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up."""
+        from collectives.ranks.local import RanksError, drive, own_args
+        from collectives.ranks.process import START_SECONDS
+
+        link = self.link
+        calls = [self._written([function, list(mine)]) for mine in own_args(world_size, args)]
+        given = {
+            "world_size": world_size,
+            "backend": backend or "gloo",
+            "store": f"file:///tmp/ranks-{secrets.token_hex(8)}",
+            "timeout": START_SECONDS + timeout,
+            "packages": link.packages,
+            "packed": link.pack(self.objects),
+        }
+        self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
+        try:
+            drive(self.ranks, max(min(timeout, link.deadline - time.monotonic()), 0))  # type: ignore[arg-type]
+        except (RanksError, OSError) as error:
+            if link.sandbox.is_spent() or isinstance(error, OSError):
+                raise link.lost() from None
+            if time.monotonic() >= link.deadline:
+                raise link.end("time", "Out of time: this was still running when its time was up.") from None
+            raise
+        finally:
+            for rank in self.ranks:
+                rank.close()
+        return [rank.value for rank in self.ranks]
+
+    def _written(self, call: list) -> bytes:
+        try:
+            return _OwnMemory(self.resolve, self._outward).message(call)
+        except NotPlain as error:
+            raise NotPlain(f"cannot pass this to ranks: {error}") from None
+
+    def _outward(self, value: Any) -> list | None:
+        """Return the tree for an argument that isn't plain. A student's object travels in the pickle, by its number."""
+        tree = self.link.outward(value)
+        if tree is None or tree[0] in ("import", "pickled"):
+            return tree
+        if tree[0] == "callback":
+            raise NotPlain("a function of the test's own")
+        if not any(value is each for each in self.objects):
+            self.objects.append(value)
+        return ["packed", next(number for number, each in enumerate(self.objects) if each is value)]
+
+    def sent(self, capture: Capture) -> dict[tuple[int, int], int]:
+        """Return the bytes on the connections between ranks: {(from, to): bytes}, 0 if they have none.
+
+        The ranks named their connections before they had any of the student's code.
+        """
+        owner = {ends: rank.rank for rank in self.ranks for ends in rank.ends}
+        sent = dict.fromkeys(permutations(range(len(self.ranks)), 2), 0)
+        for ends, stream in capture.by_ends.items():
+            pair = owner.get(ends, -1), owner.get(_reverse(ends), -1)
+            if pair in sent:
+                sent[pair] += len(stream)
+        return sent
+
+
+class _OwnMemory(Encoder):
+    """An `Encoder` that writes of a tensor's memory only what the tensor shows: a row's has all ranks' rows in it."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.copies: dict[int, Any] = {}  # by the original's id, so that what is passed twice arrives as one object
+
+    def tree(self, value: Any, depth: int) -> Any:
+        if _is_part(value):
+            copy = value.detach().clone().requires_grad_(value.requires_grad)
+            value = self.copies.setdefault(id(value), copy)
+        return super().tree(value, depth)
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether a value is a tensor that shows only a part of its memory."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    return value.untyped_storage().nbytes() > value.nbytes
+
+
+def _reverse(ends: bytes) -> bytes:
+    """Return the ends of the same connection, as the other side has them."""
+    half = (len(ends) - 4) // 2
+    return ends[half : 2 * half] + ends[:half] + ends[-2:] + ends[-4:-2]
+
+
+class ConfinedRank:
+    """A rank in the sandbox, with the methods of `collectives.ranks.process.RankProcess`.
+
+    `value`: what it returned. `ends`: its connections, see `nursery.ends`.
+    """
+
+    def __init__(self, party: Party, task: dict[str, Any]):
+        self.party, self.task, self.rank = party, task, task["rank"]
+        mine, self._theirs = socket.socketpair()
+        self.pipe, self.process = Pipe(mine, MESSAGE_SECONDS), _Process()
+        self.value: Any = None
+        self.ends: list[bytes] = []
+        self.begun = False
+
+    def start(self) -> None:
+        """Have the nursery fork it, and send it its task. Raise OSError if there is no nursery any more."""
+        with self._theirs:
+            self.process.start(self.party.nursery, self._theirs)
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as `read` will find
+            self.pipe.send_bytes(Encoder().message(self.task))
+
+    def close(self) -> None:
+        """Close what it printed to."""
+        for file in self.process.files:
+            file.close()
+
+    def read(self) -> Report:
+        """Wait for the next report and return it. If the rank dies or sends anything else, the report says so."""
+        from collectives.ranks.process import Report, explain_death
+
+        try:
+            message = self.pipe.recv_bytes(self.party.room)
+            self.party.room -= len(message)
+            return self._report(Decoder(self.party.resolve).read(message))
+        except EOFError:
+            self.process.join(1.0)
+            return Report("died", words=explain_death(self.printed()[1]), exit_code=self.process.exitcode)
+        except BadMessage as error:
+            return Report("failed", words=f"What this rank reports is no report: {error}"[:MAX_WORDS])
+
+    def _report(self, said: Any) -> Report:
+        """Return a report from its fields; raise BadMessage if they aren't what a rank sends at this point."""
+        from collectives.ranks.process import Report
+
+        kind = said.pop("kind", None) if type(said) is dict else None
+        if not isinstance(kind, str) or set(said) != _FIELDS.get(kind):
+            raise BadMessage("other fields than a report has")
+        if kind in ("begun", "returned") and self.begun == (kind == "begun"):
+            raise BadMessage("it begins twice, or not at all")
+        if kind == "begun":
+            self.ends, self.begun = _checked_ends(said["ends"]), True
+            return Report("begun")
+        if kind == "returned":
+            self.value = said["value"]
+            return Report("returned")
+        words, peer = said["words"], said["peer"]
+        if not isinstance(words, str) or not (peer is None or type(peer) is int):
+            raise BadMessage("words that are no words")
+        return Report(kind, words=clean(words[-MAX_WORDS:]), peer=peer)
+
+    def printed(self) -> tuple[str, str]:
+        """Return what it has written so far to stdout and to stderr, cut to size; "" if it was never started."""
+        written = [os.pread(file.fileno(), MAX_TEXT, 0).decode(errors="replace") for file in self.process.files]
+        out, err = written or ("", "")
+        return out.strip("\n"), err.strip("\n")
+
+
+def _checked_ends(ends: Any) -> list[bytes]:
+    if not isinstance(ends, list) or any(type(each) is not bytes or len(each) not in _ENDS for each in ends):
+        raise BadMessage("connections that are none")
+    return ends
+
+
+class _Process:
+    """A rank's process as the nursery reports it, with the methods of multiprocessing's. `files`: stdout and stderr."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None  # set once it is started; the sandbox's pids mean nothing out here
+        self.exitcode: int | None = None
+        self.files: list[BinaryIO] = []
+
+    def start(self, nursery: socket.socket, pipe: socket.socket) -> None:
+        self._life, its = socket.socketpair()
+        with its:
+            socket.send_fds(nursery, [b"+"], [pipe.fileno(), its.fileno()])
+        self.pid = -1
+        self._life.settimeout(BIRTH_SECONDS)
+        _, descriptors, _, _ = socket.recv_fds(self._life, 1, 2)  # none if the nursery could not fork
+        self.files = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
+
+    def join(self, seconds: float = KILL_SECONDS) -> None:
+        """Wait until the process has exited, for so long at most."""
+        if self._life.fileno() >= 0 and readable(self._life, seconds):
+            with contextlib.suppress(OSError):
+                code = self._life.recv(16)
+                self.exitcode = int(code) if code else None
+            self._life.close()
+
+    def is_alive(self) -> bool:
+        self.join(0)
+        return self._life.fileno() >= 0
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._life.shutdown(socket.SHUT_WR)  # which the nursery notices

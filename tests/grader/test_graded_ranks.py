@@ -1,0 +1,237 @@
+"""Ranks of graded runs: the judge's own processes. Each holds its row, and the sandbox's main process holds none."""
+
+import pytest
+from test_judge import judged
+
+from autograder.judging.judges import Judges, Settings
+from autograder.sandbox.envelope import Limits
+
+pytestmark = pytest.mark.sandbox
+
+GIVEN = ("given", "import numpy as np\nimport os\nimport time\nimport torch\nimport torch.distributed as dist")
+TEST = """
+    from collectives import ranks
+    def refused(function, world_size, *args, **named):
+        try:
+            ranks.run(function, world_size, *args, backend="gloo", **named)
+        except ranks.RanksError as error:
+            return str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def judges():
+    modules = ("numpy", "torch", "torch.distributed", "collectives.practice", "collectives.ranks.shared")
+    limits = Limits(memory=3 * 2**30, processes=200)
+    with Judges(Settings(preload=modules, cell_seconds=100, submission_seconds=200, limits=limits)) as judges:
+        yield judges
+
+
+def run(judges, answers, tests):
+    """Judge one answer cell and one test cell; return the test's error, or None."""
+    [error], _ = judged(judges, GIVEN, ("answer", answers), ("test", TEST + tests))
+    return error
+
+
+def test_the_main_process_never_receives_a_row_and_each_rank_receives_its_own(judges):
+    answers = """
+        from autograder.wire import channel
+        heard, receive = [], channel.receive
+        def listening(*args, **named):
+            heard.append(receive(*args, **named))
+            return heard[-1]
+        channel.receive = listening
+        def everything():
+            return b"".join(heard)
+        def its_row(rank, world_size, row):
+            total = torch.tensor(row)
+            dist.all_reduce(total)
+            return rank, row, total.numpy()
+    """
+    tests = """
+    rows = np.random.default_rng().integers(1, 2**20, (3, 10_000)).astype(np.float32)
+    results = ranks.run(its_row, 3, ranks.PerRank(rows))
+    for rank, (number, row, total) in enumerate(results):
+        assert number == rank and (row == rows[rank]).all() and (total == rows.sum(axis=0)).all()
+    sent = results.sent
+    assert sent.keys() == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert sum(sent.values()) > 2 * rows[0].nbytes and results.loopback > sum(sent.values())
+    heard = everything()
+    assert b"pack" in heard
+    assert not any(row[at : at + 2].tobytes() in heard for row in rows for at in range(0, 10_000, 7))
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_a_row_that_is_a_view_arrives_without_the_other_rows(judges):
+    answers = """
+        def memory(rank, world_size, row, named, parameter):
+            same = named["row"] is row
+            return row.numpy(), row.untyped_storage().nbytes(), same, parameter.requires_grad, len(parameter)
+    """
+    tests = """
+    import torch
+    rows = torch.randn(3, 1000)
+    rows = list(rows)
+    parameters = torch.ones(30, requires_grad=True)[:10]
+    results = ranks.run(memory, 3, ranks.PerRank(rows), ranks.PerRank({"row": row} for row in rows), parameters)
+    for row, (seen, num_bytes, *rest) in zip(rows, results):
+        assert (seen == row.numpy()).all() and num_bytes == row.nbytes, num_bytes
+        assert rest == [True, True, 10], rest
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_no_process_of_the_student_can_read_the_memory_of_a_rank_or_of_the_nursery(judges):
+    answers = """
+        import threading
+        def readable():
+            found = set()
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+                        memory.seek(int(maps.readline().partition("-")[0], 16))  # of a process that ends: no line
+                        memory.read(1)
+                        found.add(int(pid))
+                except (OSError, ValueError):
+                    pass
+            return found
+        def look(rank, world_size):
+            time.sleep(1)
+            return os.getpid(), os.getppid(), sorted(readable() - {os.getpid()})
+        seen = set()
+        def watch():
+            while True:
+                seen.update(readable())
+                time.sleep(0.05)
+        threading.Thread(target=watch, daemon=True).start()
+        def watched():
+            return seen, os.getpid()
+    """
+    tests = """
+    results = ranks.run(look, 3)
+    seen, main = watched()
+    secret = {pid for own, nursery, _ in results for pid in (own, nursery)}
+    assert len(secret) == 4
+    assert main in seen and not seen & secret, (seen, secret)
+    for own, nursery, found in results:
+        assert main in found and not set(found) & secret, (found, secret)
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_ranks_that_print_raise_die_and_wait_for_ever_are_explained_as_anywhere(judges):
+    answers = """
+        def prints(rank, world_size):
+            print("hello from", rank)
+            return rank
+        def raises(rank, world_size):
+            if rank == 1:
+                time.sleep(1)  # rank 0 then waits
+                raise ValueError("no such sum")
+            dist.recv(torch.zeros(1), 1)
+        def dies(rank, world_size):
+            if rank == 1:
+                os.write(2, b"last words")
+                os._exit(3)
+            dist.recv(torch.zeros(1), 1)
+        def waits(rank, world_size):
+            dist.recv(torch.zeros(1), 1 - rank)
+        def unwritten(rank, world_size):
+            raise NotImplementedError
+        def odd(rank, world_size):
+            return object()
+        def garbled(rank, world_size):
+            os.write(1, b"\\xff")
+            raise ValueError("\\udc80")
+    """
+    tests = """
+    import contextlib, io
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert ranks.run(prints, 2) == [0, 1]
+    assert printed.getvalue() == "rank 0: hello from 0\\nrank 1: hello from 1\\n"
+    said = refused(raises, 2)
+    assert said.startswith("rank 1 failed\\n  rank 0 waits to receive from rank 1 (line "), said
+    assert "dist.recv(torch.zeros(1), 1)" in said and said.endswith("ValueError: no such sum\\n"), said
+    assert "_rank_main" not in said and "nursery" not in said
+    said = refused(dies, 2)
+    assert said.startswith("rank 1 died with exit code 3") and said.endswith("last words"), said
+    said = refused(waits, 2, timeout=2)
+    assert said.startswith("2 of 2 ranks did not finish within 2 s\\n  rank 0 waits to receive from rank 1 (line"), said
+    assert "each waits for the next: rank 0 → rank 1 → rank 0" in said, said
+    assert "NotImplementedError" in refused(unwritten, 1)
+    assert "object, which is not plain data" in refused(odd, 1)
+    assert refused(garbled, 1).endswith("ValueError: ?\\n")
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_a_rank_that_forges_its_reports_fails_and_the_next_run_works(judges):
+    answers = """
+        import gc, json
+        def forges(rank, world_size, message):
+            from autograder.wire.pipe import Pipe
+            [pipe] = [one for one in gc.get_objects() if isinstance(one, Pipe)]
+            pipe.connection.sendall(message if isinstance(message, bytes) else b"")
+            time.sleep(60)
+        def honest(rank, world_size):
+            return world_size
+    """
+    tests = """
+    from autograder.wire.plain import Encoder
+    def framed(message):
+        return len(message).to_bytes(8, "big") + message
+    forged = [{"kind": "begun", "ends": []}, {"kind": "returned"}, {"kind": ["x"]}, [1], "x"]
+    forged += [{"kind": "died", "words": "", "peer": None}, {"kind": "failed", "words": "", "peer": "me"}]
+    for message in [*(framed(Encoder().message(one)) for one in forged), framed(b"x"), b"\\xff" * 8]:
+        assert "What this rank reports is no report" in refused(forges, 1, message), message
+    assert "did not finish" in refused(forges, 1, b"", timeout=1)
+    assert "rank 0 died" in refused(forges, 1, b"\\0\\0")  # half a header
+    assert ranks.run(honest, 2) == [2, 2]
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_too_much_memory_in_a_rank_is_told_as_such(judges):
+    answers = "def eats(rank, world_size):\n    return len(bytearray(b'x') * 4 * 2**30)"
+    assert run(judges, answers, "    print(refused(eats, 2))").startswith("OutOfMemory")
+
+
+def test_functions_that_cannot_be_handed_to_ranks_are_refused_in_words(judges):
+    answers = """
+        import threading
+        lock, much = threading.Lock(), os.urandom(17 * 2**20)
+        def locked(rank, world_size):
+            return lock.acquire()
+        def large(rank, world_size):
+            return len(much)
+        def small(rank, world_size):
+            return 1
+    """
+    tests = """
+    def error_of(function):
+        try:
+            ranks.run(function, 1)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    assert "TypeError: cannot pickle '_thread.lock' object" in error_of(locked), error_of(locked)
+    assert "ValueError: functions that refer to more than 16 MiB" in error_of(large), error_of(large)
+    assert ranks.run(small, 1) == [1]
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_a_killed_nursery_ends_the_sandbox_and_not_the_grader(judges):
+    answers = """
+        import signal
+        def kills(rank, world_size):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1)
+        def honest(rank, world_size):
+            return rank
+    """
+    tests = """
+    refused(kills, 2)
+    ranks.run(honest, 2)
+    """
+    assert run(judges, answers, tests).startswith("Crash")
