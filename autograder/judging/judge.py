@@ -121,7 +121,7 @@ class Judgement:
 
         Return {grade_id or "cell <number>": verdict} for the cells that ended early.
         """
-        remarks = {}
+        remarks: dict[str, str] = {}
         self.defines = notebook["metadata"].get("autograder", {}).get("defines", {})
         for number, cell in enumerate(notebook["cells"]):
             if cell["cell_type"] != "code":
