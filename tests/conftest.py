@@ -86,6 +86,7 @@ NEEDS = {
     "browser": {"browser", "open_page", "site"},
     "book": {"built_book", "site"},
     "slurm": {"slurm"},
+    "sandbox": {"graded"},
 }
 HEAVY = {*NEEDS, "ranks", "sandbox", "postgres", "slow"}
 

@@ -72,6 +72,7 @@ def blown_up(size):
     return "<p>" + "".join(f"<b a={number:x}>" for number in range(size)) + "<p>x" * size
 
 
+@pytest.mark.slow
 def test_html_that_explodes_is_shown_as_plain_text_and_the_cells_beside_it_as_ever(monkeypatch):
     monkeypatch.setattr(feedback, "MOST_SECONDS", 2.0)
     for size in (600, 1500, 4000):

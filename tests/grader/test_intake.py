@@ -460,6 +460,7 @@ def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(cou
     assert "Half of it." in page(course, "honest").read_text()
 
 
+@pytest.mark.sandbox
 def test_a_grader_that_is_killed_goes_on_from_there(course, graded, tmp_path):
     """And while it is at work, no second one writes beside it."""
     for number in range(4):
@@ -484,6 +485,7 @@ def test_a_grader_that_is_killed_goes_on_from_there(course, graded, tmp_path):
     assert "(graded before)" in line_of(done.stdout, line.partition("/")[0])
 
 
+@pytest.mark.sandbox
 def test_an_interrupt_is_answered_in_one_line(course, tmp_path):
     place = tmp_path / "sleeper" / "ps1"
     place.mkdir(parents=True)
@@ -529,6 +531,7 @@ def test_a_broken_configuration_is_refused(course, tmp_path, monkeypatch, lines,
         courses.opened(asked).check()
 
 
+@pytest.mark.sandbox
 def test_a_failing_hook_stops_the_grader(course, graded, tmp_path):
     """nbgrader's own logs it, and goes on."""
     config = course / "nbgrader_config.py"
@@ -541,6 +544,7 @@ def test_a_failing_hook_stops_the_grader(course, graded, tmp_path):
     assert "a hook of the course's nbgrader_config.py fails: ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.sandbox
 def test_without_bubblewrap_nothing_is_graded(course, graded, tmp_path):
     command = [sys.executable, "-m", "autograder.grade", "--course", course, "--student", "honest", "--regrade"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": str(tmp_path)}

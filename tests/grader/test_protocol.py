@@ -299,6 +299,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 def test_whatever_a_sandbox_says_changes_nothing_but_what_a_call_has_passed():
     run_state_machine_as_test(Conversation, settings=SETTINGS)
 
@@ -316,6 +317,7 @@ FIELDS = protocol.fields
 
 
 @pytest.mark.parametrize("belief", GULLIBLE)
+@pytest.mark.slow
 def test_a_judge_is_found_out_that_believes(belief, monkeypatch):
     name, gullible = GULLIBLE[belief]
     monkeypatch.setattr(protocol, name, gullible)

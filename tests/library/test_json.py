@@ -239,6 +239,7 @@ def random_schedule(draw, ranks=5, chunks=5):
     return Schedule.of(ranks, chunks, steps, name="random")
 
 
+@pytest.mark.slow
 def test_schedules_drawn_at_random_come_through_too():
     """Or are refused, where a step overwrites what a message of it behind another one has yet to carry."""
     written = 0
