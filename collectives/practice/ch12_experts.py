@@ -92,13 +92,11 @@ def check_order(function: Callable, experts: torch.Tensor) -> None:
     if np.array_equal(got, want):
         return
     if np.array_equal(got, want // k):
-        raise NotYet(f"{call}: these are tokens; asked for are places, token x {k} + choice")
+        raise NotYet(f"{call}: these are tokens; return places, token x {k} + choice")
     if np.array_equal(got, np.argsort(want)):
-        raise NotYet(
-            f"{call} says when each place leaves. Asked for is the inverse: which place leaves first, which next"
-        )
+        raise NotYet(f"{call} says when each place leaves. Return the inverse: which place leaves first, which next")
     if np.array_equal(got, flat[want]):
-        raise NotYet(f"{call}: these are the experts, in order; asked for are the places that they stand at")
+        raise NotYet(f"{call}: these are the experts, in order; return their places")
     _check_permutation(got, call)
     for one, other in pairwise(got):
         if flat[one] > flat[other]:
@@ -115,11 +113,11 @@ def check_order(function: Callable, experts: torch.Tensor) -> None:
 def check_counts(function: Callable, experts: torch.Tensor, num_experts: int) -> None:
     """Check that `function(experts, num_experts)` counts the choices of each expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts})"
-    given = answer(function, experts.clone(), num_experts, call=call)
+    result = answer(function, experts.clone(), num_experts, call=call)
     want = np.bincount(experts.flatten().numpy(), minlength=num_experts)
-    got = _whole(given, call)
+    got = _whole(result, call)
     if got.shape != want.shape:
-        hint = ": an expert that nobody has chosen counts too, 0 tokens" if got.size < want.size else ""
+        hint = ": an expert that no token has chosen counts too, with 0 tokens" if got.size < want.size else ""
         raise NotYet(f"{call} returns {got.size} numbers; there are {num_experts} experts{hint}")
     if not np.array_equal(got, want):
         wrong = int(np.flatnonzero(got != want)[0])
@@ -132,14 +130,14 @@ def check_home(function: Callable, length: int, seed: int) -> None:
     order = torch.tensor(np.random.default_rng(seed).permutation(length))
     rows = torch.stack([order, 100 + order], 1).double()
     call = f"{function.__name__}(rows, order={order.tolist()})"
-    given = answer(function, rows.clone(), order.clone(), call=call)
-    got = _tensor(given, call, rows.shape)
+    result = answer(function, rows.clone(), order.clone(), call=call)
+    got = _tensor(result, call, rows.shape)
     if np.array_equal(got[:, 0], np.arange(length)) and np.array_equal(got[:, 1], 100 + got[:, 0]):
         return
     if np.array_equal(got, rows.numpy()):
         raise NotYet(f"{call} leaves the rows in the order of sending: at place 0 is the answer to place {order[0]}")
     if np.array_equal(got, rows[order].numpy()):
-        raise NotYet(f"{call} applies the order a second time, where it has to be undone: place order[i] gets row i")
+        raise NotYet(f"{call} applies the order a second time instead of undoing it: place order[i] gets row i")
     wrong = int(np.flatnonzero(got[:, 0] != np.arange(length))[0]) if (got[:, 0] != np.arange(length)).any() else 0
     raise NotYet(f"{call}: at place {wrong} there is {_row_in_words(got[wrong], length)}")
 
@@ -157,12 +155,14 @@ def _row_in_words(row: np.ndarray, length: int) -> str:
 def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, places: int) -> None:
     """Check that `function(experts, num_experts, places)` is True where a choice gets a place at its expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts}, places={places})"
-    given = answer(function, experts.clone(), num_experts, places, call=call)
-    got = _array(given) if isinstance(given, torch.Tensor | np.ndarray | list | tuple) else np.array(None)
+    result = answer(function, experts.clone(), num_experts, places, call=call)
+    got = _array(result) if isinstance(result, torch.Tensor | np.ndarray | list | tuple) else np.array(None)
     if got.dtype != bool:
-        raise NotYet(f"{call} returns {_what(given)}; a tensor of True and False is wanted")
+        raise NotYet(f"{call} returns {_what(result)}; return a tensor of True and False")
     if got.shape != tuple(experts.shape):
-        raise NotYet(f"{call} returns the shape {list(got.shape)}; wanted is {list(experts.shape)}, as of `experts`")
+        raise NotYet(
+            f"{call} returns the shape {list(got.shape)}; return {list(experts.shape)}, as in `experts`"
+        )
     turn, seen = np.zeros(got.shape, dtype=int), Counter()
     for place, expert in enumerate(experts.flatten().tolist()):
         turn.flat[place] = seen[expert]
@@ -172,7 +172,7 @@ def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, plac
     if np.array_equal(got, turn <= places):
         raise NotYet(f"{call} keeps one too many of each expert")
     if np.array_equal(got, (turn.max(initial=0) - turn) < places) or _keeps_the_last(got, experts, places):
-        raise NotYet(f"{call} keeps those who came last; the first {places} of each expert have its places")
+        raise NotYet(f"{call} keeps the last to come; each expert's places go to the first {places}")
     token, choice = map(int, np.argwhere(got != (turn < places))[0])
     number = turn[token, choice]
     raise NotYet(
@@ -192,8 +192,8 @@ def _keeps_the_last(got: np.ndarray, experts: torch.Tensor, places: int) -> bool
 def check_dropped_and_padded(function: Callable, counts: list[int], places: int) -> None:
     """Check that `function(counts, places)` returns how many tokens are dropped and how many places stay empty."""
     call = call_in_words(function, (counts, places))
-    given = answer(function, torch.tensor(counts), places, call=call)
-    got = tuple(_whole(list(given) if isinstance(given, tuple) else given, call, (2,)).tolist())
+    result = answer(function, torch.tensor(counts), places, call=call)
+    got = tuple(_whole(list(result) if isinstance(result, tuple) else result, call, (2,)).tolist())
     dropped = sum(max(count - places, 0) for count in counts)
     padded = sum(max(places - count, 0) for count in counts)
     if got == (dropped, padded):
@@ -233,9 +233,9 @@ def exchange(rows: torch.Tensor, blocks: Any) -> torch.Tensor:
         )
     tables = torch.zeros(world_size, world_size**2, dtype=torch.int64)
     tables[rank] = table.flatten()
-    with BytesSent() as told:
+    with BytesSent() as sent:
         execute(ring.all_gather(world_size), tables.view(-1))
-    _comparing.append(told.total)
+    _comparing.append(sent.total)
     for other, theirs in enumerate(tables):
         if not torch.equal(theirs, tables[0]):  # every rank sees this, so none is left waiting
             raise Misuse(
@@ -263,14 +263,14 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
     for rank, got in enumerate(everyone):
         who = f"{function.__name__} with {world_size} ranks: rank {rank} returns"
         if isinstance(got, str):
-            raise NotYet(f"{who} a value of type {got}; a tensor is wanted")
+            raise NotYet(f"{who} a value of type {got}; return a tensor")
         if got.shape != want.shape:
-            raise NotYet(f"{who} a tensor of shape {list(got.shape)}; wanted is {list(want.shape)}, a row of each rank")
+            raise NotYet(f"{who} a tensor of shape {list(got.shape)}; return {list(want.shape)}, a row for each rank")
         if not np.array_equal(got, want):
             row = int(np.flatnonzero((got != want).any(axis=1))[0])
             owner = [r for r in range(world_size) if np.array_equal(got[row], want[r])]
             what = f"those of rank {owner[0]}" if owner else brief(got[row].tolist())
-            raise NotYet(f"{who} in row {row} {what}; there belong the counts of rank {row}")
+            raise NotYet(f"{who} in row {row} {what}; the counts of rank {row} belong there")
     if seed is not None:
         witnessed(everyone, (world_size - 1) * want.nbytes)
         columns = np.random.default_rng().integers(num_experts, size=world_size)
@@ -280,8 +280,8 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
 
 def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np.ndarray) -> np.ndarray | str:
     """Runs beside the learner's code, and only observes."""
-    given = function(rank, world_size, torch.tensor(mine))
-    return _array(given) if isinstance(given, torch.Tensor | np.ndarray | list) else type(given).__name__
+    result = function(rank, world_size, torch.tensor(mine))
+    return _array(result) if isinstance(result, torch.Tensor | np.ndarray | list) else type(result).__name__
 
 
 class Own(NamedTuple):
@@ -317,20 +317,20 @@ def check_layer(function: Callable, case: Case) -> None:
     world_size = len(case.experts)
     parts = ranks.PerRank(_own(case, rank) for rank in range(world_size))
     outcomes = _run(function, world_size, _layer_on_rank, function, parts, kind=Outcome)
-    told = f"with {world_size} ranks and {case.num_experts} experts"
+    who = f"with {world_size} ranks and {case.num_experts} experts"
     for rank, outcome in enumerate(outcomes):
         for expert, rows in outcome.asked:
             if fault := _wrongly_asked(case, rank, expert, rows):
-                raise NotYet(f"{told}, {fault}")
+                raise NotYet(f"{who}, {fault}")
     for rank, outcome in enumerate(outcomes):
         got, want = outcome.result, (len(case.experts[rank]), case.width)
         if isinstance(got, str):
-            raise NotYet(f"{told}, rank {rank} returns a value of type {got}; a tensor is wanted")
+            raise NotYet(f"{who}, rank {rank} returns a value of type {got}; return a tensor")
         if got.shape != want:
-            raise NotYet(f"{told}, rank {rank} returns a tensor of shape {list(got.shape)}; wanted is {list(want)}")
+            raise NotYet(f"{who}, rank {rank} returns a tensor of shape {list(got.shape)}; return {list(want)}")
         for index, row in enumerate(got / np.tile(case.gains, case.width // case.num_experts)):
             if fault := _fault_of(row, rank, index, case):
-                raise NotYet(f"{told}, token {index} of rank {rank} {fault}")
+                raise NotYet(f"{who}, token {index} of rank {rank} {fault}")
     itemsize = 8
     chosen = [np.bincount(experts.flatten() // case.share, minlength=world_size) for experts in case.experts]
     tables = 6 * itemsize * world_size * (world_size + case.num_experts)  # a few numbers about what travels
@@ -340,7 +340,7 @@ def check_layer(function: Callable, case: Case) -> None:
         allowed = 2 * int(most) * case.width * itemsize + tables
         if outcome.num_bytes > allowed:
             raise NotYet(
-                f"{told}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and the answers back have "
+                f"{who}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and the answers back have "
                 f"at most {allowed:,}"
             )
         in_all += allowed + EXCHANGES * itemsize * world_size**2 * (world_size - 1)  # to compare the tables
@@ -367,10 +367,10 @@ def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> 
     tokens[at, (own.first + at) * own.num_experts] = 1
     desk = _Desk(rank, own)
     with BytesSent() as sent, _without_the_layer():
-        given = function(
+        result = function(
             rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, desk.answer
         )
-    result = _array(given) if isinstance(given, torch.Tensor | np.ndarray) else type(given).__name__
+    result = _array(result) if isinstance(result, torch.Tensor | np.ndarray) else type(result).__name__
     return Outcome(result, desk.asked, sent.total + sent.payloads.total() - sum(_comparing))
 
 
@@ -405,7 +405,7 @@ def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str 
         return f"rank {rank} asks expert {expert}, but {there}; rank {rank} has {_range(mine)}"
     for row in rows:
         if fault := _misplaced(case, row, expert):
-            return f"expert {expert} is given {fault}"
+            return f"expert {expert} gets {fault}"
     return None
 
 
@@ -413,7 +413,7 @@ def _misplaced(case: Case, row: np.ndarray, expert: int) -> str | None:
     """Return what is wrong with this row for this expert; None if it is a token that chose it."""
     (at,) = np.flatnonzero(row)[:1] if row.any() else (None,)
     if at is None:
-        return "a row of zeros, where a token is wanted"
+        return "a row of zeros instead of a token"
     number, moved = divmod(int(at), case.num_experts)
     rank, index = case.owner(number)
     if moved or np.count_nonzero(row) > 1 or row[at] != 1:
@@ -448,7 +448,7 @@ def _fault_of(row: np.ndarray, rank: int, index: int, case: Case) -> str | None:
     if len(want) > 1 and any(np.isclose(got[at], weight) for other, weight in want.items() if other != at):
         hints[round(got[at], 3)] = ": that is the weight of its other choice"
     hint = hints.get(round(got[at], 3), "")
-    return f"has the answer of expert {at % size} with weight {got[at]:.3g}, where {want[at]:.3g} is wanted{hint}"
+    return f"has the answer of expert {at % size} with weight {got[at]:.3g} instead of {want[at]:.3g}{hint}"
 
 
 # In words
@@ -466,37 +466,37 @@ def _range(mine: range) -> str:
     return _experts([mine[0]]) if len(mine) == 1 else f"experts {mine[0]} to {mine[-1]}"
 
 
-def _what(given: Any) -> str:
-    if isinstance(given, torch.Tensor | np.ndarray):
-        return f"a tensor of {given.dtype} and shape {list(given.shape)}"
-    return brief(given)
+def _what(result: Any) -> str:
+    if isinstance(result, torch.Tensor | np.ndarray):
+        return f"a tensor of {result.dtype} and shape {list(result.shape)}"
+    return brief(result)
 
 
-def _array(given: Any) -> np.ndarray:
-    return given.detach().numpy() if isinstance(given, torch.Tensor) else np.array(given)
+def _array(result: Any) -> np.ndarray:
+    return result.detach().numpy() if isinstance(result, torch.Tensor) else np.array(result)
 
 
-def _whole(given: Any, call: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def _whole(result: Any, call: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Return an answer as an array of whole numbers. Raise `NotYet` if it is none or has another shape."""
     try:
-        numbers = _array(given)
+        numbers = _array(result)
     except (TypeError, ValueError):
         numbers = np.array(None)
     if not np.issubdtype(numbers.dtype, np.integer) and not (
         np.issubdtype(numbers.dtype, np.floating) and (numbers == np.floor(numbers)).all()
     ):
-        raise NotYet(f"{call} returns {_what(given)}; whole numbers are wanted")
+        raise NotYet(f"{call} returns {_what(result)}; return whole numbers")
     if shape is not None and numbers.shape != shape:
-        raise NotYet(f"{call} returns numbers of shape {list(numbers.shape)}; wanted is {list(shape)}")
+        raise NotYet(f"{call} returns numbers of shape {list(numbers.shape)}; return {list(shape)}")
     return numbers.astype(np.int64)
 
 
-def _tensor(given: Any, call: str, shape: torch.Size) -> np.ndarray:
-    if not isinstance(given, torch.Tensor | np.ndarray):
-        raise NotYet(f"{call} returns {brief(given)}; a tensor is wanted")
-    if tuple(given.shape) != tuple(shape):
-        raise NotYet(f"{call} returns a tensor of shape {list(given.shape)}; wanted is {list(shape)}")
-    return _array(given)
+def _tensor(result: Any, call: str, shape: torch.Size) -> np.ndarray:
+    if not isinstance(result, torch.Tensor | np.ndarray):
+        raise NotYet(f"{call} returns {brief(result)}; return a tensor")
+    if tuple(result.shape) != tuple(shape):
+        raise NotYet(f"{call} returns a tensor of shape {list(result.shape)}; return {list(shape)}")
+    return _array(result)
 
 
 def _check_permutation(got: np.ndarray, call: str) -> None:

@@ -166,28 +166,28 @@ def schedule_of(
     orders = []
     for rank in range(world_size):
         call = call_in_words(function, [rank, *sizes])
-        given = own_answer(__name__, function, rank, *sizes)
-        words = given.split() if isinstance(given, str) else given
+        result = own_answer(__name__, function, rank, *sizes)
+        words = result.split() if isinstance(result, str) else result
         if not isinstance(words, Iterable):
-            raise NotYet(f"{call} returns {brief(given)}; a list of operations is asked for, such as ['F0', 'B0']")
+            raise NotYet(f"{call} returns {brief(result)}; return a list of operations, such as ['F0', 'B0']")
         where = f"{call}, operation"
         orders.append(tuple(_operation(word, rank, kinds, f"{where} {n}") for n, word in enumerate(words, 1)))
     return _made(orders, world_size, num_micro_batches, name)
 
 
-def _operation(given: Any, rank: int, kinds: str, where: str) -> Operation:
+def _operation(result: Any, rank: int, kinds: str, where: str) -> Operation:
     """Return a learner's operation. Raise `NotYet` if it is none, or of another kind than `kinds`."""
     operation = None
-    if isinstance(given, str):
-        match = _WORD.fullmatch(given.strip())
+    if isinstance(result, str):
+        match = _WORD.fullmatch(result.strip())
         operation = match and Operation(match[1], rank, int(match[2]))
-    elif isinstance(given, tuple | list) and len(given) == 2 and given[0] in list(pipeline.KINDS):
+    elif isinstance(result, tuple | list) and len(result) == 2 and result[0] in list(pipeline.KINDS):
         with contextlib.suppress(TypeError):
-            operation = Operation(given[0], rank, operator.index(given[1]))
+            operation = Operation(result[0], rank, operator.index(result[1]))
     if not operation:
-        raise NotYet(f"{where}: it is {brief(given)}; {_AN_OPERATION}")
+        raise NotYet(f"{where}: it is {brief(result)}; {_AN_OPERATION}")
     if operation.kind not in kinds:
-        raise NotYet(f"{where}: it is {brief(given)}, but the letters here are {' and '.join(kinds)}")
+        raise NotYet(f"{where}: it is {brief(result)}, but the letters here are {' and '.join(kinds)}")
     return operation
 
 

@@ -75,8 +75,8 @@ def check_coordinates(function: Callable, cases: Iterable[Sizes]) -> None:
     for sizes in cases:
         mesh = Mesh(**sizes)
         for rank in range(mesh.world_size):
-            call, given = _asked(function, rank, dict(sizes))
-            got, want = _indices(given, sizes, call), dict(mesh.coordinates(rank))
+            call, result = _asked(function, rank, dict(sizes))
+            got, want = _indices(result, sizes, call), dict(mesh.coordinates(rank))
             turned = turned and got == _first_axis_fastest(rank, sizes)
             wrong = next((axis for axis in sizes if got[axis] != want[axis]), None)
             if wrong and not fault:
@@ -88,16 +88,16 @@ def check_coordinates(function: Callable, cases: Iterable[Sizes]) -> None:
         raise NotYet(fault + slip)
 
 
-def _indices(given: Any, sizes: Sizes, call: str) -> dict[str, int]:
-    if not isinstance(given, Mapping):
-        raise NotYet(f"{call} returns {brief(given)}; return a dictionary {{axis: index}}")
-    if set(given) != set(sizes):
-        raise NotYet(f"{call} has the axes {_listed(given)}; they are {_listed(sizes)}")
-    return {axis: _whole(given[axis], f"{call}: its {axis!r}") for axis in sizes}
+def _indices(result: Any, sizes: Sizes, call: str) -> dict[str, int]:
+    if not isinstance(result, Mapping):
+        raise NotYet(f"{call} returns {brief(result)}; return a dictionary {{axis: index}}")
+    if set(result) != set(sizes):
+        raise NotYet(f"{call} has the axes {_listed(result)}; they are {_listed(sizes)}")
+    return {axis: _whole(result[axis], f"{call}: its {axis!r}") for axis in sizes}
 
 
-def _whole(given: Any, what: str) -> int:
-    number = number_of(given, what)
+def _whole(result: Any, what: str) -> int:
+    number = number_of(result, what)
     if number != int(number):
         raise NotYet(f"{what} is {number:g}; it should be a whole number (`//` divides without a remainder)")
     return int(number)
@@ -114,18 +114,18 @@ def _first_axis_fastest(rank: int, sizes: Sizes) -> dict[str, int]:
 def check_groups(function: Callable, cases: Iterable[tuple[str, Sizes]]) -> None:
     """Check that `function(axis, sizes)` returns the ranks of every group along `axis`, groups in any order."""
     for axis, sizes in cases:
-        call, given = _asked(function, axis, dict(sizes))
+        call, result = _asked(function, axis, dict(sizes))
         mesh = Mesh(**sizes)
-        groups = _rank_lists(given, call)
+        groups = _rank_lists(result, call)
         want = [list(group) for group in mesh.groups(axis)]
         if sorted(groups) != sorted(want):
             raise NotYet(f"{call}: {_wrong_groups(groups, axis, mesh, sizes)}")
 
 
-def _rank_lists(given: Any, call: str) -> list[list[int]]:
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else None
+def _rank_lists(result: Any, call: str) -> list[list[int]]:
+    listed = list(result) if isinstance(result, Iterable) and not isinstance(result, str | Mapping) else None
     if listed is None or not all(isinstance(group, Iterable) and not isinstance(group, str) for group in listed):
-        raise NotYet(f"{call} returns {brief(given)}; return a list of lists of ranks")
+        raise NotYet(f"{call} returns {brief(result)}; return a list of lists of ranks")
     return [[_whole(rank, f"{call}: a rank") for rank in group] for group in listed]
 
 
@@ -202,13 +202,13 @@ def check_calls(function: Callable, sizes: Sizes) -> None:
     calls = {}
     for rank in range(mesh.world_size):
         call = f"on rank {rank} of a mesh {dict(sizes)}, {function.__name__}(groups, {rank})"
-        made, given = _noted(function, groups, rank, call)
+        made, result = _noted(function, groups, rank, call)
         calls[rank] = made
-        if not isinstance(given, Mapping) or set(given) != set(sizes):
-            raise NotYet(f"{call} returns {brief(given)}; return a dictionary with the axes {_listed(sizes)}")
+        if not isinstance(result, Mapping) or set(result) != set(sizes):
+            raise NotYet(f"{call} returns {brief(result)}; return a dictionary with the axes {_listed(sizes)}")
         for axis in sizes:
             want = next(tuple(group) for group in groups[axis] if rank in group)
-            got = given[axis]
+            got = result[axis]
             if not isinstance(got, Named):
                 what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
                 raise NotYet(f"{call}: its {axis!r} is {what}; it should be what dist.new_group returned")
@@ -319,8 +319,8 @@ def check_groups_on_ranks(function: Callable, sizes: Sizes, seed: int | None = N
     check_calls(function, sizes)
     groups = groups_of(sizes)
     numbers = _numbers(math.prod(sizes.values()), seed)
-    given = function, groups, PerRank(numbers)
-    everyone = run_on_ranks(_sums_along, len(numbers), *given, kind=dict[str, np.ndarray])
+    task = function, groups, PerRank(numbers)
+    everyone = run_on_ranks(_sums_along, len(numbers), *task, kind=dict[str, np.ndarray])
     for rank, by_axis in enumerate(everyone):
         for axis in sizes:
             want = next(group for group in groups[axis] if rank in group)
@@ -374,7 +374,7 @@ def check_reduced(function: Callable, sizes: Sizes, seed: int | None = None) -> 
 
 def _check_reduced(who: str, what: str, got: np.ndarray | str, want: np.ndarray, words: str) -> None:
     if isinstance(got, str):
-        raise NotYet(f"{who} returns {got} for {what}; return a tensor like the one given")
+        raise NotYet(f"{who} returns {got} for {what}; return a tensor like the argument")
     if _close(got, want):
         return
     wanted = f"it should be the {words}"
@@ -400,20 +400,20 @@ def _reduced(rank: int, world_size: int, function: Callable, groups: Groups, own
     numbers = torch.tensor(own)
     terms, gradient = numbers.clone(), numbers.clone()
     try:
-        given = function(terms, gradient, made)
+        result = function(terms, gradient, made)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise NotYet(f"{function.__name__} returns {_kind(given)}; return two tensors, output and gradient")
-    fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in given]
-    plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(given, fit, strict=True)]
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise NotYet(f"{function.__name__} returns {_kind(result)}; return two tensors, output and gradient")
+    fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in result]
+    plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(result, fit, strict=True)]
     return Reduced(*plain, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
 
 
-def _kind(given: Any) -> str:
-    if isinstance(given, torch.Tensor):
-        return f"a tensor of shape {list(given.shape)}"
-    return f"a value of type {type(given).__name__}"
+def _kind(result: Any) -> str:
+    if isinstance(result, torch.Tensor):
+        return f"a tensor of shape {list(result.shape)}"
+    return f"a value of type {type(result).__name__}"
 
 
 # Part c: a weight that is cut twice
@@ -466,8 +466,8 @@ def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, 
     for shape, sizes in cases:
         for indices in product(*map(range, sizes.values())):
             at = dict(zip(sizes, indices, strict=True))
-            call, given = _asked(function, shape, style, at, dict(sizes))
-            got = _block(given, call)
+            call, result = _asked(function, shape, style, at, dict(sizes))
+            got = _block(result, call)
             want = tuple(map(list, held(shape, style, at, sizes)))
             slips = _held_slips(shape, style, at, sizes).items()
             these = [words for words, block in slips if got == tuple(map(list, block))]
@@ -481,11 +481,11 @@ def check_held(function: Callable, style: str, cases: Iterable[tuple[tuple[int, 
         raise NotYet(fault + (f": {explained[0]}" if explained else ""))
 
 
-def _block(given: Any, call: str) -> tuple[list[int], list[int]]:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise NotYet(f"{call} returns {brief(given)}; return two ranges, rows and columns")
+def _block(result: Any, call: str) -> tuple[list[int], list[int]]:
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise NotYet(f"{call} returns {brief(result)}; return two ranges, rows and columns")
     listed = []
-    for what, part in zip(("rows", "columns"), given, strict=True):
+    for what, part in zip(("rows", "columns"), result, strict=True):
         if isinstance(part, slice) and part.start is not None and part.stop is not None:
             part = range(part.start, part.stop)
         if not isinstance(part, Iterable) or isinstance(part, str):
@@ -525,13 +525,13 @@ def calls(axis: str, num_blocks: int, sizes: Sizes) -> dict[str, int]:
 def check_calls_of_a_step(function: Callable, cases: Iterable[tuple[int, Sizes]]) -> None:
     """Check that `function(num_blocks, sizes)` counts the collectives of a step, {axis: {name: count}}."""
     for num_blocks, sizes in cases:
-        call, given = _asked(function, num_blocks, dict(sizes))
-        if not isinstance(given, Mapping) or not all(isinstance(counts, Mapping) for counts in given.values()):
-            raise NotYet(f"{call} returns {brief(given)}; return a dictionary {{axis: {{collective: count}}}}")
-        if extra := set(given) - set(sizes):
+        call, result = _asked(function, num_blocks, dict(sizes))
+        if not isinstance(result, Mapping) or not all(isinstance(counts, Mapping) for counts in result.values()):
+            raise NotYet(f"{call} returns {brief(result)}; return a dictionary {{axis: {{collective: count}}}}")
+        if extra := set(result) - set(sizes):
             raise NotYet(f"{call} has the axis {min(map(str, extra))!r}; the mesh has {_listed(sizes)}")
         for axis in sizes:
-            counts = given.get(axis, {}).items()
+            counts = result.get(axis, {}).items()
             got = {name: _whole(count, f"{call}: {name} along {axis!r}") for name, count in counts if count}
             want = calls(axis, num_blocks, sizes)
             if got != want:
@@ -673,9 +673,9 @@ def check_leaves(function: Callable, cases: Iterable[tuple[tuple[str, ...], Size
     rows = []
     for order, sizes, gpus_per_node in cases:
         for axis in order:
-            call, given = _asked(function, axis, order, dict(sizes), gpus_per_node)
-            if given not in (True, False):
-                raise NotYet(f"{call} returns {brief(given)}; return True or False")
+            call, result = _asked(function, axis, order, dict(sizes), gpus_per_node)
+            if result not in (True, False):
+                raise NotYet(f"{call} returns {brief(result)}; return True or False")
             mesh = Mesh(**{name: sizes[name] for name in order})
             group = list(mesh.groups(axis)[0])
             order_of_sizes = leaves(axis, tuple(sizes), sizes, gpus_per_node)
@@ -687,7 +687,7 @@ def check_leaves(function: Callable, cases: Iterable[tuple[tuple[str, ...], Size
                 "this checks the first group; another one may begin further on in its node": first_group_leaves,
                 "ranks closer than the length of a node may still be in two nodes": span_too_long,
             }
-            rows.append(Answered(call, bool(given), leaves(axis, order, sizes, gpus_per_node), slips))
+            rows.append(Answered(call, bool(result), leaves(axis, order, sizes, gpus_per_node), slips))
     check_rows(rows, _wrong_leaves)
 
 
@@ -764,10 +764,10 @@ def check_seconds(function: Callable, cases: Iterable[tuple]) -> None:
 def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]]) -> None:
     """Check that `function(sizes, work, machine)` is the fastest order of the axes, outermost first."""
     for sizes, work, machine in cases:
-        call, given = _asked(function, dict(sizes), dict(work), machine)
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise NotYet(f"{call} returns {brief(given)}; return the axes, outermost first")
-        order = tuple(given)
+        call, result = _asked(function, dict(sizes), dict(work), machine)
+        if isinstance(result, str) or not isinstance(result, Iterable):
+            raise NotYet(f"{call} returns {brief(result)}; return the axes, outermost first")
+        order = tuple(result)
         if sorted(map(str, order)) != sorted(sizes):
             raise NotYet(f"{call} returns {order}; return each of {_listed(sizes)} once")
         prices = {mesh.axes: seconds(mesh.axes, sizes, work, machine) for mesh in Mesh(**sizes).orders()}

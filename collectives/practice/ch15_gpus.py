@@ -49,8 +49,8 @@ def _asked(function: Callable, *args: Any, call: str | None = None) -> tuple[str
 
     boxed.__name__ = function.__name__
     call = call or call_in_words(function, args)
-    (given,) = answer(boxed, *args, call=call)
-    return call, given
+    (result,) = answer(boxed, *args, call=call)
+    return call, result
 
 
 # Part a: the log
@@ -152,16 +152,16 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
     """Check the `keys` of the dictionary that `function(text)` returns: the log's value, or None."""
     for name, text in logs:
         call = f"{function.__name__}(<log {name}>)"
-        given = answer(function, text, call=call)
-        if not isinstance(given, Mapping):
-            raise NotYet(f"{call} returns {brief(given)}; a dictionary with {', '.join(map(repr, KEYS))} is wanted")
+        result = answer(function, text, call=call)
+        if not isinstance(result, Mapping):
+            raise NotYet(f"{call} returns {brief(result)}; return a dictionary with {', '.join(map(repr, KEYS))}")
         want = said(text)
         for key in keys:
-            if key not in given:
-                raise NotYet(f"{call} has no {key!r}; where a log does not say it, the value is None")
-            got = given[key]
+            if key not in result:
+                raise NotYet(f"{call} has no {key!r}; where a log doesn't say it, the value is None")
+            got = result[key]
             if isinstance(got, str) and got.isdigit():
-                raise NotYet(f"{call}: its {key!r} is the text {got!r}; a number is wanted: int(...)")
+                raise NotYet(f"{call}: its {key!r} is the text {got!r}; make it a number: int(...)")
             if got != want[key] or isinstance(got, bool):
                 why = next((f": {why}" for why, slip in _basic_slips(key, text).items() if slip == got), "")
                 raise NotYet(f"{call}: its {key!r} is {got!r}, and the log says {want[key]!r}{why}")
@@ -217,7 +217,7 @@ def check_transport(function: Callable, logs: Iterable[Text]) -> None:
 
 def _wrong_transport(got: Any, found: Any, back: Any) -> str:
     if not found:
-        words = "no line says how the first sends to the second: None is wanted"
+        words = "no line says how the first sends to the second: return None"
         return words + (f" (the other way round it is {back.transport!r})" if back and got == back.transport else "")
     words = f"the log says 'via {found.via}', which is {found.transport!r}"
     if got == found.via:
@@ -242,7 +242,7 @@ def check_picked(function: Callable, logs: Iterable[Text]) -> None:
             if got == want:
                 continue
             if want is None:
-                raise NotYet(f"{call} returns {got!r}; no call in it has {num_bytes} bytes: None is wanted")
+                raise NotYet(f"{call} returns {got!r}; no call in it has {num_bytes} bytes: return None")
             raise NotYet(f"{call} returns {got!r}; NCCL picked {want!r}{_wrong_pick(got, want)}")
 
 
@@ -299,10 +299,10 @@ def check_table(function: Callable, tables: Iterable[Text]) -> None:
     """Check that `function(text)` returns the out-of-place rows of an nccl-tests table: [(bytes, seconds), ...]."""
     for name, text in tables:
         call = f"{function.__name__}(<table {name}>)"
-        given = answer(function, text, call=call)
-        pairs = list(given) if isinstance(given, Sequence | np.ndarray) else [given]
+        result = answer(function, text, call=call)
+        pairs = list(result) if isinstance(result, Sequence | np.ndarray) else [result]
         if not all(isinstance(row, Sequence | np.ndarray) and len(row) == 2 for row in pairs):
-            raise NotYet(f"{call} returns {brief(given)}; a list of pairs (bytes, seconds) is wanted")
+            raise NotYet(f"{call} returns {brief(result)}; return a list of pairs (bytes, seconds)")
         rows = bandwidth.parse(text, "all_reduce", 8).rows
         if len(pairs) != len(rows):
             raise NotYet(f"{call} has {len(pairs)} rows; the table has {len(rows)} (what begins with # is none)")
@@ -321,7 +321,7 @@ def _wrong_time(seconds: float, row: bandwidth.Answered) -> str:
     if abs(seconds - row.seconds * 1e6) <= 1e-6 * seconds:
         return ": the table has microseconds"
     if 0.5 < seconds / row.seconds < 1:
-        return ": that is in-place, further right; out-of-place is wanted"
+        return ": that is in-place, further right; take out-of-place"
     return ""
 
 
@@ -368,10 +368,10 @@ def check_fit(function: Callable, cases: Iterable[tuple[float, float, int]], wit
     """Check that `function(rows)` returns alpha and beta, each `within` a tenth. `cases`: (alpha, beta, seed)."""
     for alpha, beta, seed in cases:
         call = f"{function.__name__}(rows)"
-        given = answer(function, made_rows(alpha, beta, seed), call=call)
-        if not isinstance(given, Sequence | np.ndarray) or len(given) != 2:
-            raise NotYet(f"{call} returns {brief(given)}; two numbers are wanted, alpha and beta")
-        got = [number_of(each, f"{call}: {name}") for each, name in zip(given, ("alpha", "beta"), strict=True)]
+        result = answer(function, made_rows(alpha, beta, seed), call=call)
+        if not isinstance(result, Sequence | np.ndarray) or len(result) != 2:
+            raise NotYet(f"{call} returns {brief(result)}; return two numbers, alpha and beta")
+        got = [number_of(each, f"{call}: {name}") for each, name in zip(result, ("alpha", "beta"), strict=True)]
         for name, mine, want in zip(("alpha", "beta"), got, (alpha, beta), strict=True):
             if abs(mine - want) > within * want:
                 unit = "s" if name == "alpha" else "s a byte"
@@ -419,7 +419,7 @@ def check_slow(function: Callable, cases: Iterable[tuple[int | None, int]]) -> N
             continue
         returned = f"where alpha is {alpha:.3g} s and beta {beta:.3g} s a byte, {call} returns {got!r}"
         if want is None:
-            raise NotYet(f"{returned}; every row is within 2 % of what these make: None is wanted")
+            raise NotYet(f"{returned}; every row is within 2 % of what these make: return None")
         expected = alpha + beta * want
         times = rows[slow][1] / expected
         raise NotYet(f"{returned}; {want} bytes take {times:.2g} times as long as they should{_wrong_slow(got, rows)}")
@@ -452,16 +452,16 @@ def check_environment(function: Callable, cases: Iterable[tuple[int, int]]) -> N
     for num_nodes, ranks_per_node in cases:
         for node in range(num_nodes):
             for local_rank in range(ranks_per_node):
-                call, given = _asked(function, node, local_rank, num_nodes, ranks_per_node)
-                if not isinstance(given, Mapping):
-                    raise NotYet(f"{call} returns {brief(given)}; a dictionary of torchrun's variables is wanted")
+                call, result = _asked(function, node, local_rank, num_nodes, ranks_per_node)
+                if not isinstance(result, Mapping):
+                    raise NotYet(f"{call} returns {brief(result)}; return a dictionary of torchrun's variables")
                 for name, want in environment(node, local_rank, num_nodes, ranks_per_node).items():
-                    if name not in given:
+                    if name not in result:
                         raise NotYet(f"{call} has no {name!r}")
-                    if str(given[name]) != want:
-                        why = _wrong_variable(name, given[name], node, local_rank, num_nodes, ranks_per_node)
-                        raise NotYet(f"{call}: its {name} is {given[name]!r}; torchrun says {want!r}{why}")
-                    if not isinstance(given[name], str):
+                    if str(result[name]) != want:
+                        why = _wrong_variable(name, result[name], node, local_rank, num_nodes, ranks_per_node)
+                        raise NotYet(f"{call}: its {name} is {result[name]!r}; torchrun sets {want!r}{why}")
+                    if not isinstance(result[name], str):
                         raise NotYet(f"{call}: its {name} is a number; an environment variable is text: {want!r}")
 
 
@@ -500,22 +500,22 @@ def check_place(function: Callable, cases: Iterable[tuple[int, int, int, int, in
         except ValueError:
             _check_refused(function, variables, visible, call)
             continue
-        given = answer(function, dict(variables), visible, call=call)
-        got = tuple(map(str, given)) if isinstance(given, tuple | list) else given
+        result = answer(function, dict(variables), visible, call=call)
+        got = tuple(map(str, result)) if isinstance(result, tuple | list) else result
         if got != want:
-            raise NotYet(f"{call} returns {given!r}; it is to be {want!r}{_wrong_place(got, variables, visible)}")
+            raise NotYet(f"{call} returns {result!r}; return {want!r}{_wrong_place(got, variables, visible)}")
 
 
 def _check_refused(function: Callable, variables: Mapping[str, str], visible: int, call: str) -> None:
     try:
-        given = function(dict(variables), visible)
+        result = function(dict(variables), visible)
     except ValueError:
         return
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except Exception as error:
         raise NotYet(f"{call} ends in {type(error).__name__}: {error}; raise a ValueError") from None
-    raise NotYet(f"{call} returns {given!r}; there is no GPU for this rank: raise a ValueError")
+    raise NotYet(f"{call} returns {result!r}; there is no GPU for this rank: raise a ValueError")
 
 
 def _wrong_place(got: Any, variables: Mapping[str, str], visible: int) -> str:
@@ -561,7 +561,7 @@ def check_average(function: Callable, world_size: int, seed: int | None = None) 
     if reduced and reduced[0] != "meta":
         raise NotYet(
             f"{function.__name__}(numbers, device) all-reduces a tensor on the {reduced[0]}, wherever `device` is; "
-            "NCCL moves only what lies on a GPU: numbers.to(device)"
+            "NCCL moves only what is on a GPU: numbers.to(device)"
         )
     _check_averages(function, world_size, "cpu", seed)
 
@@ -593,12 +593,12 @@ def _average(rank: int, world_size: int, function: Callable, device: str, own: n
     if dist.get_backend() == "nccl":
         device = f"cuda:{torch.cuda.current_device()}"
     try:
-        given = function(numbers, device)
+        result = function(numbers, device)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
-    if not isinstance(given, torch.Tensor):
-        return Averaged(f"a value of type {type(given).__name__}", "", True)
-    return Averaged(given.detach().cpu().flatten().float().numpy(), given.device.type, torch.equal(numbers, before))
+    if not isinstance(result, torch.Tensor):
+        return Averaged(f"a value of type {type(result).__name__}", "", True)
+    return Averaged(result.detach().cpu().flatten().float().numpy(), result.device.type, torch.equal(numbers, before))
 
 
 def _check_averages(function: Callable, world_size: int, device: str, seed: int | None = None, **named: Any) -> None:
@@ -624,7 +624,7 @@ def _check_averages(function: Callable, world_size: int, device: str, seed: int 
         if device != "cpu":
             raise NotYet(f"{who} returns a tensor on the {device}; bring it back: .cpu()")
         if not kept:
-            raise NotYet(f"{who}: the numbers that it was given are changed, in place; on the CPU .to() copies nothing")
+            raise NotYet(f"{who}: it changes its argument in place; on the CPU, .to() copies nothing")
     witnessed(everyone, (world_size - 1) * every[0].nbytes)  # half of what an all-reduce sends, as if in 16 bits
 
 

@@ -212,7 +212,7 @@ TWO = "return int(over.clamp(min=0).sum()), int((-over).clamp(min=0).sum())"
 BACK = "back_home(returned, order).view"
 WEIGH = "return (home * weights[:, :, None]).sum(1)"
 MUTANTS = [
-    broken("the inverse", STABLE, STABLE + ".argsort()", ORDER, "Asked for is the inverse"),
+    broken("the inverse", STABLE, STABLE + ".argsort()", ORDER, "Return the inverse"),
     broken("tokens for places", STABLE, STABLE + " // experts.shape[1]", ORDER, "these are tokens"),
     broken("the experts sorted", STABLE, "return experts.flatten().sort().values", ORDER, "these are the experts"),
     broken("the last expert first", STABLE, "return (-experts.flatten()).argsort(stable=True)", ORDER, "leave before"),
@@ -232,7 +232,7 @@ MUTANTS = [
         BINCOUNT,
         "return torch.bincount(experts.flatten())",
         COUNTS,
-        "nobody has chosen counts too",
+        "no token has chosen counts too",
         origin="M08",
     ),
     broken(
@@ -251,7 +251,7 @@ MUTANTS = [
         TURN,
         "return (chosen.sum(0)[experts.flatten()] - turn < places).view(experts.shape)",
         KEPT,
-        "keeps those who came last",
+        "keeps the last to come",
         origin="M08",
     ),
     broken(
@@ -263,7 +263,7 @@ MUTANTS = [
         origin="M08",
     ),
     broken("a number each", TURN, "return (turn <= places).view(experts.shape).int()", KEPT, "True and False"),
-    broken("flat", TURN, "return turn <= places", KEPT, "as of `experts`"),
+    broken("flat", TURN, "return turn <= places", KEPT, "as in `experts`"),
     broken("swapped", TWO, TWO.replace("return ", "return (") + ")[::-1]", BOTH, "in the wrong order", origin="M08"),
     broken(
         "in all",
@@ -279,11 +279,11 @@ MUTANTS = [
         "execute(ring.all_gather(world_size), counts.view(-1))\n    return counts",
         "dist.all_reduce(mine)\n    return mine",
         ALL_COUNTS | LAYER,
-        "a row of each rank",
+        "a row for each rank",
     ),
     broken("no way back", BACK, "returned.view", LAYER, "came back with token", origin="page 12"),
     broken("sorted a second time", BACK, "returned[order].view", LAYER, "came back with token", origin="page 12"),
-    broken("sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "is given"),
+    broken("sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "gets token"),
     broken("places for tokens", "tokens[order // k]", "tokens[order % len(tokens)]", ANY, "which has chosen expert"),
     broken("not weighted", WEIGH, "return home.sum(1)", LAYER, "the answers are not weighted"),
     broken(
@@ -341,12 +341,12 @@ def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
     "cell, function, returned, words",
     [
         ("there-and-back", "send_order(experts)", "None", "returns None"),
-        ("there-and-back", "send_order(experts)", "0.5", "whole numbers are wanted"),
-        ("there-and-back", "send_order(experts)", "[0]", "of shape [1]; wanted is [6]"),
-        ("there-and-back", "count(experts, num_experts)", "'four'", "whole numbers are wanted"),
-        ("there-and-back", "back_home(rows, order)", "order", "a tensor of shape [4]; wanted is [4, 2]"),
-        ("capacity", "kept(experts, num_experts, places)", "3", "True and False is wanted"),
-        ("capacity", "dropped_and_padded(counts, places)", "4", "of shape []; wanted is [2]"),
+        ("there-and-back", "send_order(experts)", "0.5", "return whole numbers"),
+        ("there-and-back", "send_order(experts)", "[0]", "of shape [1]; return [6]"),
+        ("there-and-back", "count(experts, num_experts)", "'four'", "return whole numbers"),
+        ("there-and-back", "back_home(rows, order)", "order", "a tensor of shape [4]; return [4, 2]"),
+        ("capacity", "kept(experts, num_experts, places)", "3", "return a tensor of True and False"),
+        ("capacity", "dropped_and_padded(counts, places)", "4", "of shape []; return [2]"),
     ],
 )
 def test_what_has_no_sense_is_told_of_plainly(cell, function, returned, words):
@@ -389,7 +389,7 @@ def test_a_wrong_row_is_told_by_what_is_in_it():
     assert told(0, 1, 0.5) == "came back with token 0's answer"
     assert told(2, 1, 0.5) == "came back with the answer to token 0 of rank 1"
     assert told(1, 1, 0.5) == "came back without the answer of expert 0"
-    assert told(1, 0, 1.0).endswith("where 0.5 is wanted: the answers are not weighted")
+    assert told(1, 0, 1.0).endswith("instead of 0.5: the answers are not weighted")
     assert told(1, 0, 0.0) == "came back without an answer: its row is all zeros"
 
 

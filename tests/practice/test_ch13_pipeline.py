@@ -436,7 +436,7 @@ def test_the_fewest_micro_batches_are_found_on_schedules(p, share, fewest):
     "given, words",
     [
         (None, "returns None; is its `return` missing?"),
-        (3, "returns 3; a list of operations is asked for"),
+        (3, "returns 3; return a list of operations"),
         (["F0", "X0"], "operation 2: it is 'X0'; an operation is a letter and a micro-batch"),
         ([("F", 0.5)], "operation 1: it is ('F', 0.5); an operation is"),
         ([("F", -1)], "rank 0's operation 1 is F-1; micro-batches are 0 to 1"),

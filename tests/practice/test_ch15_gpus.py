@@ -190,7 +190,7 @@ MUTANTS = [
         "p2p channels", "log", "coll channels", "p2p channels", VERSION, "these are p2p channels, for send and recv"
     ),
     Mutant(
-        "channels as text", "log", "int(channels[1])", "channels[1]", VERSION, "is the text '2'; a number is wanted"
+        "channels as text", "log", "int(channels[1])", "channels[1]", VERSION, "is the text '2'; make it a number"
     ),
     Mutant(
         "numbers of channels",
@@ -247,7 +247,7 @@ MUTANTS = [
         BY,
         "which network?",
     ),
-    Mutant("the end of a number", "log", r" : {src}\[", r"{src}\[", BY, "None is wanted"),
+    Mutant("the end of a number", "log", r" : {src}\[", r"{src}\[", BY, "return None"),
     Mutant(
         "numbers left",
         "log",
@@ -290,7 +290,7 @@ MUTANTS = [
         r"\b{num_bytes} Bytes",
         "{num_bytes} Bytes",
         PICKED,
-        "no call in it has 2 bytes: None is wanted",
+        "no call in it has 2 bytes: return None",
     ),
     Mutant(
         "the protocol first",
@@ -434,7 +434,7 @@ MUTANTS = [
         "numbers.clone().to(device)",
         "numbers.to(device)",
         GLOO,
-        "are changed, in place; on the CPU .to() copies nothing",
+        "changes its argument in place; on the CPU, .to() copies nothing",
     ),
     Mutant(
         "always on the CPU",
@@ -553,14 +553,14 @@ def test_the_solution_is_right_over_nccl(capsys):
         (
             lambda f: ch15_gpus.check_picked(f, ch15_gpus.texts("issue-1453")),
             "Ring",
-            "no call in it has 2 bytes: None is wanted",
+            "no call in it has 2 bytes: return None",
         ),
         (
             lambda f: ch15_gpus.check_table(f, ch15_gpus.texts("mooncake-3484")),
             [1],
-            "a list of pairs (bytes, seconds) is wanted",
+            "return a list of pairs (bytes, seconds)",
         ),
-        (lambda f: ch15_gpus.check_fit(f, [(1e-5, 1e-11, 1)]), 3, "returns 3; two numbers are wanted, alpha and beta"),
+        (lambda f: ch15_gpus.check_fit(f, [(1e-5, 1e-11, 1)]), 3, "returns 3; return two numbers, alpha and beta"),
         (lambda f: ch15_gpus.check_fit(f, [(1e-5, 1e-11, 1)]), (1e-5, 1e-9), "Alpha is right, so look at large rows"),
         (
             lambda f: ch15_gpus.check_fit(f, [(1e-5, 1e-11, 1)]),
@@ -568,11 +568,11 @@ def test_the_solution_is_right_over_nccl(capsys):
             "Small rows show alpha; a least squares fit",
         ),
         (lambda f: ch15_gpus.check_half(f, [(1e-5, 1e-11)]), "1", "which is not a number"),
-        (lambda f: ch15_gpus.check_slow(f, [(None, 1)]), 1024, "within 2 % of what these make: None is wanted"),
+        (lambda f: ch15_gpus.check_slow(f, [(None, 1)]), 1024, "within 2 % of what these make: return None"),
         (
             lambda f: ch15_gpus.check_environment(f, [(1, 1)]),
             "RANK=0",
-            "a dictionary of torchrun's variables is wanted",
+            "return a dictionary of torchrun's variables",
         ),
         (lambda f: ch15_gpus.check_environment(f, [(1, 1)]), {"RANK": "0"}, "has no 'LOCAL_RANK'"),
         (lambda f: ch15_gpus.check_place(f, ch15_gpus.PLACES), "nccl", "two texts, backend and device"),
