@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -63,7 +64,7 @@ def main(settings: int) -> fork_server.Continuation:
     - "modules": names to import;
     - "entry": the dotted name of the function that gets a sandbox's socket;
     - "filter": the filter of system calls, BPF in base64;
-    - "user": whether submissions run as a user of their own;
+    - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
     - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
     """
     with open(settings) as file:
@@ -85,6 +86,7 @@ def main(settings: int) -> fork_server.Continuation:
     os.write(options["ready"], b"ready")
     os.close(options["ready"])
     here = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    users = itertools.cycle(range(USER, USER + options["users"])) if options["users"] else itertools.repeat(0)
     program = base64.b64decode(options["filter"])
     while True:
         ready, _, _ = select.select([listener, options["life"]], [], [])
@@ -95,6 +97,7 @@ def main(settings: int) -> fork_server.Continuation:
             request, sockets = _request(control)
             if not sockets:
                 continue
+            user = next(users)
             _system("unshare", NEW_PID)  # for the next child; this process stays where it is
             if _fork() == 0:
                 listener.close()
@@ -102,7 +105,7 @@ def main(settings: int) -> fork_server.Continuation:
                 os.close(here)
                 if request["entry"]:
                     entry = _entry(request["entry"])
-                return _Init(request, control, sockets, program, options["user"]).run(entry)
+                return _Init(request, control, sockets, program, user).run(entry)
             _system("setns", here, NEW_PID)
             for one in sockets:
                 one.close()
@@ -133,14 +136,14 @@ def _request(control: socket.socket) -> tuple[dict[str, Any], list[socket.socket
 
 
 class _Init:
-    """A submission's init: process 1 of its namespaces. `user`: whether submissions run as `USER`, not as 0."""
+    """A submission's init: process 1 of its namespaces. `user`: whom it runs as, by the envelope's numbers."""
 
     def __init__(
-        self, request: dict[str, Any], control: socket.socket, sockets: list[socket.socket], program: bytes, user: bool
+        self, request: dict[str, Any], control: socket.socket, sockets: list[socket.socket], program: bytes, user: int
     ):
         self.request, self.control, self.program = request, control, program
         self.connection, *self.nursery = sockets  # of the main process, and of the nursery if there is to be one
-        self.user = USER if user else 0
+        self.user = user
         self.proc = -1
 
     def run(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:

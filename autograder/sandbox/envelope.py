@@ -40,7 +40,9 @@ START_SECONDS = 120.0  # for the warm process's imports, on a busy machine
 ENTER_SECONDS = 30.0
 HANG_UP_SECONDS = 2.0  # for a sandbox to end after its connection has; only its end says why
 CREDENTIALS = struct.calcsize("3i")  # bytes of a sender's pid, user and group, as the kernel reports them
-HOST_USER = 64999  # the user that submissions run as when root grades; it owns nothing, and systemd leaves it free
+# The users that submissions run as when root grades, each as another: the kernel counts some things by user, such as
+# descriptors on their way through sockets, and one submission could use up what another needs. They own nothing.
+HOST_USERS = range(64936, 65000)
 
 ENVIRONMENT = {
     "HOME": HOME,
@@ -182,7 +184,7 @@ class Warm:
                 "modules": self.modules,
                 "entry": self.entry,
                 "filter": base64.b64encode(_filter()).decode(),
-                "user": has_second_user(),
+                "users": len(HOST_USERS) if has_second_user() else 0,
                 "listener": listener.fileno(),
                 "ready": ready,
                 "life": life,
@@ -203,7 +205,7 @@ class Warm:
             self.pid = _child(info)
             if self.pid:
                 self._init = os.pidfd_open(self.pid)
-                _map_users(self.pid, settings["user"])
+                _map_users(self.pid, bool(settings["users"]))
             with contextlib.suppress(BrokenPipeError):
                 os.write(block, b"1")
             files.close_one(block)
@@ -587,15 +589,16 @@ def _is_mapped(number: int, kind: str) -> bool:
 
 
 def has_second_user() -> bool:
-    """Return whether submissions run as a user of their own: root grades, and its user namespace maps `HOST_USER`."""
-    return os.geteuid() == 0 and all(_is_mapped(HOST_USER, kind) for kind in ("uid", "gid"))
+    """Return whether submissions run as users of their own: root grades, and its user namespace maps `HOST_USERS`."""
+    ends = HOST_USERS[0], HOST_USERS[-1]
+    return os.geteuid() == 0 and all(_is_mapped(user, kind) for user in ends for kind in ("uid", "gid"))
 
 
 def _map_users(pid: int, second: bool) -> None:
-    """Map the envelope's users: its 0 to the user who grades and, if `second`, its `USER` to `HOST_USER`."""
+    """Map the envelope's users: its 0 to the user who grades and, if `second`, those from `USER` on to `HOST_USERS`."""
     users, groups = f"0 {os.geteuid()} 1", f"0 {os.getegid()} 1"
     if second:
-        users, groups = (f"{line}\n{USER} {HOST_USER} 1" for line in (users, groups))
+        users, groups = (f"{line}\n{USER} {HOST_USERS[0]} {len(HOST_USERS)}" for line in (users, groups))
     with contextlib.suppress(OSError):  # bubblewrap then logs what it couldn't do
         if not second:
             Path(f"/proc/{pid}/setgroups").write_text("deny")

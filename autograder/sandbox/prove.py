@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from .envelope import ENVIRONMENT, HOST_USER, PACKAGE, CannotSandbox, Limits, Sandbox, enter, has_second_user
+from .envelope import ENVIRONMENT, HOST_USERS, PACKAGE, CannotSandbox, Limits, Sandbox, enter, has_second_user
 from .watch import members
 
 PATIENCE = 20.0  # seconds for a canary to answer or to be ended; on an idle machine the whole proof takes 1
@@ -41,7 +41,8 @@ def prove(address: str) -> str:
         raise CannotSandbox(
             "the sandbox does not contain: a submission " + "; ".join(sorted(faults)) + ". Nothing has been graded"
         )
-    user = f"user {HOST_USER}, who owns nothing" if has_second_user() else "the user who grades, without its rights"
+    several = f"users {HOST_USERS[0]} to {HOST_USERS[-1]}, who own nothing"
+    user = several if has_second_user() else "the user who grades, without its rights"
     return (
         "contained: a canary could not read, write, connect, trace, outlive or exceed anything; "
         f"submissions run as {user}, memory and processes are counted by {intruder.counted_by}"

@@ -310,8 +310,9 @@ def test_closing_the_warm_interpreter_ends_all_and_enter_then_says_so(entry):
 
 # Each weakening: what is taken out of `warm`, or put into bubblewrap's words; and what the proof has to say of it.
 WITHOUT = {
-    "networks and scratches of their own": (
+    "users, networks and scratches of their own": (
         {
+            'range(USER, USER + options["users"])': "range(USER, USER + 1)",
             "NEW_NS | NEW_NET | NEW_IPC": "NEW_NS | NEW_IPC",
             "        _loopback_up()\n        self._hand_out_the_wire()\n": "",
             '_mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES, options)': "pass",
