@@ -16,7 +16,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-from ..wire.protocol import MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
+from ..wire.protocol import MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_SHOWN, MAX_TEXT
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -27,6 +27,7 @@ class Recorder:
     def __init__(self) -> None:
         self.outputs: list[dict] = []
         self.room = MAX_TEXT
+        self.room_shown = MAX_SHOWN
 
     def write(self, name: str, text: str) -> None:
         """Add text to stdout or stderr; beyond `MAX_TEXT` characters, cut it off with a note."""
@@ -45,6 +46,10 @@ class Recorder:
         """Add a display, or the value of a cell's last expression."""
         shown = {str(mime)[:MAX_NAME]: text for mime, text in data.items() if isinstance(text, str)}
         shown = {mime: text for mime, text in shown.items() if len(text) <= MAX_MIME}
+        self.room_shown -= sum(map(len, shown.values()))
+        if self.room_shown < 0:
+            self.write("stdout", "[left out: a display that is too large, after the others of this cell]\n")
+            return
         output = {"output_type": kind, "data": shown, "metadata": {}}
         self.add(output | ({"execution_count": count} if kind == "execute_result" else {}))
 

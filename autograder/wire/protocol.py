@@ -32,6 +32,7 @@ from .plain import BadMessage, bound_name
 MAX_TEXT = 100_000  # characters of one output, more than a reader looks at
 MAX_OUTPUTS = 200  # outputs of one cell
 MAX_MIME = 4_000_000  # characters of one picture
+MAX_SHOWN = 16_000_000  # characters of one cell's displays
 MAX_NAME = 200  # characters of a name
 MAX_WORDS = 10_000  # characters of an error's message, of a docstring, and of a function's source
 MAX_SIGNATURE = 1_000  # characters; Python's parser, which reads it, needs memory for every bracket
@@ -145,7 +146,9 @@ def error(given: Any) -> Error:
 def outputs(given: Any) -> list[dict]:
     """Check a student's cell's outputs, in the notebook format."""
     _need(type(given) is list and len(given) <= MAX_OUTPUTS, "too many outputs")
-    return [_output(item) for item in given]
+    checked = [_output(item) for item in given]
+    _need(size(checked) <= MAX_SHOWN + 3 * MAX_TEXT, "too long outputs")  # displays, prints, and an error
+    return checked
 
 
 def text(given: Any, most: int) -> str:

@@ -347,3 +347,25 @@ for name, broken in {
         points=POINTS - points_of(*broken),
         says=SAYS.get(name, ()),
     )
+hand_in(
+    "honest",
+    "half_a_letter",
+    "Prints and raises texts that UTF-8 can't hold, as a file name or a cut-off emoji gives them.",
+    RIGHT
+    | {
+        "mean": "print('\\udc80\\0')\ndef mean(values):\n    print('\\ud83d')\n    return sum(values) / len(values)",
+        "root": "def root(number):\n    if number < 0:\n        raise ValueError('\\udcff')\n    return math.sqrt(number)",
+    },
+    points=POINTS,
+)
+hand_in(
+    "honest",
+    "pictures_by_the_dozen",
+    "Displays more than a page or a gradebook takes.",
+    RIGHT
+    | {
+        "mean": "from IPython.display import display\nfor i in range(15):\n    display({'text/plain': 'x' * 3_999_000}, raw=True)\n"
+        "def mean(values):\n    return sum(values) / len(values)"
+    },
+    points=POINTS,
+)
