@@ -191,7 +191,9 @@ for raised, name in [
     ('([("collectives.practice.checks", "NotYet")], (1e999, None, "\\ud800"), "\\ud800", [])', "of_the_course"),
 ]:
     code = "from collectives.practice.checks import NotYet\n" + RAISED.replace("RAISED", raised)
-    hand_in("speaking", f"error_{name}", "It raises an error that is no error to a shell.", first(code, everywhere("0")))
+    hand_in(
+        "speaking", f"error_{name}", "It raises an error that is no error to a shell.", first(code, everywhere("0"))
+    )
 
 # Names and modules
 

@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from autograder import cage, sheet

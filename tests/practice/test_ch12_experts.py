@@ -283,7 +283,9 @@ MUTANTS = [
     ),
     broken("no way back", BACK, "returned.view", LAYER, "came back with token", origin="page 12"),
     broken("sorted a second time", BACK, "returned[order].view", LAYER, "came back with token", origin="page 12"),
-    broken("sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "gets token"),
+    broken(
+        "sent unsorted", "tokens[order // k], blocks", "tokens.repeat_interleave(k, 0), blocks", LAYER, "gets token"
+    ),
     broken("places for tokens", "tokens[order // k]", "tokens[order % len(tokens)]", ANY, "which has chosen expert"),
     broken("not weighted", WEIGH, "return home.sum(1)", LAYER, "the answers are not weighted"),
     broken(

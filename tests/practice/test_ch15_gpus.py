@@ -189,9 +189,7 @@ MUTANTS = [
     Mutant(
         "p2p channels", "log", "coll channels", "p2p channels", VERSION, "these are p2p channels, for send and recv"
     ),
-    Mutant(
-        "channels as text", "log", "int(channels[1])", "channels[1]", VERSION, "is the text '2'; make it a number"
-    ),
+    Mutant("channels as text", "log", "int(channels[1])", "channels[1]", VERSION, "is the text '2'; make it a number"),
     Mutant(
         "numbers of channels",
         "log",
