@@ -19,7 +19,7 @@ import math
 import operator
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import islice
 from numbers import Real
@@ -280,7 +280,7 @@ class Answered(NamedTuple):
     call: str
     got: float
     want: float
-    slips: dict[str, float]
+    slips: Mapping[str, float]
 
 
 def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
