@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import operator
 import os
 import socket
 import threading
@@ -229,6 +230,10 @@ class Inside:
         return [("builtins", "Exception")], (), "(its message cannot be read)", []
 
 
+# What Python itself does where a class has no method of that name: a container without `__contains__` is searched.
+_BUILT_IN = {"bool": bool, "str": str, "repr": repr, "__contains__": operator.contains}
+
+
 def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
     """Call `target`, read or set one of its attributes, or call one of its special methods."""
     if not method:
@@ -241,6 +246,8 @@ def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
         return isinstance(args[0], target)
     if method == "issubclass":
         return issubclass(args[0], target)
+    if method in _BUILT_IN:
+        return _BUILT_IN[method](target, *args)
     if method == "__next__":
         return next(target)
     if method == "__iter__":

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,11 +181,16 @@ class Judgement:
     def _here(self, source: str, given: bool = False) -> tuple[Record, Ended | None]:
         names = names_in(source)
         self.read |= names.read
+        why = None
         try:
             link = self._connected()
             self._bind(link)
         except Ended as ended:
-            return Record(outputs=[error_of(ended)]), ended
+            why, link = ended, self.link
+            if link is None or not given:
+                self._take_back(names.bound | names.imported.keys())
+                return Record(outputs=[error_of(ended)]), ended
+            self._take_back(self.theirs)  # an instructor's own cell runs all the same, without what is lost
         before = {key: id(value) for key, value in self.shell.user_ns.items()}
         with _alarm(link):
             record = run(self.shell, source)
@@ -193,7 +198,13 @@ class Judgement:
         self.theirs -= changed | names.bound | names.imported.keys()
         if given:
             self.shared |= {key: self.shell.user_ns[key] for key in changed}
-        return record, link.ended
+        return record, why or link.ended
+
+    def _take_back(self, names: Iterable[str]) -> None:
+        """Unbind names: what a student's code did to keep a cell from binding them must not leave it its own."""
+        for name in list(names):
+            self.theirs.discard(name)
+            self.shell.user_ns.pop(name, None)
 
     def _bind(self, link: Link) -> None:
         """Bind the student's names in the test: functions and classes as proxies, and the data that the test reads.
@@ -209,10 +220,10 @@ class Judgement:
                 namespace[name] = link.thing(("name", name), kind, about, made=name in classes)
             elif kind not in ("", "module") and name in self.read:
                 values.append(name)
-            elif not kind and hasattr(builtins, name):
-                namespace[name] = Missing(name)
         if values:
             namespace.update(link.look(values))
+        missing = {name for name in self.theirs if name not in namespace and hasattr(builtins, name)}
+        namespace.update({name: Missing(name) for name in missing})
 
     def _as_room_allows(self, outputs: list[dict]) -> list[dict]:
         """Return a cell's outputs, or a remark in their place once the notebook has shown `MOST_SHOWN` characters."""

@@ -102,7 +102,7 @@ class Link:
         Arguments that it changes in place are then changed on this side too, as `Settings.in_place` says. `target`: a
         function that both sides have, ("name", name) or ("handle", number). `method`: "" to call it, or a special one.
         """
-        encoder = Encoder(self.resolve, self.outward)
+        encoder = Encoder(self.resolve, self.outward, shown=True)
         # Tuples have no number, so the arguments, and what is in them, are all that the sandbox can refer to.
         request = target, method, tuple(args), tuple((kwargs or {}).items())
         word, outcome, printed = self._ask(encoder, "returned raised", "call", *request)
@@ -284,6 +284,6 @@ class Link:
             which, args, kwargs = protocol.callback(which, args, kwargs, len(self.callbacks))
         try:
             result = self.callbacks[which](*args, **kwargs)
-            return Encoder(self.resolve, self.outward).message(("reply", number, result))
+            return Encoder(self.resolve, self.outward, shown=True).message(("reply", number, result))
         except Exception as error:
             return Encoder().message(("refusal", number, type(error).__name__, safe(error)[:1000]))

@@ -70,13 +70,20 @@ class Remote:
         return self._link.call(self._target, "__iter__", [])
 
     def __bool__(self) -> bool:
-        return True
+        return self._link.call(self._target, "bool", []) is True if self._made else True
+
+    def __str__(self) -> str:
+        return self._in_words("str")
 
     def __hash__(self) -> int:
         return id(self)
 
     def __repr__(self) -> str:
-        return f"<{self._about.get('name', 'object')} of the student's>"
+        return self._in_words("repr")
+
+    def _in_words(self, how: str) -> str:
+        words = self._link.call(self._target, how, []) if self._made else None
+        return words if isinstance(words, str) else f"<{self._about.get('name', 'object')} of the student's>"
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a student's function or object: it stays in the sandbox")

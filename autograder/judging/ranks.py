@@ -12,7 +12,6 @@ import contextlib
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable
 from itertools import permutations
@@ -80,7 +79,7 @@ class Party:
 
     def _written(self, call: list) -> bytes:
         try:
-            return _OwnMemory(self.resolve, self._outward).message(call)
+            return Encoder(self.resolve, self._outward, shown=True).message(call)
         except NotPlain as error:
             raise NotPlain(f"cannot pass this to ranks: {error}") from None
 
@@ -107,28 +106,6 @@ class Party:
             if pair in sent:
                 sent[pair] += len(stream)
         return sent
-
-
-class _OwnMemory(Encoder):
-    """An `Encoder` that writes of a tensor's memory only what the tensor shows: a row's has all ranks' rows in it."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.copies: dict[int, Any] = {}  # by the original's id, so that what is passed twice arrives as one object
-
-    def tree(self, value: Any, depth: int) -> Any:
-        if _is_part(value):
-            copy = value.detach().clone().requires_grad_(value.requires_grad)
-            value = self.copies.setdefault(id(value), copy)
-        return super().tree(value, depth)
-
-
-def _is_part(value: Any) -> bool:
-    """Return whether a value is a tensor that shows only a part of its memory."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return False
-    return value.untyped_storage().nbytes() > value.nbytes
 
 
 def _reverse(ends: bytes) -> bytes:

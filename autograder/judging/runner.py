@@ -11,6 +11,7 @@ import ast
 import asyncio
 import contextlib
 import inspect
+import math
 import numbers
 import traceback
 from dataclasses import dataclass, field
@@ -47,12 +48,12 @@ def run(shell: Shell, source: str) -> Record:
             file = shell.compile.cache(code)  # also lets `inspect.getsource` find what the cell defines
             _FILES.add(file)
             value = _value(shell, code, file)
+            record.points = _number(value)
             record.passed = True
         except BaseException as error:
             record.line = _line(error, file)
             shell.recorder.error(*described(error, record.line, source))
         else:
-            record.points = _number(value)
             with contextlib.suppress(BaseException):  # a picture that can't be shown takes no points away
                 shell.displayhook(value)
                 shell.events.trigger("post_execute")
@@ -78,9 +79,11 @@ def _execute(shell: Shell, code: Any) -> Any:
 
 def _number(value: Any) -> float | None:
     """Return a number of points, or None if a cell's last line gives no number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return None
-    return float(value)
+    try:
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        return float(value) if is_number else None
+    except OverflowError:
+        return math.inf  # more points than any cell has
 
 
 def _line(error: BaseException, file: str) -> int | None:

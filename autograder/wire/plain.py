@@ -69,6 +69,7 @@ class Encoder:
     `other(value)`: returns a tree for a value that isn't plain, such as a handle's number, or None.
     `known`: {id: number} of objects that the other side has; they are written as its numbers.
     `whole`: ids of objects that go to `other` even if they could be written as data.
+    `shown`: write of a tensor's memory only what the tensor shows. The rest may hold the answers, or other ranks' rows.
 
     After `message`, `changeable` has the objects that the other side may change, by number: containers, arrays, tensors
     and records that aren't frozen, but nothing within a frozen one, which may be a constant of its module.
@@ -80,8 +81,9 @@ class Encoder:
         other: Callable[[Any], list | None] = lambda value: None,
         known: dict[int, int] | None = None,
         whole: Container[int] = frozenset(),
+        shown: bool = False,
     ):
-        self.resolve, self.other, self.whole = resolve, other, whole
+        self.resolve, self.other, self.whole, self.shown = resolve, other, whole, shown
         self.known = known or {}
         self.changeable: dict[int, Any] = {}
         self.numbers: dict[int, int] = {}  # id of an object -> its number in this message
@@ -400,6 +402,10 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
     encoder.count(value.nbytes)
     storage = value.untyped_storage()
     key = (storage.data_ptr(), storage.nbytes())
+    if encoder.shown and storage.nbytes() > value.nbytes and key not in encoder.storages:
+        value = value.clone()
+        storage = value.untyped_storage()
+        key = (storage.data_ptr(), storage.nbytes())
     if key not in encoder.storages or not storage.nbytes():
         encoder.count(storage.nbytes())
         memory = torch.empty(0, dtype=torch.uint8).set_(storage)

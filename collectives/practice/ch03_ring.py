@@ -113,6 +113,7 @@ def check_ring_traffic(function: Callable, buffers: np.ndarray, ring: Schedule) 
     most = len(list(ring))
     outcomes = check_shards(function, buffers)
     for rank, outcome in enumerate(outcomes):
+        assert not isinstance(outcome.returned, str)  # `check_shards` lets only arrays through
         right = (rank + 1) % world_size
         if astray := sorted(set(outcome.bytes_to) - {right}):
             raise NotYet(f"rank {rank} of {world_size} sends to rank {astray[0]}; its right-hand neighbour is {right}")

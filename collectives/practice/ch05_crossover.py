@@ -188,7 +188,7 @@ def check_choice(function: Callable, grid: Iterable[tuple], within: float) -> No
         if not isinstance(chosen, str) or chosen not in ALGORITHMS:
             raise NotYet(f"{call} returns {chosen!r}, but the names are {', '.join(map(repr, ALGORITHMS))}")
         costs = {name: _from_coefficients(name, *case) for name in ALGORITHMS}
-        best = min(costs, key=costs.get)
+        best = min(costs, key=lambda name: costs[name])
         lost.append((costs[chosen] / costs[best] - 1, call, case, chosen, best, costs))
     regret, call, case, chosen, best, costs = max(lost, key=lambda row: row[0])
     if regret <= within:
@@ -295,7 +295,7 @@ class Picture:
 WIDTH, HEIGHT, LEFT, BELOW = 420, 220, 60, 34  # pixels of a picture; the margins hold labels
 
 
-def _axes(x: Sequence[float], y: Sequence[float]) -> Callable[[float, float], tuple[float, float]]:
+def _axes(x: Sequence[float] | np.ndarray, y: Sequence[float]) -> Callable[[float, float], tuple[float, float]]:
     """Return a function that places a point on logarithmic axes that show all of `x` and `y`."""
     spans = [(math.log(min(values)), math.log(max(values)) - math.log(min(values)) or 1) for values in (x, y)]
 

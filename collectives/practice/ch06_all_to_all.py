@@ -7,7 +7,7 @@ Here it is `table[round][rank]`, a partner or None.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from itertools import combinations, islice, product
 from reprlib import repr as brief
 from typing import Any
@@ -129,7 +129,7 @@ def _who_waits(waits: dict[int, int], partners: list[int | None]) -> str:
     rank, peer = next(iter(waits.items()))
     other = "None" if partners[peer] is None else f"rank {partners[peer]}"
     fault = f"rank {rank} waits for rank {peer}, whose partner is {other}"
-    if cycle := find_cycle(waits):
+    if cycle := find_cycle({**waits}):  # a copy, typed to allow None
         fault += f". Each waits for the next: {' → '.join(f'rank {rank}' for rank in cycle)}"
     elif len(waits) > 1:
         fault += f"; {len(waits)} ranks wait in all"
@@ -142,7 +142,7 @@ class PairingTable:
     Ranks whose partner has another partner are red, and so are those `marked` as (round, rank).
     """
 
-    def __init__(self, table: Table, marked: set[tuple[int, int]] = frozenset()):
+    def __init__(self, table: Table, marked: Set[tuple[int, int]] = frozenset()):
         self.table = table
         self.marked = marked | {(number, rank) for number, partners in enumerate(table) for rank in _waits(partners)}
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -181,7 +181,7 @@ def _end_slips(buckets: Buckets, backward: Sequence[float], sizes: Sequence[int]
     each = alpha + held * beta
     total = each.sum()
 
-    def end(seconds: Sequence[float]) -> float:
+    def end(seconds: np.ndarray) -> float:
         done = 0.0
         for start, taken in zip(ready, seconds, strict=True):
             done = max(done, start) + taken
@@ -337,10 +337,11 @@ class Step:
     `arrived`, an empty set, and `works`, an empty list, keep what the functions must remember between calls.
     """
 
-    def __init__(self, parameters: list[torch.Tensor], buckets: Buckets, world_size: int):
+    def __init__(self, parameters: Sequence[torch.Tensor], buckets: Buckets, world_size: int):
         self.parameters, self.buckets, self.world_size = parameters, buckets, world_size
-        self.arrived, self.works = set(), []
-        self._packed = None  # the bucket packed last
+        self.arrived: set[int] = set()
+        self.works: list[Any] = []
+        self._packed: int | None = None  # the bucket packed last
 
     def pack(self, bucket: int) -> torch.Tensor:
         """Return the gradients of a bucket, one after another in a flat tensor."""
@@ -349,10 +350,13 @@ class Step:
         if bucket not in range(len(self.buckets)):
             raise ValueError(f"pack({bucket}): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
         self._packed = bucket
-        missing = [number for number in self.buckets[bucket] if self.parameters[number].grad is None]
-        if missing:
-            raise ValueError(f"bucket {bucket} cannot be packed: parameter {missing[0]} has no gradient yet")
-        return torch.cat([self.parameters[number].grad for number in self.buckets[bucket]])
+        gradients = []
+        for number in self.buckets[bucket]:
+            gradient = self.parameters[number].grad
+            if gradient is None:
+                raise ValueError(f"bucket {bucket} cannot be packed: parameter {number} has no gradient yet")
+            gradients.append(gradient)
+        return torch.cat(gradients)
 
     def unpack(self, bucket: int, flat: torch.Tensor) -> None:
         """Write a flat tensor back into the gradients of a bucket."""
@@ -361,6 +365,8 @@ class Step:
         start = 0
         for number in self.buckets[bucket]:
             gradient = self.parameters[number].grad
+            if gradient is None:
+                raise ValueError(f"bucket {bucket} cannot be unpacked: parameter {number} has no gradient yet")
             gradient.copy_(flat[start : start + len(gradient)])
             start += len(gradient)
 
@@ -459,7 +465,8 @@ def check_overlapped(
 
 
 def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
-    made, launched = set(), 0
+    made: set[int] = set()
+    launched = 0
     for event in events:
         due = next((b for b, bucket in enumerate(buckets) if not made.issuperset(bucket)), len(buckets))
         if event.kind in ("gradient", "end") and launched < due:
@@ -474,7 +481,8 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
                 f"rank {rank} waits for an all-reduce while the backward pass is still running, which stops "
                 "meanwhile: launch with async_op=True, keep the work, and wait for it in `finish`"
             )
-        made |= {event.number} if event.kind == "gradient" else set()
+        if event.kind == "gradient" and event.number is not None:
+            made.add(event.number)
         launched += event.kind == "launch"
     if launched != len(buckets):
         raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
@@ -552,4 +560,5 @@ def _step_on_rank(
     if any(order != launched[0] for order in launched):
         return Done(events, None)  # waiting for them would never end
     finish(state)
-    return Done(events, [parameter.grad.numpy() for parameter in parameters])
+    # The backward pass has reached every parameter.
+    return Done(events, [cast("torch.Tensor", parameter.grad).numpy() for parameter in parameters])

@@ -156,7 +156,7 @@ def check_update(function: Callable, world_size: int, updates: int = 1, size: in
         call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}, update number {number}"
         before = State(right.master, right.mean, right.square, right.steps)
         want = adam(right, summed, world_size)
-        got = answer(function, state, summed.clone(), world_size, call=call)
+        got = answer(function, state, summed.clone(), world_size, call=call, in_place=True)
         _check_state_after(state, right, before, summed, world_size, call)
         _check_returned(got, want, state.master, call)
 
@@ -245,7 +245,7 @@ def check_small_updates(function: Callable, world_size: int, updates: int = 30, 
     summed = torch.full((size,), float(world_size)).bfloat16()  # every rank's gradient is 1
     call = f"{function.__name__} on {world_size} ranks"
     for _ in range(updates):
-        got = answer(function, state, summed.clone(), world_size, call=call)
+        got = answer(function, state, summed.clone(), world_size, call=call, in_place=True)
         want = adam(right, summed, world_size)
     _check_steps(state, right, f"{call}, called {updates} times,")
     _of_state(state, "master", size, call)
@@ -309,11 +309,22 @@ class Trained(NamedTuple):
     peak: int = 0
 
 
+class TrainedUnit(Unit):
+    """A unit and what this exercise adds to it.
+
+    `state`: the optimizer's, of this rank's shard; in DDP, of the whole unit. `own`: in DDP only, this rank's gradients
+    alone.
+    """
+
+    state: State
+    own: torch.Tensor | Any
+
+
 Outcome = tuple[Trained, Trained]  # DDP's and the learner's
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs and targets
 
 
-def check_step(arrived: Callable, step: Callable, world_size: int, **task: int) -> list[Outcome]:
+def check_step(arrived: Callable, step: Callable, world_size: int, **task: Any) -> list[Outcome]:
     """Check on real ranks that the learner's step matches DDP's to the bit; return what each rank saw."""
     return _check_step(arrived, step, world_size, Task(**task))[0]
 
@@ -392,16 +403,13 @@ def _check_parameters(where: str, number: int, rank: int, world_size: int, ddp: 
             hint = "write what update returns into unit.parameters[begin:end]"
             raise NotYet(f"{fault}, even in its own shard: {hint}")
         them = f"shard{'s' * (len(wrong) > 1)} {' and '.join(map(str, wrong))}"
-        stale = old is not None and all(np.array_equal(*_pieces(shard, size, got, old)) for shard in wrong)
+        pieces = [slice(shard * size, (shard + 1) * size) for shard in wrong]
+        stale = old is not None and all(np.array_equal(got[piece], old[piece]) for piece in pieces)
         unmoved = "; nothing there has changed since the step before" if stale else ""
         raise NotYet(f"{fault}, and from rank {wrong[0]}'s, in {them}: did it gather them?{unmoved}")
 
 
-def _pieces(shard: int, size: int, *flats: np.ndarray) -> list[np.ndarray]:
-    return [flat[shard * size : (shard + 1) * size] for flat in flats]
-
-
-def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
+def check_memory(arrived: Callable, step: Callable, world_size: int, **task: Any) -> None:
     """Check that a right step keeps only a rank's shard of the gradients, and at most one unit's in full at a time.
 
     Each rank reports what it holds, beside the learner's code; nothing outside can contradict that.
@@ -431,7 +439,7 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: int
             )
 
 
-def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: int) -> None:
+def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: Any) -> None:
     """Check that a right step sends exactly as many bytes from every rank as DDP does."""
     outcomes, everyone = _check_step(arrived, step, world_size, Task(**task))
     for rank, (ddp, mine) in enumerate(outcomes):
@@ -446,7 +454,7 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: in
                 f"step {number} instead of {want:,}{hint}"
             )
     sent = sum(sum(ddp.sent) for ddp, _ in outcomes)
-    pieces = sum(map(len, _unit_sizes(Task(**task))))  # a step may send every tensor by itself
+    pieces = sum(len(unit) for unit in _unit_sizes(Task(**task)))  # a step may send every tensor by itself
     witnessed(everyone, sent, sent, messages=2 * STEPS * pieces * world_size * (world_size - 1))
 
 
@@ -487,7 +495,7 @@ def _seen() -> Trained:
 def _ddp(world_size: int, task: Task) -> list[Trained]:
     """Return what each rank sees when DDP trains: all-reduce every complete unit, and update it everywhere."""
     models = [_model(task) for _ in range(world_size)]
-    everyone = [[Unit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
+    everyone = [[TrainedUnit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
     for units in everyone:
         for unit in units:
             unit.state, unit.own = _new_state(unit.parameters.clone()), None
@@ -545,7 +553,7 @@ def _carry_out(schedule: Schedule, buffers: list[torch.Tensor]) -> None:
 def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: Task, batches: list[Batch]) -> Trained:
     """Train for `STEPS` steps with these two functions. Runs beside the learner's code, and only observes."""
     model = _model(task)
-    units = [Unit(module, rank, world_size) for module in model]
+    units = [TrainedUnit(module, rank, world_size) for module in model]
     for unit in units:
         unit.state = _new_state(unit.parameters[unit.mine].clone())
         for tensor in unit.tensors:
@@ -575,7 +583,7 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
     return seen._replace(peak=held.most.get("gradients", 0))
 
 
-def _note_parameters(seen: Trained, units: list[Unit]) -> None:
+def _note_parameters(seen: Trained, units: list[TrainedUnit]) -> None:
     """Record what the layers hold, and what `unit.parameters` holds."""
     seen.parameters.append([np.concatenate([_plain(tensor) for tensor in unit.tensors]) for unit in units])
     seen.flat.append([_plain(unit.parameters) for unit in units])
@@ -597,7 +605,7 @@ def _written(function: Callable, *args: Any) -> None:
 
 
 def _update(
-    units: list[Unit], seen: Trained, rank: int, state: State, summed: torch.Tensor, world_size: int
+    units: list[TrainedUnit], seen: Trained, rank: int, state: State, summed: torch.Tensor, world_size: int
 ) -> torch.Tensor:
     """Update like `adam`, and record the gradients: this is the `update` that the learner's step gets."""
     number = next((number for number, unit in enumerate(units) if unit.state is state), None)
@@ -616,7 +624,7 @@ def _update(
     return adam(state, summed, world_size)
 
 
-def _gradients(units: list[Unit]) -> list[torch.Tensor]:
+def _gradients(units: list[TrainedUnit]) -> list[torch.Tensor]:
     """Return the gradients that units and their tensors hold, under whatever names."""
     known = {id(tensor) for tensor in _known(units)}
     held = [value for unit in units for value in vars(unit).values() if isinstance(value, torch.Tensor)]
@@ -624,7 +632,7 @@ def _gradients(units: list[Unit]) -> list[torch.Tensor]:
     return [tensor for tensor in held if id(tensor) not in known]
 
 
-def _known(units: list[Unit]) -> list[torch.Tensor]:
+def _known(units: list[TrainedUnit]) -> list[torch.Tensor]:
     states = [unit.state for unit in units]
     return [unit.parameters for unit in units] + [t for s in states for t in (s.master, s.mean, s.square)]
 

@@ -65,7 +65,7 @@ class Need(NamedTuple):
         return sum(self)
 
 
-IN_WORDS = Need("parameters", "gradients", "optimizer state", "one block whole", "activations")
+IN_WORDS = ("parameters", "gradients", "optimizer state", "one block whole", "activations")  # the parts of a `Need`
 
 
 def needs(model: Model, world_size: int, stage: int) -> Need:
@@ -337,7 +337,8 @@ def why_wrong(model: Model, machine: Machine, chosen: StageChoice, ties: bool = 
     best, world_size = lightest(model, machine), machine["world_size"]
     if chosen == best:
         return ""
-    if chosen == NONE:
+    if isinstance(chosen, str):
+        assert not isinstance(best, str)  # it differs from the choice
         return f"stage {best} fits: it needs {_of(needs(model, world_size, best), machine)}"
     need = needs(model, world_size, chosen)
     if need.total > machine["memory_gb"] * GB:
@@ -345,6 +346,7 @@ def why_wrong(model: Model, machine: Machine, chosen: StageChoice, ties: bool = 
         nothing = "; nor does any other" if best == NONE else ""
         needed = f"it needs {_of(need, machine)}, {IN_WORDS[largest]} {_gb(need[largest])} GB"
         return f"stage {chosen} does not fit: {needed}{nothing}"
+    assert not isinstance(best, str)  # the chosen stage fits
     fits = f"stage {best} fits already: it needs {_of(needs(model, world_size, best), machine)}"
     times = sends(model, world_size, chosen) / sends(model, world_size, best)
     if times > 1:
@@ -488,8 +490,10 @@ def random_cases(seed: int, of_each: int = 10) -> list[tuple[Model, Machine]]:
     One case in three is close: a stage fits, or just fails to fit, by 1 to 6 percent. The margin is never below half a
     percent, so rounding decides nothing.
     """
-    random, cases = Random(seed), []
-    for right in (*STAGES, NONE):
+    random = Random(seed)
+    cases: list[tuple[Model, Machine]] = []
+    choices: list[StageChoice] = [*STAGES, NONE]
+    for right in choices:
         count = 0
         while count < of_each:
             model, world_size = _random_model(random)
@@ -510,10 +514,10 @@ def _memory_for(right: StageChoice, need: list[float], near: bool, random: Rando
     tight = random.uniform(1.01, 1.06)
     if right == 0:
         return need[0] * (tight if near else random.uniform(1.06, 3))
-    lighter = min(need if right == NONE else need[:right])
+    lighter = min(need if isinstance(right, str) else need[:right])
     if near:
         return lighter / tight
-    return random.uniform(lighter / 3 if right == NONE else need[right], lighter)
+    return random.uniform(lighter / 3 if isinstance(right, str) else need[right], lighter)
 
 
 def _random_model(random: Random) -> tuple[Model, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 from reprlib import repr as brief
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ SENT = {move.collective: move.sent(SIZES, WORLD_SIZE) for move in _MOVES if move
 """Matrices that each of `WORLD_SIZE` ranks sends in a collective on one matrix, by collective."""
 
 Layouts = tuple[Layout, Layout, Layout]  # of X, W and Y
-EVERY: list[Layouts] = list(product(*[(REPLICATED, *axes) for axes in AXES.values()]))
+EVERY: list[Layouts] = [(x, w, y) for x, w, y in product(*[(REPLICATED, *axes) for axes in AXES.values()])]
 """All 27 combinations of layouts."""
 FITTING: list[Layouts] = [layouts for layouts in EVERY if layouts[:2] in PRODUCTS]
 """The combinations in which X and W can be multiplied without moving either."""
@@ -70,7 +70,7 @@ def leads(case: Layouts, names: Sequence[str]) -> bool:
     return (y,) in states
 
 
-State = tuple[Layout, Layout] | tuple[Layout]  # X and W; or Y, after the product
+State = tuple[Layout, ...]  # of X and W; after the product, of Y alone
 
 
 def _matrices(state: State) -> str:
@@ -79,7 +79,8 @@ def _matrices(state: State) -> str:
 
 def _freely(states: set[State]) -> set[State]:
     """Return all states that slicing and multiplying reach without sending anything, these included."""
-    reached, new = set(), set(states)
+    reached: set[State] = set()
+    new = set(states)
     while new:
         reached |= new
         sliced = {
@@ -89,7 +90,8 @@ def _freely(states: set[State]) -> set[State]:
             if state[place] is REPLICATED
             for axis in AXES[matrix]
         }
-        new = (sliced | {(PRODUCTS[state],) for state in new if state in PRODUCTS}) - reached
+        multiplied = {(layout_of_y,) for layouts, layout_of_y in PRODUCTS.items() if layouts in new}
+        new = (sliced | multiplied) - reached
     return reached
 
 
@@ -212,9 +214,10 @@ def check_forward(f: Callable, g: Callable, world_size: int, seed: int | None = 
             if not same(got, want):
                 fault = _hint(got, slips[name]) or f"{_numbers(got)}; it should be {_numbers(want)}"
                 raise NotYet(f"{who} {name} returns {fault}")
-        got, want = seen.mlp["output"], dense["output"]
-        if got is None or got.shape != want.shape or not same(got, want):
-            raise NotYet(f"{who} the split MLP gives {_numbers(got)}; the dense one gives {_numbers(want)}")
+        output, want = seen.mlp["output"], dense["output"]
+        if not _same(output, want):
+            gives = "nothing" if output is None else _numbers(output)
+            raise NotYet(f"{who} the split MLP gives {gives}; the dense one gives {_numbers(want)}")
 
 
 def check_backward(f: Callable, g: Callable, world_size: int, seed: int | None = None) -> list[Seen]:
@@ -356,6 +359,7 @@ def _written(function: Callable, *args: Any, **named: Any) -> Any:
         return function(*args, **named)
     except NotImplementedError as error:
         frame = error.__traceback__
+        assert frame is not None  # it was raised above
         while frame.tb_next:
             frame = frame.tb_next
         code = frame.tb_frame.f_code
@@ -379,9 +383,9 @@ def _gates(
     Runs beside the learner's code, and only observes.
     """
     inputs = (f, (tags, share)), (g, (share, tags))  # each gate with its input and the gradient that arrives
-    alone = [_gate(gate, world_size, *own_inputs, backward) for gate, own_inputs in inputs]
+    of_f, of_g = alone = [_gate(gate, world_size, *own_inputs, backward) for gate, own_inputs in inputs]
     fit = all(not isinstance(gate.output, str) and gate.output.shape == tags.shape for gate in alone)
-    return Seen(*alone, _mlp(f, g, part, backward) if fit else {})
+    return Seen(of_f, of_g, _mlp(f, g, part, backward) if fit else {})
 
 
 def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarray, backward: bool) -> Gate:
@@ -398,7 +402,7 @@ def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarr
     with BytesSent() as back:
         _written(_Arrive.apply(output, arriving).backward)
     sent = _sent(forward, world_size), _sent(back, world_size)
-    return Gate(plain, kept, _plain(leaf.grad), np.array_equal(arriving, gradient), sent)
+    return Gate(plain, kept, _plain_gradient(leaf), np.array_equal(arriving, gradient), sent)
 
 
 class _Arrive(torch.autograd.Function):
@@ -436,7 +440,8 @@ def _dense_mlp(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
         torch.manual_seed(seed)
         dense = transformer.Block(WIDTH, HEADS, HIDDEN).double().halves[1]
     weights = {name: _plain(weight) for name, weight in zip(OF_MLP, dense.parameters(), strict=True)}
-    return weights, _backpropagated(dense, _input().requires_grad_(), backward=True)
+    results = _backpropagated(dense, _input().requires_grad_(), backward=True)
+    return weights, {what: array for what, array in results.items() if array is not None}  # none is missing
 
 
 def _cut(arrays: dict[str, np.ndarray], rank: int, world_size: int) -> dict[str, np.ndarray]:
@@ -457,22 +462,27 @@ def _mlp(f: Callable, g: Callable, part: dict[str, np.ndarray], backward: bool) 
     return _backpropagated(mlp, _input().requires_grad_(), backward)
 
 
-def _backpropagated(mlp: transformer.MLP, x: torch.Tensor, backward: bool) -> dict[str, np.ndarray | None]:
+def _backpropagated(mlp: torch.nn.Module, x: torch.Tensor, backward: bool) -> dict[str, np.ndarray | None]:
     """Return an MLP's output, and the gradients of a sum in which every token has another weight."""
     output = _written(mlp, x)
-    results = {"output": _plain(output)}
+    results: dict[str, np.ndarray | None] = {"output": _plain(output)}
     if backward and output.requires_grad:
         weights = torch.arange(1.0, TOKENS + 1).double()[:, None]
         _written((output * weights).sum().backward)
-        results["the gradient of X"] = _plain(x.grad)
+        results["the gradient of X"] = _plain_gradient(x)
         for name, weight in zip(OF_MLP, mlp.parameters(), strict=True):
-            results[f"the gradient of {name}"] = _plain(weight.grad)
+            results[f"the gradient of {name}"] = _plain_gradient(weight)
     return results
 
 
-def _plain(tensor: torch.Tensor | None) -> np.ndarray | None:
+def _plain(tensor: torch.Tensor) -> np.ndarray:
     """Return a copy of a tensor's numbers, in fp64."""
-    return None if tensor is None else tensor.detach().double().numpy().copy()
+    return tensor.detach().double().numpy().copy()
+
+
+def _plain_gradient(tensor: torch.Tensor) -> np.ndarray | None:
+    """Return a copy of a tensor's gradient, or None if none has arrived."""
+    return None if tensor.grad is None else _plain(tensor.grad)
 
 
 def _numbers(array: np.ndarray) -> str:
@@ -497,8 +507,8 @@ KINDS = "queries", "keys", "values"
 
 def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, head_size: int) -> torch.Tensor:
     """Return causal attention of any number of heads, concatenated. All tensors are [tokens, heads * head_size]."""
-    heads = [tensor.unflatten(1, (-1, head_size)).transpose(0, 1) for tensor in (queries, keys, values)]
-    attended = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+    q, k, v = (tensor.unflatten(1, (-1, head_size)).transpose(0, 1) for tensor in (queries, keys, values))
+    attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return attended.transpose(0, 1).flatten(1)
 
 
@@ -590,8 +600,8 @@ def _wrong_shape(name: str, got: torch.Tensor, want: torch.Tensor) -> str:
 def _wrong_slice(name: str, got: torch.Tensor, want: torch.Tensor, width: int, head_size: int, rank: int) -> str:
     """Return in words what a slice of the right shape holds instead of the right numbers."""
     axis = 1 if name == "out" else 0
-    held, wanted = (tensor.select(1 - axis, 0) if tensor.dim() == 2 else tensor for tensor in (got, want))
-    numbers, wanted = held.floor().long().tolist(), wanted.floor().long().tolist()
+    lines = (tensor.select(1 - axis, 0) if tensor.dim() == 2 else tensor for tensor in (got, want))
+    numbers, wanted = (line.floor().long().tolist() for line in lines)
     whole = _numbered(width)[name]
     if not all(0 <= n < whole.shape[axis] for n in numbers) or not torch.equal(
         got, whole.index_select(axis, torch.tensor(numbers))
@@ -687,13 +697,13 @@ def _attention(
         output = _written(function, x, dict(part), head_size, tensor_parallel.f, tensor_parallel.g)
     if not isinstance(output, torch.Tensor):
         raise NotYet(f"{function.__name__} returns a value of type {type(output).__name__}; return the tensor Y")
-    results = {"the output": _plain(output)}
+    results: dict[str, np.ndarray | None] = {"the output": _plain(output)}
     if not backward or output.shape != x.shape or not output.requires_grad:
         return Attended(results, detached=not output.requires_grad)
     with BytesSent() as back:
         (output * _weights(x)).sum().backward()
-    results["the gradient of X"] = _plain(x.grad)
-    results |= {f"the gradient of {name!r}": _plain(part[name].grad) for name in part}
+    results["the gradient of X"] = _plain_gradient(x)
+    results |= {f"the gradient of {name!r}": _plain_gradient(part[name]) for name in part}
     return Attended(results, (_sent(forward, world_size), _sent(back, world_size)))
 
 
@@ -706,14 +716,14 @@ def _output_slips(
     x: torch.Tensor, part: Weights, want: torch.Tensor, bias: torch.Tensor, head_size: int, world_size: int
 ) -> list[tuple[str, str, np.ndarray]]:
     """Return the usual mistakes in attention as ("the output", words, wrong output)."""
-    bias, own, right = _plain(bias), _plain(_own(x, part, head_size)), _plain(want)
+    added, own, right = _plain(bias), _plain(_own(x, part, head_size)), _plain(want)
     added_often = f"the second matrix's bias is in it {world_size} times: every rank adds it before g; add it after g"
-    exchanged = _plain(_own(world_size * x, part, head_size)) + bias
+    exchanged = _plain(_own(world_size * x, part, head_size)) + added
     slips = [
-        (added_often, right + (world_size - 1) * bias),
-        ("the second matrix's bias is missing", right - bias),
+        (added_often, right + (world_size - 1) * added),
+        ("the second matrix's bias is missing", right - added),
         ("this is the output of this rank's heads alone: where is g?", own),
-        ("this is the output of this rank's heads alone: where is g?", own + bias),
+        ("this is the output of this rank's heads alone: where is g?", own + added),
         ("X is added up over the ranks, and Y is not: are f and g exchanged?", exchanged),
     ]
     return [("the output", words, value) for words, value in slips]
@@ -742,9 +752,10 @@ def _random_attention(seed: int) -> Weights:
 def _dense(x: torch.Tensor, dense: Weights, num_heads: int) -> Weights:
     """Return the "output" of dense attention with these weights, and the gradients by name, X's as "x"."""
     attention = transformer.Attention(WIDTH, num_heads).double()
+    first = [cast(torch.nn.Linear, linear) for linear in attention.first]  # a ModuleList forgets the type
     rows = zip(dense["qkv"].chunk(3), dense["qkv_bias"].chunk(3), strict=True)
     with torch.no_grad():
-        for linear, (weight, bias) in zip(attention.first, rows, strict=True):
+        for linear, (weight, bias) in zip(first, rows, strict=True):
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
         attention.second.weight.copy_(dense["out"])
@@ -753,22 +764,29 @@ def _dense(x: torch.Tensor, dense: Weights, num_heads: int) -> Weights:
     (output * _weights(x)).sum().backward()
     return {
         "output": output.detach(),
-        "x": x.grad,
-        "qkv": torch.cat([linear.weight.grad for linear in attention.first]),
-        "qkv_bias": torch.cat([linear.bias.grad for linear in attention.first]),
-        "out": attention.second.weight.grad,
-        "out_bias": bias.grad,
+        "x": _gradient_of(x),
+        "qkv": torch.cat([_gradient_of(linear.weight) for linear in first]),
+        "qkv_bias": torch.cat([_gradient_of(linear.bias) for linear in first]),
+        "out": _gradient_of(attention.second.weight),
+        "out_bias": _gradient_of(bias),
     }
+
+
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a tensor that a backward pass of the check's own has reached."""
+    assert tensor.grad is not None  # that pass has set it
+    return tensor.grad
 
 
 def _own(x: torch.Tensor, part: Weights, head_size: int) -> torch.Tensor:
     """Return what a rank's heads contribute to Y, with its weights as constants."""
     projected = x @ part["qkv"].detach().T + part["qkv_bias"].detach()
-    return attend(*projected.chunk(3, dim=1), head_size) @ part["out"].detach().T
+    queries, keys, values = projected.chunk(3, dim=1)
+    return attend(queries, keys, values, head_size) @ part["out"].detach().T
 
 
 def _share(x: torch.Tensor, part: Weights, head_size: int) -> np.ndarray:
     """Return what a rank's heads contribute to the gradient of X."""
     x = x.detach().clone().requires_grad_()
     (_own(x, part, head_size) * _weights(x)).sum().backward()
-    return _plain(x.grad)
+    return _plain(_gradient_of(x))

@@ -161,7 +161,9 @@ def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, plac
         raise NotYet(f"{call} returns {_what(result)}; return a tensor of True and False")
     if got.shape != tuple(experts.shape):
         raise NotYet(f"{call} returns the shape {list(got.shape)}; return {list(experts.shape)}, as in `experts`")
-    turn, seen = np.zeros(got.shape, dtype=int), Counter()
+        raise NotYet(f"{call} returns the shape {list(got.shape)}; return {list(experts.shape)}, as in `experts`")
+    turn = np.zeros(got.shape, dtype=int)
+    seen: Counter[int] = Counter()
     for place, expert in enumerate(experts.flatten().tolist()):
         turn.flat[place] = seen[expert]
         seen[expert] += 1

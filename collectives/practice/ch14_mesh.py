@@ -282,7 +282,8 @@ def _stand_ins(function: Callable, **stand_ins: Callable) -> Iterator[None]:
 def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
     length = max(len(one), len(other))
     pairs = [[list(made[n]) if n < len(made) else "nothing more" for made in (one, other)] for n in range(length)]
-    return tuple(map(str, next(pair for pair in pairs if pair[0] != pair[1])))
+    in_one, in_other = next(pair for pair in pairs if pair[0] != pair[1])
+    return str(in_one), str(in_other)
 
 
 MANY = 20_000  # numbers on a rank: enough for the traffic to show in the bytes counted on the wire
@@ -406,8 +407,10 @@ def _reduced(rank: int, world_size: int, function: Callable, groups: Groups, own
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise NotYet(f"{function.__name__} returns {_kind(result)}; return two tensors, output and gradient")
     fit = [isinstance(each, torch.Tensor) and each.shape == numbers.shape for each in result]
-    plain = [each.detach().numpy() if fits else _kind(each) for each, fits in zip(result, fit, strict=True)]
-    return Reduced(*plain, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
+    output, passed_back = [
+        each.detach().numpy() if fits else _kind(each) for each, fits in zip(result, fit, strict=True)
+    ]
+    return Reduced(output, passed_back, kept=torch.equal(terms, numbers) and torch.equal(gradient, numbers))
 
 
 def _kind(result: Any) -> str:
@@ -771,7 +774,7 @@ def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]])
         if sorted(map(str, order)) != sorted(sizes):
             raise NotYet(f"{call} returns {order}; return each of {_listed(sizes)} once")
         prices = {mesh.axes: seconds(mesh.axes, sizes, work, machine) for mesh in Mesh(**sizes).orders()}
-        least = min(prices, key=prices.get)
+        least = min(prices, key=lambda axes: prices[axes])
         if prices[order] > prices[least] * (1 + 1e-9):
             raise NotYet(
                 f"{call} returns {order}, which takes {_ms(prices[order])} ms a step; another order takes "
@@ -803,7 +806,8 @@ PLACEMENTS = [
 
 def random_placements(seed: int, how_many: int = 5) -> list[tuple[dict[str, int], dict[str, tuple[int, int]], Machine]]:
     """Return cases `(sizes, work, machine)` of three axes. Every S divides evenly, and every machine is full."""
-    random, cases = Random(seed), []
+    random = Random(seed)
+    cases: list[tuple[dict[str, int], dict[str, tuple[int, int]], Machine]] = []
     while len(cases) < how_many:
         sizes = {axis: random.choice((2, 3, 4, 6, 8)) for axis in random.sample(["dp", "tp", "pp"], 3)}
         world, node = math.prod(sizes.values()), random.choice((4, 6, 8))

@@ -181,7 +181,7 @@ def _basic_slips(key: str, text: str) -> dict[str, Any]:
     nodes = list(map(int, re.findall(r"nNodes (\d+)", text)))
     channels = first(r"(\d+) coll channels")
     names_of_hosts = "these are names: two pods of one node have different ones, and two nodes may have the same. "
-    return {
+    slips: dict[str, dict[str, Any]] = {
         "version": {"what follows the + is CUDA's": full and full[1]},
         "channels": {
             "these are p2p channels, for send and recv": first(r"(\d+) p2p channels"),
@@ -198,7 +198,8 @@ def _basic_slips(key: str, text: str) -> dict[str, Any]:
             names_of_hosts + "What does NCCL itself count?": hosts,
             "these are the ranks of a node": first(r"localRanks (\d+)"),
         },
-    }[key]
+    }
+    return slips[key]
 
 
 def check_transport(function: Callable, logs: Iterable[Text]) -> None:
@@ -317,7 +318,7 @@ def check_table(function: Callable, tables: Iterable[Text]) -> None:
                 )
 
 
-def _wrong_time(seconds: float, row: bandwidth.Answered) -> str:
+def _wrong_time(seconds: float, row: bandwidth.Timing) -> str:
     if abs(seconds - row.seconds * 1e6) <= 1e-6 * seconds:
         return ": the table has microseconds"
     if 0.5 < seconds / row.seconds < 1:
@@ -418,9 +419,9 @@ def check_slow(function: Callable, cases: Iterable[tuple[int | None, int]]) -> N
         if got == want and not isinstance(got, bool):
             continue
         returned = f"where alpha is {alpha:.3g} s and beta {beta:.3g} s a byte, {call} returns {got!r}"
-        if want is None:
+        if slow is None:
             raise NotYet(f"{returned}; every row is within 2 % of what these make: return None")
-        expected = alpha + beta * want
+        expected = alpha + beta * rows[slow][0]
         times = rows[slow][1] / expected
         raise NotYet(f"{returned}; {want} bytes take {times:.2g} times as long as they should{_wrong_slow(got, rows)}")
 

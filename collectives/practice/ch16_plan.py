@@ -25,7 +25,7 @@ from random import Random
 from reprlib import repr as brief
 from textwrap import fill
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt, cast
 
 from ..topology import Link
 from ..training import costs, memory, planner
@@ -50,7 +50,7 @@ def _model(plain: Said) -> Model:
 
 
 def _machine(plain: Said) -> Machine:
-    return Machine("", **plain | {name: Link(**plain[name]) for name in ("inside", "between")})
+    return Machine("", **{**plain, **{name: Link(**plain[name]) for name in ("inside", "between")}})
 
 
 def _layout(plain: Said) -> costs.Layout:
@@ -76,8 +76,8 @@ def once_around(machine: Said, apart: int, size: int, num_bytes: float) -> float
 
 def message_seconds(model: Said, machine: Said, layout: Said) -> float:
     """Return the seconds that messages between pipeline stages add to a step."""
-    own = SimpleNamespace(**layout, cp=1, interleave=1)
-    return costs.messages(_model(model), _machine(machine), own)
+    own = SimpleNamespace(**layout, cp=1, interleave=1)  # `_without_the_planner` refuses a `Layout`
+    return costs.messages(_model(model), _machine(machine), cast(costs.Layout, own))
 
 
 # Part a: the model
@@ -103,6 +103,7 @@ def check_model(function: Callable, what: str, models: Iterable[Said]) -> None:
 
 
 def _layer_params(model: Model) -> Slips:
+    assert model.kv_heads is not None and model.ffn is not None  # the learner's dict has both
     want, kv = model.attention + model.mlp + model.small, 2 * model.kv_heads * model.width * model.hidden
     h, ffn = model.hidden, model.hidden * model.ffn
     return Slips(
@@ -637,8 +638,9 @@ PARTS = {
 
 def _habit(cases: Sequence[Case], choices: Sequence[Chosen]) -> str:
     """Return in words which settings are the same in all chosen layouts, though the best ones vary them."""
-    chosen, least = [choice.layout for choice in choices], [best(case).layout for case in cases]
-    if None in chosen or min(choice.worth for choice in choices) == 1:
+    chosen = [choice.layout for choice in choices if choice.layout is not None]
+    least = [best(case).layout for case in cases]
+    if len(chosen) < len(choices) or min(choice.worth for choice in choices) == 1:
         return ""
     same = [
         f"{name} {chosen[0][name]}"
@@ -677,7 +679,7 @@ def _chosen(function: Callable, case: Case) -> dict[str, Any]:
 def _whole(value: Any, name: str, call: str) -> int:
     """Return a whole number of any type as an int. Raise `NotYet` if `value` is not whole."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):  # not a number, nan, and inf
-        whole = int(value) if isinstance(value, Real) else operator.index(value)
+        whole = int(cast(SupportsInt, value)) if isinstance(value, Real) else operator.index(value)
         if whole == value:
             return whole
     raise NotYet(f"{call} returns an invalid layout: its {name} is {brief(value)}, not a whole number")
@@ -749,7 +751,8 @@ def random_steps(seed: int, how_many: int = 12) -> list[tuple[Said, Said, Said]]
 
     Some pipelines have fewer micro-batches than ranks. One step in three has little compute to hide behind.
     """
-    random, cases = Random(seed), []
+    random = Random(seed)
+    cases: list[tuple[Said, Said, Said]] = []
     for index in range(how_many):
         pp = random.choice((2, 4, 8)) if index % 5 else 1
         tp, dp = random.choice((2, 4, 8) if index % 3 else (1, 2, 4)), 2 ** random.randint(1, 5)

@@ -19,7 +19,7 @@ import math
 import operator
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import islice
 from numbers import Real
@@ -144,14 +144,16 @@ def fresh(seed: int | None = None) -> Iterator[int]:
         raise type(error)(f"{error}\n  (drawn at random, with seed {seed})") from None
 
 
-def answer(function: Callable, *args: Any, call: str | None = None) -> Any:
+def answer(function: Callable, *args: Any, call: str | None = None, in_place: bool = False) -> Any:
     """Return what the learner's function returns; raise `NotYet` with the learner's own line if it raises an error.
 
-    `call`: how the message writes the call, where its arguments are too long to show. Generators come as lists.
+    The function gets copies of the arguments, so that the check still holds what it asked about. `in_place`: it gets
+    the arguments themselves, and may change them. `call`: how the message writes the call, where its arguments are too
+    long to show. Generators come as lists.
     """
     call = call or call_in_words(function, args)
     try:
-        result = _read(function(*args))
+        result = _read(function(*(args if in_place else deepcopy(args))))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except LibraryUsed as error:
@@ -280,7 +282,7 @@ class Answered(NamedTuple):
     call: str
     got: float
     want: float
-    slips: dict[str, float]
+    slips: Mapping[str, float]
 
 
 def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
@@ -313,7 +315,11 @@ def sent_by_a_rank(*algorithms: Callable) -> Callable:
 
 def number_of(given: Any, call: str) -> int | float:
     """Return `given`, the result of `call`, as a finite int or float; raise `NotYet` if it is neither."""
-    if isinstance(given, bool | np.bool_) or not isinstance(given, Real) or not math.isfinite(given):
+    try:
+        finite = not isinstance(given, bool | np.bool_) and isinstance(given, Real) and math.isfinite(given)
+    except OverflowError:  # an int that no float holds
+        raise NotYet(f"{call} returns a number of hundreds of digits") from None
+    if not finite:
         raise NotYet(f"{call} returns {brief(given)}, which is not a number")
     return given if isinstance(given, int) else float(given)
 

@@ -193,7 +193,7 @@ MUCH = 100_000  # bytes: a check does not look for smaller buffers on the wire
 PLACES = 20  # how many elements a check looks for
 
 
-def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]) -> None:
+def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int] | np.ndarray) -> None:
     """Check that the ranks really exchanged what they summed, if this run was captured from outside.
 
     `kept`: how many elements of the sum each rank ends with.
@@ -223,7 +223,7 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]
         )
 
 
-def _witnessed_shares(everyone: list[Any], num_elements: int, kept: Sequence[int]) -> None:
+def _witnessed_shares(everyone: list[Any], num_elements: int, kept: Sequence[int] | np.ndarray) -> None:
     """Check that each rank sent and received what its part of the sum needs, 4 bytes an element.
 
     The other ranks' sums depend on each of a rank's terms but those of the elements that it keeps, so these terms must
