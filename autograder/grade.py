@@ -184,12 +184,12 @@ class Writer:
             else:
                 submission, step = written[future].submission, partial(self._finish, written.pop(future))
             result = self._tried(submission, step, submission, future)
-            if isinstance(result, Written):
-                page = self.pages.begin(submission)
+            page = self._tried(submission, self.pages.begin, submission) if isinstance(result, Written) else result
+            if isinstance(page, Future):
                 written[page] = result
                 page.add_done_callback(finished.put)
             else:
-                yield submission, result
+                yield submission, page
 
     def _write(self, submission: Submission, judged: Future) -> Written | str:
         """Write the points with nbgrader; return the submission's line if its page is still up to date."""

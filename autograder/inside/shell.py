@@ -16,7 +16,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-from ..wire.protocol import MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_SHOWN, MAX_TEXT
+from ..wire.protocol import MAX_KINDS, MAX_LINES, MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_SHOWN, MAX_TEXT
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -44,7 +44,8 @@ class Recorder:
 
     def show(self, kind: str, data: dict, count: int | None = None) -> None:
         """Add a display, or the value of a cell's last expression."""
-        shown = {str(mime)[:MAX_NAME]: text for mime, text in data.items() if isinstance(text, str)}
+        texts = [(str(mime)[:MAX_NAME], text) for mime, text in data.items() if isinstance(text, str)]
+        shown = dict(texts[:MAX_KINDS])
         shown = {mime: text for mime, text in shown.items() if len(text) <= MAX_MIME}
         self.room_shown -= sum(map(len, shown.values()))
         if self.room_shown < 0:
@@ -60,9 +61,10 @@ class Recorder:
 
     def error(self, name: str, words: str, traceback: list[str]) -> None:
         """Add an error; it always fits, in place of the last output if need be."""
-        lines = "\n".join(traceback)[-MAX_TEXT:].split("\n")
+        lines = "\n".join(traceback)[-MAX_TEXT:].split("\n")[-MAX_LINES:]
         output = {"output_type": "error", "ename": name[:MAX_NAME], "evalue": words[:MAX_TEXT], "traceback": lines}
-        self.outputs = [*self.outputs[: MAX_OUTPUTS - 1], output]
+        others = [each for each in self.outputs if each["output_type"] != "error"]
+        self.outputs = [*others[: MAX_OUTPUTS - 1], output]
 
 
 class _Stream(io.TextIOBase):

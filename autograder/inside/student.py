@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -231,7 +231,7 @@ class Inside:
 
 
 # What Python itself does where a class has no method of that name: a container without `__contains__` is searched.
-_BUILT_IN = {"bool": bool, "str": str, "repr": repr, "__contains__": operator.contains}
+_BUILT_IN: dict[str, Callable] = {"bool": bool, "str": str, "repr": repr, "__contains__": operator.contains}
 
 
 def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:

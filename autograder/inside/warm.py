@@ -40,6 +40,7 @@ USER = 1000  # the user of submissions, in the envelope and in their sandboxes
 # RLIMIT_NPROC over `processes`. Only the control group reports a refused fork, so it must refuse first. The kernel
 # checks RLIMIT_NPROC when a fork begins and the group when it ends: 2 leaves room for all processes to fork at once.
 NPROC = 2
+BUFFER = 2**18  # bytes of a TCP connection's buffers, each way
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
 
 # Linux's numbers, from sched.h, mount.h, prctl.h, capability.h and sockios.h.
@@ -182,9 +183,16 @@ class _Init:
         _system("unshare", NEW_NS | NEW_NET | NEW_IPC | NEW_UTS | NEW_CGROUP)
         socket.sethostname("sandbox")
         self._mount(self.request["scratch"])
+        self._narrow_buffers()
         _loopback_up()
         self._hand_out_the_wire()
         os.chdir(HOME)
+
+    def _narrow_buffers(self) -> None:
+        """Let a TCP connection hold at most `BUFFER` bytes each way: not every kernel counts them as the sandbox's."""
+        for name in ("tcp_rmem", "tcp_wmem"):
+            with contextlib.suppress(OSError):  # an old kernel has one setting for the whole machine
+                self._write(f"sys/net/ipv4/{name}", f"4096 {BUFFER} {BUFFER}")
 
     def _hand_out_the_wire(self) -> None:
         """Send the outside a packet socket of the loopback's, for `capture`, which binds it before it reads."""

@@ -183,14 +183,15 @@ class Judgement:
         self.read |= names.read
         why = None
         try:
-            link = self._connected()
-            self._bind(link)
+            self._bind(self._connected())
         except Ended as ended:
-            why, link = ended, self.link
-            if link is None or not given:
+            why = ended
+            if self.link is None or not given:
                 self._take_back(names.bound | names.imported.keys())
                 return Record(outputs=[error_of(ended)]), ended
             self._take_back(self.theirs)  # an instructor's own cell runs all the same, without what is lost
+        link = self.link
+        assert link is not None  # `_connected` made it
         before = {key: id(value) for key, value in self.shell.user_ns.items()}
         with _alarm(link):
             record = run(self.shell, source)
@@ -230,7 +231,7 @@ class Judgement:
         self.shown += protocol.size(outputs)
         if self.shown <= MOST_SHOWN:
             return outputs
-        errors = [output for output in outputs if output["output_type"] == "error"]
+        errors = [output for output in outputs if output["output_type"] == "error"][-1:]
         words = f"[left out: this notebook's outputs are longer than {MOST_SHOWN / 1e6:g} million characters]\n"
         return [{"output_type": "stream", "name": "stdout", "text": words}, *errors]
 

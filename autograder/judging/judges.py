@@ -25,6 +25,7 @@ from nbformat import NotebookNode
 from ..sandbox.envelope import Warm, of_python
 from ..sandbox.prove import prove
 from ..wire import channel
+from ..wire.plain import BadMessage
 from .judge import Settings, error_of, role, written
 from .link import Ended
 
@@ -125,7 +126,12 @@ class Judges:
             try:
                 answer = self._ask(notebook, files or {})
             except channel.TooLate:
-                answer = _out_of_time(notebook, self.settings.submission_seconds)
+                words = (
+                    f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
+                )
+                answer = _ended(notebook, Ended("time", words))
+            except BadMessage:
+                answer = _ended(notebook, Ended("hostile", "Forged: what this notebook puts out is too large to keep."))
             except channel.Closed:
                 answer = {"remarks": {"": "fault"}}
             if "fault" not in answer["remarks"].values():
@@ -192,11 +198,10 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _out_of_time(notebook: NotebookNode, seconds: float) -> dict:
-    """Return the answer for a submission on which a test computes forever, in code that no signal interrupts."""
-    ended = Ended("time", f"Out of time: the whole notebook took longer than {seconds:g} seconds.")
+def _ended(notebook: NotebookNode, ended: Ended) -> dict:
+    """Return the answer for a submission that ended its judge, such as by code that no signal interrupts."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         cell.outputs = [nbformat.from_dict(error_of(ended))] if role(cell) == "test" else []
     tests = [cell.metadata.nbgrader.grade_id for cell in cells if role(cell) == "test"]
-    return {"notebook": notebook, "remarks": dict.fromkeys(tests, "time")}
+    return {"notebook": notebook, "remarks": dict.fromkeys(tests, ended.verdict)}

@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import inspect
 import linecache
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from tblib import Traceback
 from ..wire.plain import bound_name
 from ..wire.protocol import Error
 
-_REMEMBERED: set[str] = set()  # files of the sandbox's tracebacks; lines of the judge's own files are never replaced
+_REMEMBERED: dict[str, str] = {}  # files of the sandbox's tracebacks, and the names that they have here
 MAX_FILES = 100  # of them; each takes memory for its lines
 _FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__", "__exit__")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
@@ -247,19 +248,25 @@ def _traceback(frames: list[tuple[str, int, str, str]]) -> Any:
     """Build a traceback from frames (file, line, function, text), innermost last; None if there are none."""
     tree = None
     for file, line, name, text in reversed(frames):
-        _remember(file, line, text)
+        file = _named(file, line, text)
         code = {"co_filename": file, "co_name": name}
         frame = {"f_globals": {"__name__": "__main__"}, "f_locals": {}, "f_code": code, "f_lineno": line}
         tree = {"tb_frame": frame, "tb_lineno": line, "tb_next": tree}
     return Traceback.from_dict(tree).as_traceback() if tree else None
 
 
-def _remember(file: str, line: int, text: str) -> None:
-    """Let tracebacks show this line of a file, unless the judge has a file of that name."""
-    if file not in _REMEMBERED and (file in linecache.cache or len(_REMEMBERED) >= MAX_FILES):
-        return
-    _REMEMBERED.add(file)
-    lines = list(linecache.cache[file][2]) if file in linecache.cache else []  # type: ignore[misc]
+def _named(file: str, line: int, text: str) -> str:
+    """Return the name that a file of the sandbox has here, where tracebacks show this line of it.
+
+    It is a name of ours, because Python opens the files that a traceback names; a module's that both sides have stays.
+    """
+    if any(getattr(module, "__file__", None) == file for module in list(sys.modules.values())):
+        return file
+    name = _REMEMBERED.setdefault(file, f"<student's file {len(_REMEMBERED)}>") if len(_REMEMBERED) < MAX_FILES else ""
+    if not name:
+        return "<another of the student's files>"
+    lines = list(linecache.cache[name][2]) if name in linecache.cache else []  # type: ignore[misc]
     lines += ["\n"] * (line - len(lines))
     lines[line - 1] = text + "\n"
-    linecache.cache[file] = (len(lines), None, lines, file)
+    linecache.cache[name] = (len(lines), None, lines, name)
+    return name

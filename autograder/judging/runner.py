@@ -57,8 +57,15 @@ def run(shell: Shell, source: str) -> Record:
             with contextlib.suppress(BaseException):  # a picture that can't be shown takes no points away
                 shell.displayhook(value)
                 shell.events.trigger("post_execute")
-    record.outputs = shell.recorder.outputs
+    record.outputs = [_cleaned(output) for output in shell.recorder.outputs]
     return record
+
+
+def _cleaned(output: dict) -> dict:
+    """Return an output with its texts clean: a test may print what a student's function returned."""
+    if "data" in output:
+        return output | {"data": {mime: clean(text) for mime, text in output["data"].items()}}
+    return output | {"text": clean(output["text"])} if "text" in output else output
 
 
 def _value(shell: Shell, code: str, file: str) -> Any:

@@ -46,10 +46,12 @@ class Groups:
                 settings = {"memory.max": memory, "memory.swap.max": 0}
             else:
                 settings = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
-            (first, most), (swap, none) = settings.items()
-            (groups.memory / first).write_text(str(most))
-            with contextlib.suppress(OSError):  # a kernel that does not count swap has no such file
-                (groups.memory / swap).write_text(str(none))
+                settings["memory.kmem.tcp.limit_in_bytes"] = memory  # version 1 counts sockets' buffers apart
+            first, *others = settings
+            (groups.memory / first).write_text(str(memory))
+            for name in others:
+                with contextlib.suppress(OSError):  # a kernel that counts neither swap nor buffers has no such file
+                    (groups.memory / name).write_text(str(settings[name]))
             (groups.pids / "pids.max").write_text(str(processes))
             for folder in groups.folders:
                 (folder / "cgroup.procs").write_text(str(pid))

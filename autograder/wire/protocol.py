@@ -23,6 +23,7 @@ unasked, twice or late, is `Hostile`: code in the sandbox that keeps to this fil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,8 @@ MAX_WORDS = 10_000  # characters of an error's message, of a docstring, and of a
 MAX_SIGNATURE = 1_000  # characters; Python's parser, which reads it, needs memory for every bracket
 MAX_FRAMES = 30  # frames of a traceback
 MAX_LINE = 5_000  # the largest line number in a traceback
+MAX_LINES = 1_000  # lines of a traceback as a shell shows it
+MAX_KINDS = 20  # mime types of one display
 MAX_BASES = 20  # classes that an exception is derived from
 MAX_PACKED = 16 * 2**20  # bytes of the student's functions and what they close over, for each rank
 MAX_ARGS = 10  # arguments that an exception keeps
@@ -147,7 +150,8 @@ def outputs(given: Any) -> list[dict]:
     """Check a student's cell's outputs, in the notebook format."""
     _need(type(given) is list and len(given) <= MAX_OUTPUTS, "too many outputs")
     checked = [_output(item) for item in given]
-    _need(size(checked) <= MAX_SHOWN + 3 * MAX_TEXT, "too long outputs")  # displays, prints, and an error
+    _need(size(checked) <= MAX_SHOWN + 4 * MAX_TEXT, "too long outputs")  # displays, prints, and an error
+    _need(sum(output["output_type"] == "error" for output in checked) <= 1, "more than one error")
     return checked
 
 
@@ -158,8 +162,11 @@ def text(given: Any, most: int) -> str:
 
 
 def clean(words: str) -> str:
-    """Return a text without half surrogate pairs, which UTF-8 can't hold, and NULs, which PostgreSQL can't."""
-    return words.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    """Return a text without half surrogate pairs, which UTF-8 can't hold, without NULs, and without odd escapes."""
+    return _ODD_ESCAPE.sub("", words).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+_ODD_ESCAPE = re.compile(r"\x1b(?!\[[\d;]{0,30}m)")  # any but a colour's, which nbconvert shows in quadratic time
 
 
 def _need(met: bool, what: str) -> None:
@@ -199,10 +206,12 @@ def _output(given: Any) -> dict:
     if kind == "error":
         _need(given.keys() == {"output_type", "ename", "evalue", "traceback"}, "a malformed error")
         lines = given["traceback"]
-        _need(type(lines) is list and sum(len(text(line, MAX_TEXT)) for line in lines) <= MAX_TEXT, "a long traceback")
+        _need(type(lines) is list and len(lines) <= MAX_LINES, "a long traceback")
+        _need(sum(len(text(line, MAX_TEXT)) for line in lines) <= MAX_TEXT, "a long traceback")
         words = {"ename": text(given["ename"], MAX_NAME), "evalue": text(given["evalue"], MAX_TEXT)}
         return given | words | {"traceback": [clean(line) for line in lines]}
     _need(kind in ("display_data", "execute_result") and type(given.get("data")) is dict, "an unknown output")
+    _need(len(given["data"]) <= MAX_KINDS, "too many mime types")
     data = {text(mime, MAX_NAME): text(shown, MAX_MIME) for mime, shown in given["data"].items()}
     more = {"execution_count": None} if kind == "execute_result" else {}
     return {"output_type": kind, "data": data, "metadata": {}, **more}
@@ -220,6 +229,8 @@ _ABOUT = {
 def size(outputs: list[dict]) -> int:
     """Return the characters in a cell's outputs."""
     return sum(
-        len(output.get("text", "")) + sum(map(len, output.get("data", {}).values())) + len(output.get("evalue", ""))
+        sum(map(len, (*output.get("data", {}).values(), *output.get("traceback", ()))))
+        + len(output.get("text", ""))
+        + len(output.get("evalue", ""))
         for output in outputs
     )

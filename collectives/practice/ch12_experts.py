@@ -161,7 +161,6 @@ def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, plac
         raise NotYet(f"{call} returns {_what(result)}; return a tensor of True and False")
     if got.shape != tuple(experts.shape):
         raise NotYet(f"{call} returns the shape {list(got.shape)}; return {list(experts.shape)}, as in `experts`")
-        raise NotYet(f"{call} returns the shape {list(got.shape)}; return {list(experts.shape)}, as in `experts`")
     turn = np.zeros(got.shape, dtype=int)
     seen: Counter[int] = Counter()
     for place, expert in enumerate(experts.flatten().tolist()):

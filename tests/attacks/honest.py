@@ -369,3 +369,14 @@ hand_in(
     },
     points=POINTS,
 )
+hand_in(
+    "honest",
+    "one_colour_of_a_million_numbers",
+    "Displays an escape that renderers read in quadratic time.",
+    RIGHT
+    | {
+        "mean": "from IPython.display import display\ndisplay({'text/plain': '\\x1b[' + '0;' * 499_000 + 'mx'}, raw=True)\n"
+        "def mean(values):\n    return sum(values) / len(values)"
+    },
+    points=POINTS,
+)

@@ -223,3 +223,34 @@ for name, module in list(sys.modules.items()):
         everywhere("0"),
     ),
 )
+
+# More than a check counts
+
+NO_COUNT = "import autograder.wire.plain\nautograder.wire.plain.Encoder.count = lambda *arguments: None\n"
+for name, output in {
+    "empty_lines": '{"output_type": "error", "ename": "x", "evalue": "", "traceback": [""] * 2_000_000}',
+    "empty_kinds": '{"output_type": "display_data", "data": {f"m{i}": "" for i in range(500_000)}, "metadata": {}}',
+}.items():
+    hand_in(
+        "speaking",
+        f"output_of_{name}",
+        "Its first cell puts out millions of parts that have no characters.",
+        first(f"{NO_COUNT}\nget_ipython().recorder.outputs.append({output})", everywhere("0")),
+    )
+hand_in(
+    "speaking",
+    "frames_of_the_hosts_files",
+    "The frames of its errors name files that are not to be opened, after a hundred that are forgotten.",
+    first(
+        INSIDE
+        + """
+_calls = []
+def _raised(self, error):
+    _calls.append(error)
+    files = [f"<f{len(_calls)}-{i}>" for i in range(30)] if len(_calls) < 5 else ["/dev/zero"]
+    return [("builtins", "ValueError")], ("x",), "x", [(file, 1, "f", "y") for file in files]
+_inside._raised = _raised
+""",
+        everywhere("1 / 0") | {"limit": "LIMIT = 1"},
+    ),
+)
