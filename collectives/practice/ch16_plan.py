@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, SupportsInt, cast
 from ..topology import Link
 from ..training import costs, memory, planner
 from ..training.models import RECOMPUTE, Machine, Model
-from .checks import LINE, Answered, NotYet, answer, check_rows, number_of, refusing
+from .checks import LINE, Answered, NotYet, Refusal, answer, check_rows, number_of, own, refusing
 
 Said = Mapping[str, Any]  # a model, a machine or a layout, as the learner's plain dict
 
@@ -76,7 +76,7 @@ def once_around(machine: Said, apart: int, size: int, num_bytes: float) -> float
 
 def message_seconds(model: Said, machine: Said, layout: Said) -> float:
     """Return the seconds that messages between pipeline stages add to a step."""
-    own = SimpleNamespace(**layout, cp=1, interleave=1)  # `_without_the_planner` refuses a `Layout`
+    own = SimpleNamespace(**layout, cp=1, interleave=1)  # `without_the_library` refuses a `Layout`
     return costs.messages(_model(model), _machine(machine), cast(costs.Layout, own))
 
 
@@ -526,7 +526,7 @@ def refuse(model: Model, machine: Machine, layout: costs.Layout, batch: int) -> 
 
 def grid(case: Case) -> Sequence[planner.Plan]:
     """Return every feasible layout with its memory and its step time."""
-    costs.Layout()  # raises inside `_without_the_planner`, where a cached grid would not
+    costs.Layout()  # raises inside `without_the_library`, where a cached grid would not
     return _grid(_model(case.model), _machine(case.machine), case.batch)
 
 
@@ -655,11 +655,12 @@ def _chosen(function: Callable, case: Case) -> dict[str, Any]:
 
     @wraps(function)
     def choose(*args: Any) -> list[Any]:
-        with _without_the_planner(), _at_most(PATIENCE):
-            return [function(*args)]
+        return [own(__name__, function, *args)]
 
     call = f"{function.__name__}(model, machine, {case.batch})"
     (chosen,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, call=call)
+    if isinstance(chosen, Refusal):
+        raise NotYet(f"{call}: {chosen.words}")
     if chosen is None:
         raise NotYet(f"{call} returns None: is its `return` missing, or does it miss the layouts that fit?")
     if not isinstance(chosen, Mapping):
@@ -685,9 +686,12 @@ def _whole(value: Any, name: str, call: str) -> int:
     raise NotYet(f"{call} returns an invalid layout: its {name} is {brief(value)}, not a whole number")
 
 
-def _without_the_planner() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the library's planner can make no layout."""
-    return refusing(costs.Layout, "__post_init__", what="planner", advice="search with your own functions")
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Let the library's planner make no layout, and stop after `PATIENCE` seconds of CPU time, in this block."""
+    guard = refusing(costs.Layout, "__post_init__", what="planner", advice="search with your own functions")
+    with guard, _at_most(PATIENCE):
+        yield
 
 
 @contextlib.contextmanager

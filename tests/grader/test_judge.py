@@ -2,14 +2,17 @@
 
 import tempfile
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import nbformat.v4 as v4
 import pytest
+import torch
 
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
+from autograder.wire.plain import Decoder, Encoder
 
 pytestmark = pytest.mark.sandbox
 
@@ -330,3 +333,60 @@ def test_what_a_sandbox_prints_and_raises_can_be_written_and_stored(judges):
     cells = ("answer", f"print('\\udc80')\n{answer}"), ("test", "assert f(0) == 1"), ("test", "f(1)")
     errors, remarks = judged(judges, *cells)
     assert errors == [None, "ValueError: ?\ufffd"] and remarks == []
+
+
+def test_a_locked_cell_takes_its_names_back_even_if_no_sandbox_lives_to_run_it(judges):
+    begun = time.time()
+    dying = f"""
+        import gc, os, time
+        inside = next(type(each) for each in gc.get_objects() if type(each).__name__ == "Inside")
+        def half(x):
+            return 0
+        def leave(self, source, name, given):
+            time.sleep(max(0, {begun + 3} - time.time()))
+            os._exit(1)
+        if time.time() > {begun + 3}:
+            os._exit(1)  # in every sandbox that is made anew
+        inside.do_cell = leave
+    """
+    cells = (
+        ("answer", dying),
+        ("given", "def half(x):\n    return x / 2"),
+        ("own", "pass"),
+        ("test", "assert half(4) == 0"),
+    )
+    assert judged(judges, *cells)[0] != [None]
+
+
+@pytest.mark.parametrize("instead", ["import math as sorted", "sorted = math", "sorted = None\ndel sorted"])
+def test_no_kind_of_thing_in_its_place_lets_a_builtin_answer(judges, instead):
+    cells = GIVEN, ("answer", instead), ("test", "assert sorted([2, 1]) == [1, 2]")
+    assert judged(judges, *cells, answers=["sorted"])[0] != [None]
+
+
+def test_a_tensor_that_is_passed_shows_only_itself_and_is_still_changed_in_place():
+    whole = torch.arange(6.0)
+    part, sent = whole[2:4], Encoder(shown=True)
+    there = Decoder().read(sent.message((part, [part])))
+    assert there[0].untyped_storage().nbytes() == 8 and there[1][0] is there[0]
+    assert part in sent.changeable.values()
+
+
+def test_objects_that_a_test_has_made_have_a_truth_a_text_and_members(judges):
+    stack = """
+        class Stack:
+            def __init__(self, items=()):
+                self.items = list(items)
+            def __len__(self):
+                return len(self.items)
+            def __iter__(self):
+                return iter(self.items)
+            def __repr__(self):
+                return f"Stack({self.items})"
+    """
+    tests = """
+        assert Stack([3]) and not Stack()
+        assert 3 in Stack([3]) and 4 not in Stack([3])
+        assert str(Stack([3])) == "Stack([3])"
+    """
+    assert judged(judges, ("answer", stack), ("test", tests))[0] == [None]

@@ -480,3 +480,18 @@ def test_the_librarys_ring_is_refused_where_the_learners_code_runs_and_not_here(
 
 if __name__ == "__main__":
     main()
+
+
+def test_a_check_still_holds_what_it_asked_about_when_the_answer_has_changed_its_arguments():
+    def emptying(sizes, table, array, tensor):
+        sizes.clear()
+        table.clear()
+        array[...] = 0
+        tensor.zero_()
+        return 1
+
+    asked = [1, [2]], {"a": 3}, np.ones(2), torch.ones(2)
+    assert checks.answer(emptying, *asked) == 1
+    assert asked[:2] == ([1, [2]], {"a": 3}) and asked[2].all() and asked[3].all()
+    checks.answer(emptying, *asked, in_place=True)
+    assert asked[:2] == ([], {}) and not asked[2].any() and not asked[3].any()
