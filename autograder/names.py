@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_SCOPES = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Lambda
+_AROUND = re.compile(r"\s*%%(time|capture|prun)\b.*\n")  # magics that run the rest of their cell in the notebook
 
 
 @dataclass
@@ -28,7 +31,7 @@ def names_in(source: str) -> Names:
     """Return a cell's names; none if it isn't Python, as a template with gaps."""
     names = Names()
     try:
-        tree = ast.parse(TransformerManager().transform_cell(source))
+        tree = ast.parse(TransformerManager().transform_cell(_AROUND.sub("", source, count=1)))
     except SyntaxError:
         return names
     names.read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -41,12 +44,12 @@ def _add(names: Names, statements: list[ast.stmt]) -> None:
     for statement in statements:
         if isinstance(statement, _DEFINITIONS):
             names.bound.add(statement.name)
+            names.bound |= {name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names}
             if isinstance(statement, ast.ClassDef):
                 names.classes.add(statement.name)
         elif isinstance(statement, ast.Import):
             for alias in statement.names:
-                top = alias.name.partition(".")[0]
-                names.imported[alias.asname or top] = (alias.name if alias.asname else top, "")
+                names.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "")
         elif isinstance(statement, ast.ImportFrom):
             if statement.module and not statement.level:
                 imported = {alias.asname or alias.name: (statement.module, alias.name) for alias in statement.names}
@@ -56,18 +59,25 @@ def _add(names: Names, statements: list[ast.stmt]) -> None:
 
 
 def _add_assigned(names: Names, statement: ast.stmt) -> None:
-    below: list[Any] = [ast.iter_child_nodes(statement)]
+    """Add what a statement binds: targets, patterns and `:=`, but no variable of a comprehension or a lambda."""
+    below: list[ast.AST] = [*ast.iter_child_nodes(statement)]
     blocks: list[ast.stmt] = []
     while below:
-        for node in below.pop():
-            if isinstance(node, ast.stmt):
-                blocks.append(node)
-                continue
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.bound.add(node.id)
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                names.bound.add(node.name)
-            below.append(ast.iter_child_nodes(node))
+        node: Any = below.pop()
+        if isinstance(node, ast.stmt):
+            blocks.append(node)
+            continue
+        if isinstance(node, _SCOPES):
+            walrus = (each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr))
+            names.bound |= set() if isinstance(node, ast.Lambda) else set(walrus)
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.bound.add(node.id)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            names.bound.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            names.bound.add(node.rest)
+        below += ast.iter_child_nodes(node)
     _add(names, blocks)
 
 

@@ -103,6 +103,8 @@ class Judgement:
     def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes]):
         self.settings, self.enter, self.files = settings, enter, files
         self.shell = make_shell()
+        # `!echo {word}` would hand a student's text to a shell out here, with the rights of whoever grades.
+        self.shell.var_expand = lambda command, *_, **__: command  # type: ignore[method-assign]
         self.link: Link | None = None
         self.done: list[tuple[str, str, bool]] = []  # cells run in the sandbox; a new sandbox runs them again
         self.defines: dict[str, dict] = {}  # what the instructor's solutions define, by grade_id: see `names.defined`
@@ -139,12 +141,12 @@ class Judgement:
         outputs, ended = self._in_sandbox(cell["source"], name)
         defined = self.defines.get(name, {})
         self.theirs |= set(defined.get("names", ()))
+        self.theirs -= defined.get("imports", {}).keys()
         for alias, (module, attribute) in defined.get(
             "imports", {}
         ).items():  # the instructor's word, not the student's
             with contextlib.suppress(ImportError, AttributeError):
-                value = importlib.import_module(module)
-                self.shell.user_ns[alias] = getattr(value, attribute) if attribute else value
+                self.shell.user_ns |= imported(alias, module, attribute)
         return outputs, ended
 
     def given(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
@@ -156,8 +158,12 @@ class Judgement:
 
     def test(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run a test cell outside the sandbox; once more if the sandbox crashed, which can happen by accident."""
+        before, theirs = dict(self.shell.user_ns), set(self.theirs)
         record, ended = self._here(cell["source"])
         if ended is not None and ended.verdict == "crash" and time.monotonic() < self.end:
+            self.shell.user_ns.clear()  # the second try must not go on from where the first one ended
+            self.shell.user_ns |= before
+            self.theirs = theirs
             record, ended = self._here(cell["source"])
         if ended is not None:  # the test may have caught `Ended`, and gone on to its end
             streams = [output for output in record.outputs if output["output_type"] == "stream"]
@@ -196,7 +202,9 @@ class Judgement:
         with _alarm(link):
             record = run(self.shell, source)
         changed = {key for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
-        self.theirs -= changed | names.bound | names.imported.keys()
+        if not record.passed or link.ended is not None:  # the student's code may have ended it before it bound a name
+            self._take_back((names.bound | names.imported.keys()) & self.theirs - changed)
+        self.theirs -= changed
         if given:
             self.shared |= {key: self.shell.user_ns[key] for key in changed}
         return record, why or link.ended
@@ -297,6 +305,17 @@ class Judgement:
 
             function.__module__ = module  # crosses by this name, even if the module has it from another
             setattr(sys.modules[module], name, function)
+
+
+def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:
+    """Return what an import statement of the instructor's binds. Raise ImportError or AttributeError as it would."""
+    found = importlib.import_module(module)
+    if attribute == "*":
+        names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+        return {name: getattr(found, name) for name in names}
+    if attribute:
+        return {alias: getattr(found, attribute)}
+    return {alias: sys.modules[alias] if alias == module.partition(".")[0] else found}  # `import a.b` binds a
 
 
 def _has_remote(value: Any, depth: int = 4) -> bool:

@@ -86,6 +86,9 @@ class Remote:
         words = self._link.call(self._target, how, []) if self._made else None
         return words if isinstance(words, str) else f"<{self._about.get('name', 'object')} of the student's>"
 
+    def __deepcopy__(self, memo: dict) -> Remote:
+        return self
+
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a student's function or object: it stays in the sandbox")
 
@@ -106,7 +109,8 @@ class Function(Remote):
     def __init__(self, link: Line, target: Any, about: dict, made: bool = False):
         super().__init__(link, target, about, made)
         name = about.get("name", "function")
-        vars(self).update(__name__=name, __qualname__=name, __doc__=about.get("doc"), __module__="__main__")
+        doc = (about.get("doc") or "").replace(">>>", ">> >") or None  # doctest would run the student's examples here
+        vars(self).update(__name__=name, __qualname__=name, __doc__=doc, __module__="__main__")
         vars(self)["__source__"] = about.get("source", "")
         with contextlib.suppress(Exception):
             vars(self)["__signature__"] = _signature(about["signature"])

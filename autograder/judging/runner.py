@@ -72,11 +72,16 @@ def _value(shell: Shell, code: str, file: str) -> Any:
     """Run a cell; return the value of its last line, or None if that is no expression or ends in a semicolon."""
     tree = ast.parse(code, file)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    _execute(shell, compile(tree, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    _execute(shell, _compiled(tree, file, "exec"))
     if not isinstance(last, ast.Expr):
         return None
-    value = _execute(shell, compile(ast.Expression(last.value), file, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    value = _execute(shell, _compiled(ast.Expression(last.value), file, "eval"))
     return None if code.rstrip().endswith(";") else value
+
+
+def _compiled(tree: ast.AST, file: str, mode: str) -> Any:
+    """Compile a part of a cell, which may `await`; what this file imports from `__future__` is not for cells."""
+    return compile(tree, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)  # type: ignore[call-overload]
 
 
 def _execute(shell: Shell, code: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 MAX_BYTES = 64 * 2**20  # bytes of a message
 MAX_DEPTH = 100  # levels of nested lists
+MAX_OBJECTS = 100_000  # JSON objects in a message: one, and one for each handle
 NODE = 32  # bytes that one list or number counts for, about its size in memory
 _JSON_INT = 2**53  # not every JSON parser reads larger integers exactly
 
@@ -201,7 +202,9 @@ class Decoder:
             length = int.from_bytes(message[:8], "big")
             if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
                 raise BadMessage("too many lists")  # 64 MiB of brackets would take gigabytes of memory
-            text = json.loads(message[8 : 8 + length])
+            text = json.loads(message[8 : 8 + length], object_pairs_hook=_Objects())
+            if text.keys() != {"value", "sizes"}:
+                raise BadMessage("not a message")
             rest = memoryview(message)[8 + length :]
             for size in text["sizes"]:
                 self.blobs.append(rest[:size])
@@ -275,6 +278,19 @@ class Decoder:
         else:
             empty = empty.reshape(shape)
         return empty.requires_grad_() if gradient else empty
+
+
+class _Objects:
+    """What makes the objects of a message's JSON, and not too many: an empty one takes memory, too."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self.made += 1
+        if self.made > MAX_OBJECTS:
+            raise BadMessage("too many objects")
+        return dict(pairs)
 
 
 def bound_name(name: str) -> bool:
@@ -513,7 +529,7 @@ def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: l
 def _is_data(kind: type, field: str) -> bool:
     """Return whether an object may have an attribute of this name: it may not hide a method of its class."""
     own = inspect.getattr_static(kind, field, None)
-    is_code = callable(own) or isinstance(own, property | classmethod | staticmethod)
+    is_code = callable(own) or (hasattr(type(own), "__get__") and not inspect.ismemberdescriptor(own))
     return bound_name(field) and not field.startswith("__") and not is_code
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from autograder.judging.judges import Judges, Settings, preloading
+from autograder.names import names_in
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
 from autograder.wire.plain import Decoder, Encoder
@@ -390,3 +391,54 @@ def test_objects_that_a_test_has_made_have_a_truth_a_text_and_members(judges):
         assert str(Stack([3])) == "Stack([3])"
     """
     assert judged(judges, ("answer", stack), ("test", tests))[0] == [None]
+
+
+def test_a_students_text_is_run_neither_as_an_example_nor_by_a_shell(judges, tmp_path):
+    mark = tmp_path / "mark"
+    docstring = f"def f():\n    '''\n    >>> open({str(mark)!r}, 'w').close()\n    '''\nword = '; touch {mark}'"
+    doctest = "import doctest\ndoctest.run_docstring_examples(f, globals())\n!echo {word}\nassert word"
+    judged(judges, ("answer", docstring), ("test", doctest))
+    assert not mark.exists()
+
+
+def test_a_cell_that_a_students_error_ends_early_leaves_none_of_its_names_to_the_student(judges):
+    cells = [
+        ("answer", "want = 0\ndef f(x):\n    raise ValueError"),
+        ("test", "assert want == 0"),
+        ("given", "got = f(3)\nwant = 9"),
+        ("test", "assert want == 0"),
+    ]
+    errors, _ = judged(judges, *cells)
+    assert errors == [None, "NameError: name 'want' is not defined"]
+
+
+def test_a_test_that_is_tried_again_after_a_crash_begins_anew(judges):
+    crashing = "import os\ndef f(x):\n    if x == 2:\n        os._exit(1)\n    return x"
+    cells = (
+        ("given", "score = 0"),
+        ("answer", crashing),
+        ("test", "score += 1\nf(2)"),
+        ("test", "assert score == 1, score"),
+    )
+    assert judged(judges, *cells)[0][1] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "bound", "imported"),
+    [
+        ("squares = [n * n for n in range(3)]", {"squares"}, set()),
+        ("f = lambda x: (y := x)\nz = [last := k for k in t]", {"f", "z", "last"}, set()),
+        ("match p:\n    case [a, *b]: pass\n    case {'k': c, **d}: pass", {"a", "b", "c", "d"}, set()),
+        ("def g():\n    global table\n    table = local = 1", {"g", "table"}, set()),
+        (
+            "for i in t:\n    with u as v:\n        pass\ntry: pass\nexcept E as e: w: int = 1",
+            {"i", "v", "e", "w"},
+            set(),
+        ),
+        ("%%time\nimport xml.dom\nfrom math import *\nx, (y, *z) = t", {"x", "y", "z"}, {"xml", "*"}),
+        ("def broken(", set(), set()),
+    ],
+)
+def test_the_names_that_a_cell_binds_are_those_that_python_binds(source, bound, imported):
+    names = names_in(source)
+    assert names.bound == bound and names.imported.keys() == imported
