@@ -63,9 +63,7 @@ def test_a_search_finds_the_chapter_without_another_host(browser, site):
     page.keyboard.press("Control+k")
     page.keyboard.type("deadlock")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#search-results li a")
-    found = page.locator("#search-results li a").evaluate_all("(all) => all.map((each) => each.getAttribute('href'))")
-    assert any(link.startswith("01_messages.html") for link in found)
+    page.wait_for_selector("#search-results li a[href^='01_messages.html']")  # results come one after the other
     assert all(url.startswith((site, "data:")) for url in asked)
     page.close()
 
