@@ -244,7 +244,7 @@ class Conversation(RuleBasedStateMachine):
     @rule(answers=ANSWERS, names=st.sets(st.sampled_from(NAMES)))
     def look(self, answers, names):
         result = self.ask(answers, lambda: self.link.look(names))
-        assert result is None or result.keys() <= names
+        assert result is None or (isinstance(result, dict) and result.keys() <= names)
 
     @rule(answers=ANSWERS, data=st.data())
     def call(self, answers, data):
@@ -323,5 +323,5 @@ def test_a_judge_is_found_out_that_believes(belief, monkeypatch):
     monkeypatch.setattr(protocol, name, gullible)
     with pytest.raises((AssertionError, ExceptionGroup)):
         run_state_machine_as_test(
-            Conversation, settings=settings(SETTINGS, max_examples=2_000, phases=[Phase.generate])
+            Conversation, settings=settings(SETTINGS, max_examples=4_000, derandomize=True, phases=[Phase.generate])
         )
