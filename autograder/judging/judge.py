@@ -139,12 +139,11 @@ class Judgement:
     def answer(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run a student's cell in the sandbox."""
         outputs, ended = self._in_sandbox(cell["source"], name)
-        defined = self.defines.get(name, {})
-        self.theirs |= set(defined.get("names", ()))
-        self.theirs -= defined.get("imports", {}).keys()
-        for alias, (module, attribute) in defined.get(
-            "imports", {}
-        ).items():  # the instructor's word, not the student's
+        defined = self.defines.get(name, {"names": [], "imports": {}})
+        self.theirs |= set(defined["names"])
+        self.theirs -= defined["imports"].keys()
+        # What the instructor's solution imports is imported on the instructor's word, whatever the student's does.
+        for alias, (module, attribute) in defined["imports"].items():
             with contextlib.suppress(ImportError, AttributeError):
                 self.shell.user_ns |= imported(alias, module, attribute)
         return outputs, ended

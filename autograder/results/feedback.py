@@ -26,6 +26,7 @@ from traitlets import Bool
 
 from .. import cage
 from ..submissions.notebooks import is_base64
+from ..wire.protocol import storable
 from . import rendering
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
@@ -182,7 +183,7 @@ def _last(lines: list[str], most: int) -> list[str]:
 
 def _fit(text: str, most: int) -> str:
     """Return the beginning of a text, in characters that UTF-8 can hold, without colours if there are very many."""
-    text = text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    text = storable(text[:most])
     return text.replace("\x1b", "") if text.count("\x1b") * len(text) > MOST_COLOURING else text
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..cage import Failed
+from ..wire.protocol import storable
 
 MOST_PARTS = 200_000  # lists and objects in a notebook's JSON; these take 40 MB of memory
 MOST_CHARACTERS = 1_000_000  # in all its cells together; a long exercise with all answers has 40,000
@@ -106,8 +107,7 @@ def _name(value: Any) -> str | None:
 def _text(value: Any) -> str:
     lines = value if isinstance(value, list) else [value]
     text = "".join(line for line in lines if isinstance(line, str))
-    # UTF-8 can't hold half of a surrogate pair, and PostgreSQL can't hold a NUL.
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return storable(text)
 
 
 def _attachments(value: Any) -> dict[str, dict[str, str]]:

@@ -162,8 +162,13 @@ def text(given: Any, most: int) -> str:
 
 
 def clean(words: str) -> str:
-    """Return a text without half surrogate pairs, which UTF-8 can't hold, without NULs, and without odd escapes."""
-    return _ODD_ESCAPE.sub("", words).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    """Return a text that can be stored, without odd escapes."""
+    return storable(_ODD_ESCAPE.sub("", words))
+
+
+def storable(words: str) -> str:
+    """Return a text without half surrogate pairs, which UTF-8 can't hold, and NULs, which PostgreSQL can't hold."""
+    return words.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 _ODD_ESCAPE = re.compile(r"\x1b(?!\[[\d;]{0,30}m)")  # any but a colour's, which nbconvert shows in quadratic time
