@@ -35,15 +35,15 @@ def link(entry: Entry) -> str | None:
 
 def authors(people: list[Person]) -> str:
     """Return last names, as Sphinx shows them: "Patarasuk and Yuan", and "Thakur et al." for more than two."""
-    names = [" ".join(person.prelast_names + person.last_names).replace("{", "").replace("}", "") for person in people]
+    names = [" ".join(map(str, person.rich_prelast_names + person.rich_last_names)) for person in people]
     return f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
 
 
 def _words(kind: str, keys: list[str]) -> str:
-    """Return citations in a sentence (`kind` "t": the year in brackets) or in brackets ("p")."""
+    """Return citations in a sentence (`kind` "t": the year in brackets) or in brackets ("p"), sorted by name."""
     cited = []
-    for key in map(str.strip, keys):
-        entry = bibliography().entries[key]
+    for entry in (bibliography().entries[key.strip()] for key in keys):
         names, year = authors(entry.persons["author"]), entry.fields["year"]
         cited.append(f"[{names} ({year})]({link(entry)})" if kind == "t" else f"[{names}, {year}]({link(entry)})")
+    cited.sort(key=str.lower)
     return "; ".join(cited) if kind == "t" else f"({'; '.join(cited)})"

@@ -47,7 +47,7 @@ def test_a_notebook_cites_in_words_with_a_link_to_the_paper():
     assert in_words("As {cite:t}`thakur2005` say.") == f"As [Thakur et al. (2005)]({thakur}) say."
     zero = "https://arxiv.org/abs/1910.02054"
     assert in_words("{cite:p}`thakur2005,rajbhandari2020`") == (
-        f"([Thakur et al., 2005]({thakur}); [Rajbhandari et al., 2020]({zero}))"
+        f"([Rajbhandari et al., 2020]({zero}); [Thakur et al., 2005]({thakur}))"
     )
     with pytest.raises(KeyError, match="nobody1999"):
         in_words("{cite:p}`nobody1999`")
@@ -58,7 +58,8 @@ def test_a_page_cites_in_the_words_of_its_notebook_and_leads_to_the_list(built_b
     html = (built_book / f"{path.stem}.html").read_text()
     page = " ".join(unescape(re.sub(r"<[^>]*>", "", html)).split())
     for citation in CITATION.finditer(path.read_text()):
-        assert re.sub(r"\[([^]]*)\]\([^ ]*\)(?=[;)]|$)", r"\1", in_words(citation[0])) in page
+        unlinked = re.sub(r"\[([^]]*)\]\([^ ]*?\)(?=[;)]|$)", r"\1", in_words(citation[0]))
+        assert unlinked in page
     assert {key for key in CITED[path] if f"#cite-{key}" not in html} == set()
 
 
