@@ -19,14 +19,14 @@ from torch import nn
 from ..execute import Transport, execute
 from ..schedule import Schedule
 
-CAP = 25 * 2**20  # bytes: torch's own default
+CAP, FIRST_CAP = 25 * 2**20, 2**20  # bytes: torch's own defaults; a cap that you set holds for the first bucket too
 
 
 def assign_buckets(sizes: Sequence[int], cap: int, first_cap: int | None = None) -> list[list[int]]:
     """Return the indices of the parameters in each bucket, from last to first, the order of a backward pass.
 
     `sizes`: bytes of each parameter's gradient, in parameter order. `first_cap`: the cap of the bucket that fills
-    first, by default `cap`. (Torch's default is 1 MiB, so that the network starts early.)
+    first, by default `cap`. (Torch's is `FIRST_CAP` unless a cap is set, so that the network starts early.)
 
     The rule is torch's: a bucket closes when it has *reached* its cap, not before it would exceed it, so only the last
     bucket can hold less. Raises `ValueError` for a cap below 1 byte.

@@ -5,13 +5,15 @@ import random
 import pytest
 import torch
 
-from collectives import ranks
+from collectives import network, ranks
 from collectives.algorithms import ring
+from collectives.machines import CLUSTERS, RUNNING_CASE
 from collectives.measure.recorder import Recorder
 from collectives.measure.wire import BytesSent
 from collectives.ranks import RanksError
-from collectives.training import tiny
+from collectives.training import data_parallel, timeline, tiny
 from collectives.training.data_parallel import DataParallel, assign_buckets
+from collectives.training.timeline import Layer
 
 pytestmark = pytest.mark.ranks
 
@@ -39,12 +41,46 @@ def test_buckets_are_assigned_as_torch_does(seed):
 def test_no_parameters_need_no_bucket_and_one_larger_than_the_cap_has_its_own():
     assert assign_buckets([], cap=4) == []
     assert assign_buckets([8, 100, 8], cap=8) == [[2], [1], [0]]
+    assert data_parallel.FIRST_CAP == torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
 
 @pytest.mark.parametrize("caps", [(0, None), (8, 0), (-1, 8)])
 def test_a_cap_that_holds_nothing_is_refused(caps):
     with pytest.raises(ValueError, match=r"at least 1 byte, not (0|-1)"):
         assign_buckets([4, 4], *caps)
+
+
+def loss_to_the_best_cap(cluster, elements, itemsize, flops, tokens=8192):
+    """Return how much longer a step takes with torch's default buckets than with the best cap of a power of two."""
+    layers = [Layer(2 * n * tokens / flops, 4 * n * tokens / flops, itemsize * n) for n in elements]
+    sizes = [layer.num_bytes for layer in layers]
+
+    def step(cap, first_cap):
+        def all_reduce(num_bytes):
+            return network.choose("all_reduce", num_bytes, cluster).seconds
+
+        buckets = assign_buckets(sizes, cap, first_cap)
+        return timeline.run(timeline.data_parallel(layers, buckets, all_reduce)).seconds
+
+    default = step(data_parallel.CAP, data_parallel.FIRST_CAP)
+    return default / min([default, *(step(2**k * 2**20, None) for k in range(0, 15, 2))]) - 1
+
+
+@pytest.mark.parametrize(
+    "elements, itemsize, flops",
+    [
+        (12 * ([768**2] * 4 + [768 * 3072] * 2), 4, 100e12),  # a small transformer in fp32
+        (32 * ([4096**2] * 2 + [4096 * 1024] * 2 + [4096 * 14336] * 3), 2, 400e12),  # Llama-3-8B in bf16
+    ],
+)
+def test_torchs_buckets_are_near_the_best_with_a_card_for_each_gpu_and_not_with_one_ethernet_card_a_node(
+    elements, itemsize, flops
+):
+    """A step of 8,192 tokens a GPU. Priced as a ring with one GPU a node, 1,024 ranks would have lost 345 and 589 %."""
+    for nodes in (1, 8, 128):
+        assert loss_to_the_best_cap(RUNNING_CASE.of(nodes), elements, itemsize, flops) < 0.01
+    ethernet = CLUSTERS["H100 on plain Ethernet"].of(8)
+    assert 0.2 < loss_to_the_best_cap(ethernet, elements, itemsize, flops) < 0.4
 
 
 def train(rank, world_size, which, steps=3):
