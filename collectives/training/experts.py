@@ -4,7 +4,8 @@
     y = ExpertParallel(experts, group)(x, routing)    # `experts`: this rank's; y: [tokens, width], in token order
 
 Dispatch is an all-to-all whose block sizes the router decides. Combine is the same all-to-all with the blocks
-transposed. Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”,
+transposed. A token travels once for each of its experts; `places` counts the copies if one serves a whole rank or node.
+Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”,
 2022, section 2.2 (capacity and the auxiliary loss).
 """
 
@@ -47,6 +48,48 @@ def route(logits: torch.Tensor, k: int = 1) -> Routing:
     probabilities = logits.softmax(-1)
     weights, experts = probabilities.topk(k)
     return Routing(experts, weights, probabilities)
+
+
+def route_to_few_nodes(logits: torch.Tensor, k: int, nodes: int, limit: int) -> Routing:
+    """Return the routing to `k` experts on at most `limit` of the `nodes`, as DeepSeek-V3 does.
+
+    A token goes to the nodes whose `k` / `limit` best experts have the highest sum of probabilities, and there to the
+    `k` best. Node n has the experts from n E / N on. Source: “DeepSeek-V3 Technical Report”, 2024, section 2.1.2.
+    Raises `ValueError` if the experts don't divide among the nodes, or if `limit` nodes don't have `k` experts.
+    """
+    tokens, num_experts = logits.shape
+    if num_experts % nodes or not k <= limit * num_experts // nodes or limit > nodes:
+        raise ValueError(f"{k} of {num_experts} experts can't be on at most {limit} of {nodes} nodes")
+    probabilities = logits.softmax(-1)
+    by_node = probabilities.view(tokens, nodes, -1)
+    strength = by_node.topk(min(-(-k // limit), by_node.shape[2])).values.sum(-1)  # [tokens, nodes]
+    allowed = torch.zeros_like(strength, dtype=torch.bool).scatter(1, strength.topk(limit).indices, True)
+    weights, experts = by_node.masked_fill(~allowed[:, :, None], 0).flatten(1).topk(k)
+    return Routing(experts, weights, probabilities)
+
+
+def places(routing: Routing, count: int) -> torch.Tensor:
+    """Return on how many of `count` places (ranks or nodes) each token has experts: int [tokens].
+
+    Place p has the experts from p E / count on. A token travels so often if one copy serves a place.
+    """
+    where = (routing.experts // (routing.probabilities.shape[1] // count)).sort(1).values
+    return 1 + (where.diff(dim=1) != 0).sum(1)
+
+
+def expected_places(k: int, num_experts: int, count: int) -> float:
+    """Return the mean of `places` if every set of `k` experts is as likely: count (1 - C(E - E/count, k) / C(E, k))."""
+    elsewhere = num_experts - num_experts // count
+    return count * (1 - math.comb(elsewhere, k) / math.comb(num_experts, k))
+
+
+def imbalance(load: torch.Tensor) -> torch.Tensor:
+    """Return the largest load over the mean one: [..., experts or ranks] -> [...].
+
+    A step waits for its own busiest rank. So take it of every step, then the mean over steps: the mean load of many
+    steps is more even than that of any.
+    """
+    return load.amax(-1) / load.double().mean(-1)
 
 
 def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> int:

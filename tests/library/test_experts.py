@@ -8,7 +8,18 @@ from torch import nn
 
 from collectives import ranks
 from collectives.measure.wire import BytesSent
-from collectives.training.experts import ExpertParallel, auxiliary_loss, capacity, exchange, route, within_capacity
+from collectives.training.experts import (
+    ExpertParallel,
+    auxiliary_loss,
+    capacity,
+    exchange,
+    expected_places,
+    imbalance,
+    places,
+    route,
+    route_to_few_nodes,
+    within_capacity,
+)
 
 pytestmark = pytest.mark.ranks
 
@@ -104,6 +115,44 @@ def test_capacity_keeps_the_first_tokens_of_every_expert():
 @pytest.mark.parametrize("arguments, places", [((100, 1, 1.15), 115), ((100, 8, 1.0), 13), ((4, 8, 1.0), 1)])
 def test_capacity_is_rounded_up_and_not_by_a_rounding_of_floats(arguments, places):
     assert capacity(*arguments) == places
+
+
+def test_imbalance_is_that_of_a_step_and_not_of_the_mean_over_steps():
+    loads = torch.tensor([[6, 1, 1], [1, 6, 1], [1, 1, 6]])  # another expert is busy in every step
+    assert imbalance(loads).tolist() == [2.25] * 3
+    assert imbalance(loads.double().mean(0)).item() == 1  # no step ever was so even
+
+
+def random_logits(tokens=20_000, num_experts=256):
+    return torch.randn(tokens, num_experts, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("count, mean", [(64, 7.7), (8, 5.3), (1, 1.0)])
+def test_a_random_router_touches_fewer_nodes_than_experts(count, mean):
+    """8 of 256 experts, as in DeepSeek-V3, on 64 ranks, on 8 nodes, and in one place."""
+    counted = places(route(random_logits(), 8), count).double().mean().item()
+    assert counted == pytest.approx(expected_places(8, 256, count), rel=0.01)
+    assert counted == pytest.approx(mean, abs=0.06)
+
+
+def test_a_router_limited_to_some_nodes_touches_no_more_and_else_chooses_as_ever():
+    logits = random_logits(500)
+    assert places(route_to_few_nodes(logits, 8, nodes=8, limit=4), 8).max() == 4
+    assert places(route_to_few_nodes(logits, 8, nodes=8, limit=1), 8).max() == 1
+    assert route_to_few_nodes(logits, 8, nodes=8, limit=8).experts.equal(route(logits, 8).experts)
+
+
+def test_a_limited_router_prefers_the_nodes_whose_best_experts_together_are_most_probable():
+    logits = torch.tensor([[5.0, 0, 0, 4, 4, 0]])  # node 0's best expert outweighs two of node 1
+    assert set(route_to_few_nodes(logits, 2, nodes=2, limit=1).experts[0].tolist()) <= {0, 1, 2}
+    logits = torch.tensor([[5.0, 0, 0, 4.9, 4.9, 0]])
+    assert set(route_to_few_nodes(logits, 2, nodes=2, limit=1).experts[0].tolist()) == {3, 4}
+
+
+@pytest.mark.parametrize("nodes, limit", [(5, 2), (8, 9), (64, 1)])
+def test_a_limit_that_no_routing_can_keep_is_refused(nodes, limit):
+    with pytest.raises(ValueError, match=f"8 of 256 experts can't be on at most {limit} of {nodes} nodes"):
+        route_to_few_nodes(random_logits(1), 8, nodes, limit)
 
 
 def test_the_auxiliary_loss_is_1_when_balanced_and_more_when_not():
