@@ -109,9 +109,10 @@ def padded_elements(module: nn.Module, world_size: int) -> int:
 def prefetch(model: nn.Sequential, on: bool) -> nn.Sequential:
     """Set whether each unit launches the next unit's gather before it computes, forward and backward; return `model`.
 
-    Either way gathers become asynchronous: the backend runs them in a thread (gloo) or on a stream (NCCL) of its own.
-    Our own collectives don't support this, since they return when they are done. On a GPU the forward pass launches the
-    next gather early even when this is off, because the CPU, which launches, runs ahead of the GPU.
+    Torch's own default is neither: it prefetches backward, which `on=False` defeats, and in the forward pass only as
+    far as the CPU, which launches, runs ahead of a GPU. That it does on a GPU even when this is off. Either way gathers
+    become asynchronous: the backend runs them in a thread (gloo) or on a stream (NCCL) of its own. Our own collectives
+    don't support this, since they return when they are done.
     """
     units: list = list(model)
     for number, unit in enumerate(units):

@@ -105,8 +105,9 @@ def trace_both():
     model = fsdp.shard(tiny.model(DEPTH, width))
     batch = tiny.batch(0, dist.get_rank(), dist.get_world_size(), width=width)
     found = {}
-    for on in (False, True):
-        fsdp.prefetch(model, on)
+    for on in (None, False, True):  # None: torch's default
+        if on is not None:
+            fsdp.prefetch(model, on)
         tiny.loss(model, *batch).backward()
         found[on] = fsdp.trace(lambda: tiny.loss(model, *batch).backward())
     return found
@@ -213,16 +214,16 @@ def test_a_model_that_is_one_unit_is_gathered_whole(world_size):
 
 
 @on_each
-def test_with_prefetch_a_gather_is_launched_before_the_unit_in_front_computes(world_size):
+def test_with_prefetch_a_gather_is_launched_before_the_unit_in_front_computes_and_by_default_backward(world_size):
     for found in found_on(world_size):
         for on, spans in found["trace"].items():
             order = [span.name for span in spans]
             assert len(order) == len(set(order)) == 5 * DEPTH
             for k in range(DEPTH - 1):
-                assert (order.index(f"gather {k + 1}") < order.index(f"forward {k}")) == on
-                assert (order.index(f"gather {k} again") < order.index(f"backward {k + 1}")) == on
+                assert (order.index(f"gather {k + 1}") < order.index(f"forward {k}")) == bool(on)
+                assert (order.index(f"gather {k} again") < order.index(f"backward {k + 1}")) == (on is not False)
             line = Timeline.measured(spans)
-            assert line.exposed > 0 and (on or line.by_kind["all_gather"].hidden < 1e-3 * line.seconds)
+            assert line.exposed > 0 and (on is not False or line.by_kind["all_gather"].hidden < 1e-3 * line.seconds)
 
 
 def test_what_leaves_a_node_with_a_secondary_shard_with_hsdp_and_with_fewer_bits():
@@ -235,9 +236,18 @@ def test_what_leaves_a_node_with_a_secondary_shard_with_hsdp_and_with_fewer_bits
             np.testing.assert_allclose(found[name]["losses"], found["bf16"]["losses"], rtol=0.03)
         assert found["secondary"]["losses"] == found["bf16"]["losses"]
     left = {name: sum(found[name]["left"] for found in everywhere[:2]) for name in ("bf16", "secondary", "lean")}
-    assert left["bf16"] == 3 * 3 * 2 * PSI // 4
-    assert left["secondary"] == 2 * 3 * 2 * PSI // 4
+    crossing = traffic.crossing(nodes=2, gpus_per_node=2)
+    assert left["bf16"] == crossing["FSDP"] * 2 * PSI
+    assert left["secondary"] == crossing["secondary shard"] * 2 * PSI
+    reduced = found_on(4)[0]["HSDP"]["payloads"]["all_reduce"]
+    assert 2 * traffic.sent({"all_reduce": reduced}, 2) == crossing["HSDP"] * 2 * PSI
     assert left["lean"] < left["bf16"] / 4
+
+
+def test_on_many_nodes_hsdp_crosses_no_less_than_a_secondary_shard():
+    crossing = traffic.crossing(nodes=64, gpus_per_node=8)
+    assert 0.98 < crossing["HSDP"] / crossing["secondary shard"] < 1
+    assert traffic.crossing(nodes=1, gpus_per_node=8) == dict.fromkeys(crossing, 0)
 
 
 def prepared(seed):

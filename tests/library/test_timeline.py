@@ -5,9 +5,10 @@ from itertools import chain, pairwise
 
 import pytest
 
-from collectives import price, topology
+from collectives import network, price, topology
 from collectives.algorithms import ring
 from collectives.formula import FormulaError, Program, maximum
+from collectives.machines import CLUSTERS, RUNNING_CASE
 from collectives.training.timeline import (
     COMMUNICATION,
     HALVES,
@@ -289,6 +290,51 @@ def test_prefetch_exposes_the_first_gather_and_the_gap_between_gather_and_comput
         gaps = (num_layers - 1) * (max(g - f, 0) + max(g - b, 0))
         assert step.by_kind["all_gather"].exposed == pytest.approx(2 * g + gaps)
         assert step.seconds == pytest.approx(num_layers * (f + b) + 2 * g + gaps + s)
+
+
+@pytest.mark.parametrize("g, s", [(0.25, 0.5), (0.75, 0.75), (1.5, 1.5), (1.5, 0.75), (3.0, 3.0)])
+def test_on_one_link_a_layer_exposes_what_its_gather_and_its_scatter_take_longer_than_it_computes(g, s):
+    """L equal layers, one stream for all. Leaving out the scatters, as if they took no time, exposes far less."""
+    f, b, num_layers = 1.0, 2.0, 6
+    layers = [Layer(f, b, 1)] * num_layers
+    none, one = (run(sharded(layers, lambda _: g, lambda _: s, prefetch=n, streams=1)).exposed for n in (0, 1))
+    forward = g + (num_layers - 1) * max(g - f, 0)
+    backward = g + max(g - b, 0) + (num_layers - 2) * max(g + s - b, 0) + max(s - b, 0) + s
+    assert none == num_layers * (2 * g + s)
+    assert one == pytest.approx(forward + backward)
+
+
+EIGHT_BILLION = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336  # parameters of a layer of Llama-3-8B
+
+
+def exposed_on(cluster, ahead, tokens=4096, flops=400e12, with_scatters=True):
+    """Return the exposed seconds of FSDP with the 32 layers of Llama-3-8B, all on one link."""
+    forward = 2 * EIGHT_BILLION * tokens / flops
+
+    def price(collective):
+        return lambda num_bytes: network.choose(collective, num_bytes, cluster).seconds
+
+    scatter = price("reduce_scatter") if with_scatters else NO_TIME[0]
+    layers = [Layer(forward, 2 * forward, 2 * EIGHT_BILLION)] * 32
+    return run(sharded(layers, price("all_gather"), scatter, prefetch=ahead, streams=1)).exposed
+
+
+def test_prefetch_hides_fsdp_on_the_running_case_and_not_on_128_such_nodes_nor_on_one_ethernet_card_a_node():
+    assert exposed_on(RUNNING_CASE, 1) < exposed_on(RUNNING_CASE, 0) / 30
+    many, ethernet = RUNNING_CASE.of(128), CLUSTERS["H100 on plain Ethernet"].of(8)
+    assert exposed_on(many, 1) > exposed_on(many, 0) / 4
+    assert exposed_on(ethernet, 1) > 0.8 * exposed_on(ethernet, 0)
+    for cluster in (many, ethernet):
+        assert exposed_on(cluster, 1, with_scatters=False) < 0.75 * exposed_on(cluster, 1)
+
+
+@pytest.mark.parametrize("cluster", [RUNNING_CASE, CLUSTERS["H100 on plain Ethernet"].of(8)])
+def test_gathers_hide_from_about_as_many_tokens_as_operations_a_second_over_a_node_s_bytes_a_second(cluster):
+    """A real card and NCCL's latencies ask for up to twice the tokens that the rated speed does."""
+    rule = 400e12 / cluster.far_rate
+    first_and_last = 3 * network.choose("all_gather", 2 * EIGHT_BILLION, cluster).seconds
+    assert exposed_on(cluster, 1, tokens=2 * rule) == pytest.approx(first_and_last, rel=0.05)
+    assert exposed_on(cluster, 1, tokens=0.9 * rule) > 1.5 * first_and_last
 
 
 def test_deeper_prefetch_helps_uneven_layers_and_not_even_ones():
