@@ -21,7 +21,7 @@ from torch import nn
 from ..algorithms import ring
 from ..execute import execute
 from .conjugate import conjugate
-from .transformer import Block, nothing
+from .transformer import MLP, Attention, Block, nothing
 
 Group = dist.ProcessGroup | None
 
@@ -81,11 +81,57 @@ def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
     return conjugate(y, there=partial(reduce_scattered, group=group), back=partial(gathered, group=group))
 
 
-def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
+class _OwnRows:
+    """The memory of one pass through a half: it keeps this rank's rows of its input, and gathers the others twice.
+
+    Autograd hands `pack` every tensor that the backward pass needs, and asks `unpack` for it then. The gathered rows
+    are whole from `enter` until the half returns, and from the first `unpack` until the last.
+    """
+
+    def __init__(self, rows: torch.Tensor, group: Group):
+        self.rows, self.group, self.packed = rows.detach(), group, 0
+        self.whole: torch.Tensor | None = None
+
+    def enter(self, rows: torch.Tensor) -> torch.Tensor:
+        self.whole = gather(rows, self.group)
+        return self.whole
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if self.whole is None or tensor.data_ptr() != self.whole.data_ptr():
+            return tensor
+        self.packed += 1
+        return None
+
+    def unpack(self, kept: torch.Tensor | None) -> torch.Tensor:
+        if kept is not None:
+            return kept
+        whole = gathered(self.rows, self.group) if self.whole is None else self.whole
+        self.packed -= 1
+        self.whole = whole if self.packed else None
+        return whole
+
+
+def _gather_twice(half: Attention | MLP, group: Group) -> None:
+    """Make `half` keep its own rows for the backward pass, and gather the others' again there, as Megatron-LM does."""
+    forward = half.forward
+
+    def with_own_rows(rows: torch.Tensor) -> torch.Tensor:
+        memory = _OwnRows(rows, group)
+        half.enter = memory.enter
+        with torch.autograd.graph.saved_tensors_hooks(memory.pack, memory.unpack):
+            result = forward(rows)
+        memory.whole = None
+        return result
+
+    half.forward = with_own_rows  # type: ignore[assignment]
+
+
+def split(block: Block, group: Group = None, sequence: bool = False, gather_twice: bool = False) -> Block:
     """Return this rank's part of `block`, which is the same on all ranks: its heads and its columns of the MLP.
 
     `sequence`: use sequence parallelism, where the part takes and returns this rank's rows of the tokens instead of all
-    rows. Raises `ValueError` if the heads or the MLP's columns don't divide among the ranks.
+    rows. `gather_twice`: don't keep the gathered rows for the backward pass, but gather them once more there. Raises
+    `ValueError` if the heads or the MLP's columns don't divide among the ranks.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     part: Any = deepcopy(block)
@@ -100,6 +146,8 @@ def split(block: Block, group: Group = None, sequence: bool = False) -> Block:
         half.second.weight = _kept(half.second.weight, 1, rank, world_size)
         half.enter = lambda x: gather(x, group) if sequence else f(x, group)
         half.leave = lambda y: scatter(y, group) if sequence else g(y, group)
+        if sequence and gather_twice:
+            _gather_twice(half, group)
     if sequence:  # a rank's norms see only its own rows, so their gradients lack the other rows' share
         for tensor in part.norms.parameters():
             tensor.register_hook(lambda gradient: all_reduced(gradient, group))

@@ -34,9 +34,11 @@ def mixed(reduce_in=BF16):
     return MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=reduce_in)
 
 
-def calls(depth=DEPTH, width=tiny.WIDTH, **options):
-    """How often a step calls each collective of the backend's own, and their payloads."""
-    model = fsdp.shard(tiny.model(depth, width), **options)
+def calls(depth=DEPTH, width=tiny.WIDTH, ends=False, **options):
+    """How often a step calls each collective of the backend's own, and their payloads; `ends`: embedding and head."""
+    blocks = list(tiny.model(depth, width))
+    first, last = (torch.nn.Linear(width, width) for _ in range(2))
+    model = fsdp.shard(torch.nn.Sequential(*([first, *blocks, last] if ends else blocks)), units=blocks, **options)
     batch = tiny.batch(0, dist.get_rank(), dist.get_world_size(), width=width)
     with BytesSent() as sent:
         tiny.loss(model, *batch).backward()
@@ -119,6 +121,7 @@ def experiments(rank, world_size):
         "keep": calls(reshard_after_forward=False),
         "sums in fp32": calls(mp_policy=mixed(torch.float32)),
         "width 10": calls(width=10),
+        "ends": calls(ends=True),
         "torch's": gathered_by(None),
         "ours": gathered_by("ring"),
         "by hand": by_hand(),
@@ -152,6 +155,12 @@ def test_a_unit_calls_three_collectives_or_two_if_its_parameters_are_kept(world_
         assert found["reshard"] == ({"all_gather": 8, "reduce_scatter": 4}, traffic.step(PSI, 3, 4))
         assert found["keep"] == ({"all_gather": 4, "reduce_scatter": 4}, traffic.step(PSI, 3, 4, reshard=False))
         assert found["sums in fp32"][1] == {"all_gather": 2 * 2 * PSI, "reduce_scatter": 4 * PSI}
+
+
+@on_each
+def test_what_no_unit_takes_is_one_more_unit_the_root_gathered_once_and_scattered_once(world_size):
+    for found in found_on(world_size):
+        assert found["ends"][0] == {"all_gather": 2 * DEPTH + 1, "reduce_scatter": DEPTH + 1}
 
 
 @on_each

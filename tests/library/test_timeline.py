@@ -328,6 +328,21 @@ def test_prefetch_hides_fsdp_on_the_running_case_and_not_on_128_such_nodes_nor_o
         assert exposed_on(cluster, 1, with_scatters=False) < 0.75 * exposed_on(cluster, 1)
 
 
+def test_stage_1_is_a_few_per_cent_slower_than_replicating_or_faster_by_when_it_gathers():
+    """1 billion parameters on 64 H100: a rank updates a 64th, and sends as many bytes. Adam moves 28 a parameter."""
+    layers = [Layer(2 * 1e9 / 24 * 8192 / 400e12, 4 * 1e9 / 24 * 8192 / 400e12, 2e9 / 24)] * 24
+    buckets, update = [[k] for k in reversed(range(24))], 28e9 / 3.35e12
+
+    def price(collective):
+        return lambda num_bytes: network.choose(collective, num_bytes, RUNNING_CASE).seconds
+
+    reduce, scatter, gather = map(price, ("all_reduce", "reduce_scatter", "all_gather"))
+    replicated = run(data_parallel(layers, buckets, reduce, update)).seconds
+    after = run(sharded_optimizer(layers, buckets, scatter, gather, update / 64)).seconds
+    while_computing = run(sharded(layers, gather, scatter, update / 64, reshard=False, streams=1)).seconds
+    assert 0.9 * replicated < while_computing < replicated < after < 1.1 * replicated
+
+
 @pytest.mark.parametrize("cluster", [RUNNING_CASE, CLUSTERS["H100 on plain Ethernet"].of(8)])
 def test_gathers_hide_from_about_as_many_tokens_as_operations_a_second_over_a_node_s_bytes_a_second(cluster):
     """A real card and NCCL's latencies ask for up to twice the tokens that the rated speed does."""
