@@ -134,7 +134,11 @@ def _latex(node: ast.expr) -> str:
             space = r"\," if isinstance(right, ast.Name) and right.id == "alpha" else ""
             return _factor(left) + space + _factor(right)
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
-            return f"{_latex(left)} + {_latex(right)}" if isinstance(sign, ast.Add) else f"{_latex(left)} - {_factor(right)}"
+            return (
+                f"{_latex(left)} + {_latex(right)}"
+                if isinstance(sign, ast.Add)
+                else f"{_latex(left)} - {_factor(right)}"
+            )
     raise ValueError(f"a cost is made of numbers, names, +, -, * and /, not of {ast.unparse(node)}")
 
 

@@ -38,7 +38,8 @@ def read(latex, **values):
     tokens = re.findall(r"\\?[A-Za-z]+(?:_n)?|\d+|[-+/()]", text.replace(r"\,", ""))
     words = [part for token in tokens for part in apart(token)]
     product = [
-        word + "*" * ((word.isalnum() or "_" in word or word == ")") and (after.isalnum() or "_" in after or after == "("))
+        word
+        + "*" * ((word.isalnum() or "_" in word or word == ")") and (after.isalnum() or "_" in after or after == "("))
         for word, after in zip(words, [*words[1:], "+"], strict=True)
     ]
     return eval("".join(product), values)
