@@ -189,8 +189,8 @@ def held_out(work: Sequence[Features], seconds: ArrayLike, fold: ArrayLike, term
     predicted = np.zeros(len(seconds))
     for here in np.unique(fold):
         others = np.flatnonzero(fold != here)
-        fitted = fit_terms([work[place] for place in others], seconds[others], terms)
-        for place in np.flatnonzero(fold == here):
+        fitted = fit_terms([work[place] for place in others.tolist()], seconds[others], terms)
+        for place in np.flatnonzero(fold == here).tolist():
             predicted[place] = fitted.seconds(work[place])
     return predicted
 

@@ -49,18 +49,23 @@ class Record:
         """The names of the models that predicted."""
         return list(self.cells[0]["predicted"])
 
+    def at(self, **case: Any) -> list[Mapping[str, Any]]:
+        """Return the cells of this case, such as `at(world_size=8, num_bytes=16384)`."""
+        return [cell for cell in self.cells if case.items() <= cell.items()]
+
     def __str__(self) -> str:
         """Every case, a line each: its measured milliseconds, and each model's prediction over the fastest."""
         when, cores = self.header["measured"][:10], self.header["machine"]["cores"]
         case_names = [name for name in self.cells[0] if name not in ("predicted", "seconds")]
-        names = [*case_names, "fastest, ms", "median, ms", *(f"{model}/fastest" for model in self.models)]
-        lines = [f"{self.header['what']}; {cores} cores, {when}", "  ".join(f"{name:>16}" for name in names)]
+        rows = [[*case_names, "fastest, ms", "median, ms", *(f"{model} / fastest" for model in self.models)]]
         for cell in self.cells:
             fastest, median = fastest_of(cell), statistics.median(cell["seconds"])
             times = (f"{seconds * 1e3:.2f}" for seconds in (fastest, median))
             ratios = (f"{cell['predicted'][model] / fastest:.2f}" for model in self.models)
-            lines.append("  ".join(f"{text:>16}" for text in (*(cell[name] for name in case_names), *times, *ratios)))
-        return "\n".join(lines)
+            rows.append([*(str(cell[name]) for name in case_names), *times, *ratios])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        return "\n".join([f"{self.header['what']}; {cores} cores, {when}", *lines])
 
     def save(self, path: Path) -> None:
         """Write the record as JSON, a cell a line."""
@@ -80,6 +85,17 @@ class Record:
 def fastest_of(cell: Mapping[str, Any]) -> float:
     """Return the fastest repeat of a cell in seconds, which other load on the machine disturbs least."""
     return min(cell["seconds"])
+
+
+def off(cells: Sequence[Mapping[str, Any]], model: str) -> float:
+    """Return how far a model's predictions are from the fastest repeats: the median of the relative errors."""
+    return statistics.median(abs(cell["predicted"][model] / fastest_of(cell) - 1) for cell in cells)
+
+
+def regret(cells: Sequence[Mapping[str, Any]], model: str) -> float:
+    """Return by what share the cell that a model predicts to be the fastest is slower than the one that was."""
+    chosen = min(cells, key=lambda cell: cell["predicted"][model])
+    return fastest_of(chosen) / min(map(fastest_of, cells)) - 1
 
 
 @dataclass(frozen=True)

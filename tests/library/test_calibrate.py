@@ -180,34 +180,25 @@ def recorded(name):
     return registered.Record.load(DATA / f"{name}.json")
 
 
-def predicted_off(record, model, keep):
-    cells = [cell for cell in record.cells if keep(cell)]
-    return calibrate.off([cell["predicted"][model] for cell in cells], [*map(registered.fastest_of, cells)])
-
-
-def regret(record, model, world_size, num_bytes):
-    """How much slower the model's choice is than the fastest algorithm."""
-    here = [c for c in record.cells if (c["world_size"], c["num_bytes"]) == (world_size, num_bytes)]
-    chosen = min(here, key=lambda cell: cell["predicted"][model])
-    return registered.fastest_of(chosen) / min(map(registered.fastest_of, here)) - 1
+def up_to(record, most):
+    return [cell for cell in record.cells if cell["num_bytes"] <= most]
 
 
 def test_on_recorded_lines_two_constants_serve_large_buffers_and_fail_small_ones():
     record = recorded("crossover_lines")
-    assert predicted_off(record, "link", lambda cell: cell["num_bytes"] >= 256 * KIB) < 0.08
-    assert predicted_off(record, "link", lambda cell: cell["num_bytes"] <= 16 * KIB) > 0.5
-    assert regret(record, "link", 8, 16 * KIB) > 0.5  # it chooses halving-doubling, where the tree has few messages
-    assert regret(record, "link and processors", 8, 16 * KIB) < 0.5
+    large = [cell for cell in record.cells if cell["num_bytes"] >= 256 * KIB]
+    assert registered.off(large, "link") < 0.08
+    assert registered.off(up_to(record, 16 * KIB), "link") > 0.5
+    choice = record.at(world_size=8, num_bytes=16 * KIB)  # halving-doubling, where the tree has few messages
+    assert registered.regret(choice, "link") > 0.5 > registered.regret(choice, "link and processors")
 
 
 def test_on_recorded_lines_the_processors_explain_what_the_link_does_not():
-    record = recorded("crossover_lines")
-    small = lambda cell: cell["num_bytes"] <= 64 * KIB  # noqa: E731
-    assert predicted_off(record, "link and processors", small) < predicted_off(record, "link", small)
+    small = up_to(recorded("crossover_lines"), 16 * KIB)
+    assert registered.off(small, "link and processors") < registered.off(small, "link") / 1.5
 
 
 def test_on_recorded_loopback_two_constants_are_far_off_and_four_are_closer():
-    record = recorded("loopback")
-    both = [predicted_off(record, model, lambda cell: True) for model in ("link and processors", "link")]
-    assert both[0] < both[1] / 1.5
-    assert both[1] > 0.5
+    cells = recorded("loopback").cells
+    assert registered.off(cells, "link") > 0.5
+    assert registered.off(cells, "link and processors") < registered.off(cells, "link") / 1.5

@@ -57,6 +57,16 @@ def test_a_record_prints_every_case_with_its_ratio_small_ones_included():
     assert lines[4].split() == ["1000000", "1.00", "2.00", "1.00"]
 
 
+def test_a_model_is_judged_by_its_median_error_and_by_what_its_choice_loses():
+    cases = [{"num_bytes": 1, "algorithm": name} for name in ("ring", "tree", "flat")]
+    guess = {"ring": 1.0, "tree": 2.0, "flat": 9.0}
+    prediction = registered.register("race", cases, {"guess": lambda case: guess[case["algorithm"]]})
+    record = prediction.against(lambda cases: [[6.0, 4.0], [2.0], [6.0]])
+    assert registered.off(record.cells, "guess") == 0.5  # of 0.75, 0 and 0.5
+    assert registered.regret(record.cells, "guess") == 1.0  # the ring took 4 s, and the tree 2
+    assert record.at(algorithm="tree") == [record.cells[1]]
+
+
 def measured_twice():
     prediction = registered.register("once", CASES, MODELS)
     for _ in range(2):
