@@ -43,6 +43,7 @@ LOOPBACK = [4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 BALLS = [256, 4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB]  # bytes of the ping-pong's messages on loopback
 CROWD = [4, 256 * KIB, 2 * MIB]  # bytes of a message when all ranks send at once
 WORLDS = (4, 8)
+MOMENTS, PAUSE = 6, 3.0  # what a model is calibrated with is measured so often, with so many seconds between
 TIME_LIMIT = 400.0  # seconds: beyond this, the machine is too slow or too busy to record
 
 
@@ -93,13 +94,11 @@ def training(deadline: float) -> str:
 def lines(deadline: float) -> str:
     """Record all-reduces over emulated lines, beside what was predicted from a ping-pong and a crowd."""
     with emulate.EmulatedNetwork(nodes=2, rate=RATE) as network:
-        seconds = network.run(calibrate.ping_pong, 2, calibrate.SIZES, 21, 0.0)[0]
-    machines, crowds = {}, {}
+        balls = at_moments(lambda: network.run(calibrate.ping_pong, 2, calibrate.SIZES, 9, 0.0)[0])
+    crowds = {}
     for world_size in WORLDS:
         with emulate.EmulatedNetwork(nodes=world_size, rate=RATE) as network:
-            (crowds[world_size],) = crowded(network.run, world_size, [calibrate.ITEMSIZE])
-        link = calibrate.fit(calibrate.SIZES, seconds)
-        machines[world_size] = calibrate.Machine(link, per_message=crowds[world_size])
+            crowds[str(world_size)] = crowded(network.run, world_size, CROWD[:1])
 
     def measure(cases: list[dict]) -> list[list[float]]:
         taken = []
@@ -108,19 +107,16 @@ def lines(deadline: float) -> str:
                 taken += timed(network.run, list(here), deadline)
         return taken
 
-    known = {"rate": RATE, "ping_pong": [list(calibrate.SIZES), seconds], "crowd": crowds}
+    ping_pong = {"sizes": list(calibrate.SIZES), "moments": balls}
+    known = {"rate": RATE, "ping_pong": ping_pong, "crowd": {"sizes": CROWD[:1], "moments": crowds}}
     what = f"all-reduces over emulated lines of {RATE / 1e6:g} Mbit/s"
-    return predict_and_measure(what, LINES, machines, known, measure, "crossover_lines.json")
+    return predict_and_measure(what, LINES, known, measure, "crossover_lines.json")
 
 
 def loopback(deadline: float) -> str:
     """Record all-reduces on this machine's cores, beside what was predicted from a ping-pong and a crowd."""
-    seconds = ranks.run(calibrate.ping_pong, 2, BALLS, 21, 0.0)[0]
-    link, crowds, machines = calibrate.fit(BALLS, seconds), {}, {}
-    for world_size in WORLDS:
-        crowds[world_size] = crowded(ranks.run, world_size, CROWD)
-        each = calibrate.fit(CROWD, crowds[world_size])
-        machines[world_size] = calibrate.Machine(link, per_message=each.alpha, per_byte=each.beta)
+    balls = at_moments(lambda: ranks.run(calibrate.ping_pong, 2, BALLS, 9, 0.0)[0])
+    crowds = {str(world_size): crowded(ranks.run, world_size, CROWD) for world_size in WORLDS}
 
     def measure(cases: list[dict]) -> list[list[float]]:
         taken = []
@@ -128,23 +124,35 @@ def loopback(deadline: float) -> str:
             taken += timed(ranks.run, list(here), deadline)
         return taken
 
-    known = {"ping_pong": [BALLS, seconds], "crowd_sizes": CROWD, "crowd": crowds}
+    known = {"ping_pong": {"sizes": BALLS, "moments": balls}, "crowd": {"sizes": CROWD, "moments": crowds}}
     what = "all-reduces between ranks that share the cores of one machine"
-    return predict_and_measure(what, LOOPBACK, machines, known, measure, "loopback.json")
+    return predict_and_measure(what, LOOPBACK, known, measure, "loopback.json")
 
 
-def crowded(run, world_size: int, sizes: list[int]) -> list[float]:
-    """Return the seconds that a message of each of `sizes` bytes takes where all ranks send at once: the fastest."""
-    schedule, taken = calibrate.crowd(world_size), []
+def crowded(run, world_size: int, sizes: list[int]) -> list[list[float]]:
+    """Return the seconds of a message of each of `sizes` bytes where all ranks send at once: a list for each moment."""
+    schedule = calibrate.crowd(world_size)
     messages = world_size * len(list(schedule))
-    for num_bytes in sizes:
-        results = run(calibrate.stopwatch, world_size, [schedule], num_bytes, 60)
-        taken.append(calibrate.slowest(results, 0.0)[0] / messages)
-    return taken
+
+    def once() -> list[float]:
+        results = [run(calibrate.stopwatch, world_size, [schedule], num_bytes, 20) for num_bytes in sizes]
+        return [calibrate.slowest(result, 0.0)[0] / messages for result in results]
+
+    return at_moments(once)
 
 
-def predict_and_measure(what: str, sizes: list[int], machines: dict, known: dict, measure: Callable, name: str) -> str:
+def at_moments(once: Callable[[], list[float]]) -> list[list[float]]:
+    """Return what `once` measures at several moments: a single one may be busy. The fastest calibrates the models."""
+    found = []
+    for _ in range(MOMENTS):
+        found.append([float(f"{seconds:.4g}") for seconds in once()])
+        time.sleep(PAUSE)
+    return found
+
+
+def predict_and_measure(what: str, sizes: list[int], known: dict, measure: Callable, name: str) -> str:
     """Register what two constants and what four predict for every all-reduce, then measure, save and print them."""
+    machines = {world_size: calibrate.machine_of(known, world_size) for world_size in WORLDS}
     cases = [
         {"world_size": world_size, "num_bytes": num_bytes, "algorithm": algorithm}
         for world_size in WORLDS

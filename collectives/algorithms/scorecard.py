@@ -81,9 +81,10 @@ def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Co
 
 
 def lower_bounds(collective: str, world_size: int) -> Coefficients:
-    """Return coefficients that no algorithm with one port can beat.
+    """Return coefficients that no algorithm can beat in which the ranks alone add and have one port each.
 
-    They are the steps to reach all ranks, the bytes that must enter or leave a rank, and the additions.
+    They are the steps to reach all ranks, the bytes that must enter or leave a rank, and the additions. With a switch
+    that adds, as in NVLS or SHARP, ranks send fewer bytes.
 
     Source: E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and
     experience", 2007.

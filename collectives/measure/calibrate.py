@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -123,16 +124,19 @@ def crowd(world_size: int, num_steps: int = 4) -> Schedule:
     return Schedule.of(world_size, 1, [around] * num_steps, name="crowd")
 
 
-def adding(rank: int, world_size: int, num_bytes: int = 2**22, repeats: int = 9) -> float:
-    """Return gamma: seconds per byte that a rank takes to add one buffer to another. For `ranks.run`."""
-    import torch
+def machine_of(known: Mapping[str, Any], world_size: int) -> Machine:
+    """Return the machine that a ping-pong and a crowd found, each at several moments: the fastest of each size.
 
-    mine, arrived, times = torch.zeros(num_bytes // ITEMSIZE), torch.ones(num_bytes // ITEMSIZE), []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        mine.add_(arrived)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) / num_bytes
+    `known`: "ping_pong" and "crowd", each with its "sizes" in bytes and, for each of its "moments", the seconds of a
+    message of each size; the crowd's moments are by the number of ranks, as text. A crowd of one size finds
+    `per_message` alone.
+    """
+    link = fit(known["ping_pong"]["sizes"], np.min(known["ping_pong"]["moments"], axis=0))
+    sizes, seconds = known["crowd"]["sizes"], np.min(known["crowd"]["moments"][str(world_size)], axis=0)
+    if len(sizes) == 1:
+        return Machine(link, per_message=float(seconds[0]))
+    processors = fit(sizes, seconds)
+    return Machine(link, per_message=processors.alpha, per_byte=processors.beta)
 
 
 def stopwatch(

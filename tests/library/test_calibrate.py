@@ -115,6 +115,19 @@ def test_a_machine_s_link_is_the_price_and_its_processors_count_what_all_ranks_d
         assert busy == pytest.approx(1e6 * plain.messages + 10 * plain.bytes_sent.sum())
 
 
+def test_a_machine_is_calibrated_by_the_fastest_of_several_moments():
+    sizes = np.array([4, 1000, 10**6])
+    known = {
+        "ping_pong": {"sizes": sizes, "moments": [9 * (1e-5 + 1e-9 * sizes), 1e-5 + 1e-9 * sizes]},
+        "crowd": {"sizes": sizes, "moments": {"8": [2e-4 + 5e-10 * sizes, 7 * (2e-4 + 5e-10 * sizes)]}},
+    }
+    machine = calibrate.machine_of(known, 8)
+    found = machine.link.alpha, machine.link.beta, machine.per_message, machine.per_byte
+    assert found == pytest.approx((1e-5, 1e-9, 2e-4, 5e-10), rel=1e-6)
+    on_lines = known | {"crowd": {"sizes": [4], "moments": {"8": [[3e-4], [2e-4]]}}}
+    assert calibrate.machine_of(on_lines, 8) == calibrate.Machine(machine.link, per_message=2e-4)
+
+
 def test_in_a_crowd_every_rank_sends_in_every_step():
     work = calibrate.features(calibrate.crowd(6, num_steps=5), 40)
     assert (work.steps, work.messages, work.total_bytes) == (5, 30, 30 * 40)
@@ -166,11 +179,6 @@ def test_the_stopwatch_times_schedules_and_functions_on_every_rank():
 
 def test_a_collective_takes_as_long_as_its_slowest_rank_in_the_median():
     assert calibrate.slowest([[[1, 9, 2]], [[3, 1, 1]]]) == [3.0]
-
-
-def test_an_addition_costs_something():
-    (seconds_a_byte,) = ranks.run(calibrate.adding, 1, 2**16, 3)
-    assert 0 < seconds_a_byte < 1e-6
 
 
 # The recorded runs that chapter 05 shows: what it says of them holds, or they are to be recorded again.
