@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import citations
 import fingerprint
 import jupytext
 import nbformat
@@ -177,12 +178,14 @@ def source_sha(text: Path) -> str:
 
 
 def from_text(text: Path) -> NotebookNode:
-    """Return the notebook of a text, with ids that depend on its content only."""
+    """Return the notebook of a text, with citations in words and with ids that depend on its content only."""
     notebook = jupytext.read(text)
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen = Counter()
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = citations.in_words(cell.source)
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         cell.id = f"{digest}-{seen[digest]}" if seen[digest] else digest
         seen[digest] += 1

@@ -150,6 +150,7 @@ def _factor(node: ast.expr) -> str:
 
 
 THAKUR, CHAN = "Thakur et al. 2005", "Chan et al. 2007"
+ARTICLE = "“The Illustrated Collectives”"
 DIRECT = "(P-1)*alpha + (P-1)/P*S*beta"  # every chunk straight to where it belongs
 ADDED = "(P-1)*alpha + (P-1)/P*S*(beta+gamma)"  # the same, and added on arrival
 TWICE = "2*(P-1)*alpha + (P-1)/P*S*(2*beta+gamma)"  # a reduce-scatter, then an all-gather
@@ -157,17 +158,17 @@ TREE_MOVES = "L*alpha + (P-1)/P*S*beta"
 CHAIN_NAME = f"chain, {CHUNKS} chunks"
 
 ROWS = (
-    Row("pairwise", pairwise.barrier, "(P-1)*alpha", "S4"),
+    Row("pairwise", pairwise.barrier, "(P-1)*alpha", ARTICLE),
     Row("dissemination", doubling.barrier, "L*alpha", "Hensgen et al. 1988"),
-    Row("flat", flat.broadcast, "(P-1)*(alpha + S*beta)", "S4"),
+    Row("flat", flat.broadcast, "(P-1)*(alpha + S*beta)", ARTICLE),
     Row("binomial tree", tree.broadcast, "L*(alpha + S*beta)", THAKUR),
     Row(CHAIN_NAME, chain.broadcast, "(P-2+C)*(alpha + S/C*beta)", CHAN, exact_from=2),
-    Row("flat", flat.reduce, "(P-1)*(alpha + S*beta + S*gamma)", "S4"),
+    Row("flat", flat.reduce, "(P-1)*(alpha + S*beta + S*gamma)", ARTICLE),
     Row("binomial tree", tree.reduce, "L*(alpha + S*beta + S*gamma)", THAKUR),
     Row(CHAIN_NAME, chain.reduce, "(P-2+C)*(alpha + S/C*beta + S/C*gamma)", CHAN, exact_from=2),
-    Row("flat", flat.scatter, DIRECT, "S4"),
+    Row("flat", flat.scatter, DIRECT, ARTICLE),
     Row("binomial tree", tree.scatter, TREE_MOVES, CHAN),
-    Row("flat", flat.gather, DIRECT, "S4"),
+    Row("flat", flat.gather, DIRECT, ARTICLE),
     Row("binomial tree", tree.gather, TREE_MOVES, CHAN),
     Row("ring", ring.all_gather, DIRECT, THAKUR),
     Row("recursive doubling", doubling.all_gather, TREE_MOVES, THAKUR, powers_of_two=True),
@@ -181,8 +182,8 @@ ROWS = (
         powers_of_two=True,
     ),
     Row("pairwise", pairwise.reduce_scatter, ADDED, THAKUR),
-    Row("flat", flat.all_reduce, "2*(P-1)*(alpha + S*beta) + (P-1)*S*gamma", "S2 S4"),
-    Row("binomial tree", tree.all_reduce, "2*L*(alpha + S*beta) + L*S*gamma", "S4"),
+    Row("flat", flat.all_reduce, "2*(P-1)*(alpha + S*beta) + (P-1)*S*gamma", ARTICLE),
+    Row("binomial tree", tree.all_reduce, "2*L*(alpha + S*beta) + L*S*gamma", ARTICLE),
     Row("recursive doubling", doubling.all_reduce, "(L+F)*(alpha + S*beta) + L*S*gamma", THAKUR),
     Row("ring", ring.all_reduce, TWICE, "Patarasuk and Yuan 2009"),
     Row("bidirectional ring", ring.all_reduce_bidirectional, TWICE, "as the ring"),
@@ -207,7 +208,7 @@ ROWS = (
         "Cho et al. 2019",
     ),
     Row("pairwise by shift", pairwise.all_to_all, DIRECT, THAKUR),
-    Row("pairwise by XOR", pairwise.all_to_all_xor, DIRECT, "S4", powers_of_two=True),
+    Row("pairwise by XOR", pairwise.all_to_all_xor, DIRECT, ARTICLE, powers_of_two=True),
 )
 
 
