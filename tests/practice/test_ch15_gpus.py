@@ -150,12 +150,24 @@ CLONED = {
         return there.cpu()
 """,
 }
+GATHERED = {
+    "one-function": """
+    from torch.distributed import all_gather as gather
+
+    def average(numbers, device):
+        mine = numbers.to(device)
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        gather(every, mine)
+        return torch.stack(every).mean(0).cpu()
+""",
+}
 RIGHT = {
     "line by line": LINE_BY_LINE,
     "by two points": TWO_POINTS,
     "by counting": BY_COUNTING,
     "by numpy's polyfit": NP_POLYFIT,
     "copied to the device": CLONED,
+    "gathered by another name": GATHERED,
 }
 
 
@@ -372,6 +384,14 @@ MUTANTS = [
         "there bytes take twice as long as alpha",
     ),
     Mutant(
+        "a byte that holds no size",
+        "model",
+        "            return size\n",
+        "            return torch.tensor(0, dtype=torch.int8)\n",
+        SLOW,
+        "which is not a number",
+    ),
+    Mutant(
         "the longest",
         "model",
         "    for size, seconds in rows:\n",
@@ -440,7 +460,7 @@ MUTANTS = [
         ".to(device)",
         "",
         GLOO,
-        "all-reduces a tensor on the cpu, wherever `device` is",
+        "sends a tensor that is on the cpu, wherever `device` is",
         origin="C23",
     ),
     Mutant(
@@ -450,6 +470,14 @@ MUTANTS = [
         "",
         GLOO,
         "returns [0.5, 1.0]; the mean is [5.5, 11.0]",
+    ),
+    Mutant(
+        "nothing on a GPU",
+        "one-function",
+        "    total = numbers.clone().to(device)\n",
+        "    if device != 'cpu':\n        raise RuntimeError\n    total = numbers.clone()\n",
+        GLOO,
+        "calls none of dist's collectives where `device` is a GPU",
     ),
     Mutant(
         "a list",
