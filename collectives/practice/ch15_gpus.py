@@ -160,7 +160,7 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
         for key in keys:
             if key not in result:
                 raise NotYet(f"{call} has no {key!r}; where a log doesn't say it, the value is None")
-            got = _plain(result[key], f"{call}: its {key!r}")
+            got = _plain(result[key], f"{call}, {key!r}")
             if isinstance(got, str) and got.isdigit():
                 raise NotYet(f"{call}: its {key!r} is the text {got!r}; make it a number: int(...)")
             if got != want[key]:
@@ -168,12 +168,17 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
                 raise NotYet(f"{call}: its {key!r} is {got!r}, and the log says {want[key]!r}{why}")
 
 
-def _plain(result: Any, what: str) -> str | int | float | None:
+def _plain(result: Any, call: str) -> str | int | float | None:
     """Return a text or None as it is, and anything else as a number; raise `NotYet` if it is none of these.
 
     Numbers of other types may equal what they aren't: an int8 tensor with a 0 equals 256.
     """
-    return result if result is None or isinstance(result, str) else number_of(result, what)
+    if result is None or isinstance(result, str):
+        return result
+    try:
+        return number_of(result, call)
+    except NotYet:
+        raise NotYet(f"{call}: {brief(result)} is not a text, a plain number or None") from None
 
 
 def _basic_slips(key: str, text: str) -> dict[str, Any]:

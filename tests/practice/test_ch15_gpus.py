@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from answers import Mutant, assert_accepted, assert_refused, cells_of, solution_of, verdicts, with_slip
@@ -389,7 +390,7 @@ MUTANTS = [
         "            return size\n",
         "            return torch.tensor(0, dtype=torch.int8)\n",
         SLOW,
-        "which is not a number",
+        "tensor(0, dtype=torch.int8) is not a text, a plain number or None",
     ),
     Mutant(
         "the longest",
@@ -594,6 +595,14 @@ def test_the_solution_is_right_over_nccl(capsys):
             "Small rows show alpha; a least squares fit",
         ),
         (lambda f: ch15_gpus.check_half(f, [(1e-5, 1e-11)]), "1", "which is not a number"),
+        (lambda f: ch15_gpus.check_half(f, [(1e-5, 1e-11)]), np.timedelta64("NaT"), "which is not a number"),
+        (
+            lambda f: ch15_gpus.check_basics(f, ["nodes"], ch15_gpus.texts("issue-1052")),
+            {"nodes": torch.tensor(2)},
+            "'nodes': tensor(2) is not a text, a plain number or None",
+        ),
+        (lambda f: ch15_gpus.check_transport(f, ch15_gpus.texts("issue-1781-after")), [], "[] is not a text, a plain"),
+        (lambda f: ch15_gpus.check_picked(f, ch15_gpus.texts("issue-1453")), [[], "LL"], "[] is not a text, a plain"),
         (lambda f: ch15_gpus.check_slow(f, [(None, 1)]), 1024, "within 2 % of what these make: return None"),
         (
             lambda f: ch15_gpus.check_environment(f, [(1, 1)]),
