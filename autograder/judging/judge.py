@@ -83,6 +83,13 @@ class Seen(list):
     streams: list[bytes] | None = None
     sent: dict[tuple[int, int], int] | None = None
 
+    @classmethod
+    def unsent(cls, returned: list) -> Seen:
+        """Return what ranks outside the sandbox returned: none of it went over the student's loopback."""
+        seen = cls(returned)
+        seen.loopback, seen.streams, seen.sent = 0, [], {}
+        return seen
+
 
 def role(cell: Mapping) -> str:
     """Return a code cell's role: "test", "given" (the instructor's code) or "answer" (the student's code)."""
@@ -278,6 +285,9 @@ class Judgement:
         """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
 
         Of `ranks.run`, only the ranks run there: the main process would otherwise hold what all of them get.
+
+        An exception's class is refused. The student's own has a stand-in on this side (see `Exceptions`), and what is
+        no proxy would run out here.
         """
         module, _, name = dotted.rpartition(".")
         with contextlib.suppress(ImportError):
@@ -286,7 +296,10 @@ class Judgement:
             @functools.wraps(original)
             def function(*args: Any, **kwargs: Any) -> Any:
                 if not _has_remote([args, kwargs]):
-                    return original(*args, **kwargs)
+                    if _contains([args, kwargs], _is_exception):  # a student may have bound a function's name to it
+                        raise TypeError(f"{dotted} gets an exception's class, where a function belongs")
+                    result = original(*args, **kwargs)
+                    return Seen.unsent(result) if dotted == RUN else result
                 link = self.link
                 assert link is not None  # a student's object came over it
                 before = link.sandbox.loopback()
@@ -317,16 +330,25 @@ def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:
     return {alias: sys.modules[alias] if alias == module.partition(".")[0] else found}  # `import a.b` binds a
 
 
-def _has_remote(value: Any, depth: int = 4) -> bool:
-    """Return whether a value contains a student's object, `depth` containers deep at most."""
-    if isinstance(value, Remote):
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _has_remote(value: Any) -> bool:
+    """Return whether a value contains a student's object."""
+    return _contains(value, lambda part: isinstance(part, Remote))
+
+
+def _contains(value: Any, sought: Callable[[Any], bool], depth: int = 4) -> bool:
+    """Return whether a value, or a part of it `depth` containers deep at most, is what is sought."""
+    if sought(value):
         return True
     if depth == 0:
         return False
     if isinstance(value, functools.partial):
-        return _has_remote([value.func, value.args, value.keywords], depth - 1)
+        return _contains([value.func, value.args, value.keywords], sought, depth - 1)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return any(_has_remote(part, depth - 1) for part in parts)
+    return any(_contains(part, sought, depth - 1) for part in parts)
 
 
 @contextlib.contextmanager
