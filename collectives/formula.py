@@ -183,15 +183,21 @@ def log2(x):
 
 
 def minimum(*values):
-    """Return the smallest of numbers and symbols without a branch; the built-in `min` works too, but branches."""
+    """Return the smallest of numbers, arrays and symbols without a branch; the built-in `min` works too, but branches."""
     program = _whose(*values)
-    return reduce(partial(program.add, "min"), values) if program else min(values)
+    if program:
+        return reduce(partial(program.add, "min"), values)
+    arrays = any(isinstance(value, np.ndarray) for value in values)
+    return reduce(np.minimum, values) if arrays else min(values)
 
 
 def maximum(*values):
-    """Return the largest of numbers and symbols without a branch; the built-in `max` works too, but branches."""
+    """Return the largest of numbers, arrays and symbols without a branch; the built-in `max` works too, but branches."""
     program = _whose(*values)
-    return reduce(partial(program.add, "max"), values) if program else max(values)
+    if program:
+        return reduce(partial(program.add, "max"), values)
+    arrays = any(isinstance(value, np.ndarray) for value in values)
+    return reduce(np.maximum, values) if arrays else max(values)
 
 
 def where(condition, yes, no):

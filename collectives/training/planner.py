@@ -26,7 +26,8 @@ from ..topology import two_level
 from . import costs, pipeline
 from .costs import Layout, Memory, Step, memory, step
 from .mesh import Mesh, together
-from .models import MACHINES, MODELS, RECOMPUTE, Machine, Model
+from .models import RECOMPUTE, Machine, Model
+from .registry import MACHINES, MODELS
 
 MICRO_BATCHES = (1, 2, 4, 8)  # sequences per micro-batch
 INTERLEAVES = (1, 2, 4, 8)  # stages per pipeline rank
@@ -262,7 +263,7 @@ class Simulated(costs.ClosedForm):
     def around(self, inner: int, size: int, num_bytes: float) -> float:
         """Return half the time of an all-reduce, which goes around the ring twice."""
         size = int(size)
-        in_node = costs.near(self.machine, inner, size)
+        in_node = network.near(self.machine, inner, size)
         one_kind_of_link = in_node in (1, size)
         algorithm = ring.all_reduce if one_kind_of_link else partial(hierarchical.all_reduce, ranks_per_node=in_node)
         return self._price(inner, size, algorithm, num_bytes) / 2

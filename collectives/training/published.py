@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .costs import Layout, kept, memory, passes, step
-from .models import MACHINES, MODELS, Machine, Model
+from .models import Machine, Model
+from .registry import MACHINES, MODELS
 
 
 class Check(NamedTuple):
