@@ -150,6 +150,10 @@ class Flat:
         """Return 0: the first page leaves the update out."""
         return 0
 
+    def sigma(self, model: Model) -> float:
+        """Return 0: nobody has compared it with runs."""
+        return 0
+
     def gradient_bytes(self, software: Software) -> int:
         """Return the bytes of a gradient on the wire: 2, as of everything else."""
         return WIRE
@@ -161,7 +165,7 @@ class Flat:
 
 def kernels_of(machine: Machine) -> Fitted | Flat:
     """Return what prices the kernels of a machine: constants fitted to runs if its GPU is known, else one fraction."""
-    return Fitted(machine) if machine.gpu else Flat(machine)
+    return Fitted(machine.gpu) if machine.gpu else Flat(machine)
 
 
 def passes(
@@ -264,6 +268,7 @@ def step(
         model_flops=useful,
         hardware_flops=useful + tokens * again,
         peak=machine.peak,
+        sigma=kernels.sigma(model),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..formula import maximum, minimum, where
 from . import memory as zero
-from .kernels import Software
+from .kernels import USUAL, Software
 from .models import RECOMPUTE, Model
 
 WIRE = 2  # bytes of a number on the wire: activations, parameters and gradients travel in 16 bits
@@ -45,7 +45,7 @@ class Layout:
     interleave: int = 1
     recompute: str = "none"
     hide_experts: bool = False
-    software: Software = Software()
+    software: Software = USUAL
 
     def __post_init__(self):
         if self.recompute not in (*RECOMPUTE, "half"):

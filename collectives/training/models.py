@@ -257,9 +257,10 @@ class Model:
     def again(self, recompute: str) -> float:
         """Return the FLOPs per token that the backward pass recomputes in a layer.
 
-        "full": the whole forward pass. "half": of every other layer. "selective": in a classic model, the attention scores and their use. Like
-        Korthikanti et al., we count s / 6h of the model's FLOPs for that, three times its forward pass. In other
-        models: norms and activation functions, which count as 0, and projections up from latents.
+        "full": the whole forward pass. "half": of every other layer. "selective": in a classic model, the attention
+        scores and their use. Like Korthikanti et al., we count s / 6h of the model's FLOPs for that, three times its
+        forward pass. In other models: norms and activation functions, which count as 0, and projections up from
+        latents.
         """
         if recompute == "full":
             return self.layer_flops

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ..algorithms import hierarchical, pairwise, ring
 from ..price import price
 from ..topology import two_level
-from . import costs, pipeline
+from . import costs, network, pipeline
 from .costs import Layout, Memory, Step, memory, step
 from .mesh import Mesh, together
 from .models import RECOMPUTE, Machine, Model

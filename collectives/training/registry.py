@@ -346,8 +346,8 @@ MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _
 
 # --- machines ---------------------------------------------------------------------------------------------------
 
-# Dense bf16 FLOP/s, bytes per second and watts: NVIDIA's data sheets of the A100, H100, H200 and H20 (SXM), DGX B200 and
-# B300, GB200 and GB300 NVL72. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit raised; published
+# Dense bf16 FLOP/s, bytes per second and watts: NVIDIA's data sheets of the A100, H100, H200 and H20 (SXM), DGX B200
+# and B300, GB200 and GB300 NVL72. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit raised; published
 # runs are no faster than B200's, so all Blackwells count 2,250. Memory: what the driver reports (torch's
 # `total_memory`, nvidia-smi), in GiB; data sheets say 80, 141, 180, 186, 288 and 288 "GB".
 _GPUS = (
@@ -369,8 +369,8 @@ GPUS: Mapping[str, Gpu] = MappingProxyType({gpu.name: gpu for gpu in _GPUS})
 RESERVE = 2 * GIB
 """Bytes of a GPU that training can't have: about 0.5 GiB of CUDA context, 1 GiB of NCCL's buffers, and gaps."""
 
-# Bytes per second that a GPU reaches in NCCL's rings and all-to-alls, of its NVLinks and of its network card, and seconds
-# per message: nccl-tests as published (book/data/published), 78 to 92 % of the rating.
+# Bytes per second that a GPU reaches in NCCL's rings and all-to-alls, of its NVLinks and of its network card, and
+# seconds per message: nccl-tests as published (book/data/published), 78 to 92 % of the rating.
 _NVLINK = {3: Link(3.4e-6, 1 / 235e9), 4: Link(3.4e-6, 1 / 365e9), 5: Link(3.4e-6, 1 / 680e9)}
 _H800_NVLINK = Link(3.4e-6, 1 / 160e9)  # 400 GB/s, both directions together
 _HDR, _NDR, _XDR = (Link(14e-6, 1 / rate) for rate in (23e9, 46e9, 92e9))
