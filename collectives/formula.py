@@ -183,7 +183,7 @@ def log2(x):
 
 
 def minimum(*values):
-    """Return the smallest of numbers, arrays and symbols without a branch; the built-in `min` works too, but branches."""
+    """Return the smallest of numbers, symbols or arrays without a branch. The built-in `min` branches."""
     program = _whose(*values)
     if program:
         return reduce(partial(program.add, "min"), values)
@@ -192,7 +192,7 @@ def minimum(*values):
 
 
 def maximum(*values):
-    """Return the largest of numbers, arrays and symbols without a branch; the built-in `max` works too, but branches."""
+    """Return the largest of numbers, symbols or arrays without a branch. The built-in `max` branches."""
     program = _whose(*values)
     if program:
         return reduce(partial(program.add, "max"), values)

@@ -1,8 +1,8 @@
 """The seconds of a step, part by part, of a model on a machine in a layout. `layout` counts the bytes that it holds.
 
 All of it is plain arithmetic, so a `Calculator` can put sliders on dp, tp, pp, cp, ep, micro_batch and
-num_micro_batches. Two questions are left to others: `kernels` prices a layer's computing, and `network` its collectives.
-A group that spans nodes runs the collective of `algorithms.hierarchical`: rings in the node, then rings across nodes,
+num_micro_batches. Two questions are left to others: `kernels` prices a layer's computing, `network` its collectives. A
+group that spans nodes runs the collective of `algorithms.hierarchical`: rings in the node, then rings across nodes,
 one per local rank.
 """
 
@@ -159,7 +159,7 @@ class Flat:
         return WIRE
 
     def shows(self, what: str, software: Software) -> int:
-        """Return 1, for all traffic of a kind that shows in a step, but 0 for data parallelism's: what hides is free."""
+        """Return 1: all such traffic shows. Only what hides of data parallelism's is free, so return 0 for "data"."""
         return 0 if what == "data" else 1
 
 

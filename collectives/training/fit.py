@@ -54,8 +54,13 @@ def source_of(row: runs.Row) -> str:
 def seconds(used: Sequence[Sample], logs: np.ndarray) -> np.ndarray:
     """Return the predicted seconds [sample, column] for constants [constant, column], given as logarithms."""
     constants = Constants(**dict(zip(NAMES, np.exp(logs), strict=True)))
-    steps = (costs.step(*sample.run, kernels=Fitted(sample.run.machine.gpu, constants)).seconds for sample in used)
+    steps = (costs.step(*sample.run, kernels=_kernels(sample.run, constants)).seconds for sample in used)
     return np.array([np.broadcast_to(step, logs.shape[1:]) for step in steps])
+
+
+def _kernels(run: runs.Run, constants: Constants) -> Fitted:
+    assert run.machine.gpu is not None  # `runs` reads no other machine
+    return Fitted(run.machine.gpu, constants)
 
 
 def errors(used: Sequence[Sample], constants: Constants = FITTED) -> np.ndarray:

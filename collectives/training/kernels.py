@@ -52,6 +52,11 @@ class Software:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(map(str, known))}, not {getattr(self, name)!r}")
 
+    @property
+    def logit_bytes(self) -> int:
+        """Bytes that a logit holds: fp32 if the loss is fused; else also bf16, its softmax and its gradient, in fp32."""
+        return 4 if self.stack == "fused" else 2 + 3 * 4
+
 
 USUAL = Software()
 """What a recipe uses unless it says otherwise: bf16, fused kernels, gradients reduced in fp32."""
@@ -87,39 +92,39 @@ class Constants:
     """The fitted constants. Each has a prior, its spread as a factor's logarithm, and what it says in its metadata."""
 
     product_ampere: float = _constant(0.795, 0.80, 0.05, "share of the bf16 peak that large products reach")
-    product_hopper: float = _constant(0.721, 0.72, 0.06, "the same; a power limit of 700 W slows the clock")
-    product_blackwell: float = _constant(0.682, 0.72, 0.08, "the same, B200 and GB200")
-    product_ultra: float = _constant(0.847, 0.80, 0.08, "the same, B300 and GB300, which draw more power")
+    product_hopper: float = _constant(0.72, 0.72, 0.06, "the same; a power limit of 700 W slows the clock")
+    product_blackwell: float = _constant(0.678, 0.72, 0.08, "the same, B200 and GB200")
+    product_ultra: float = _constant(0.854, 0.80, 0.08, "the same, B300 and GB300, which draw more power")
     fp8_hopper: float = _constant(1.81, 1.75, 0.08, "times as fast in fp8 as in bf16")
-    fp8_blackwell: float = _constant(1.76, 1.75, 0.08, "the same")
+    fp8_blackwell: float = _constant(1.77, 1.75, 0.08, "the same")
     fp4_blackwell: float = _constant(2.61, 2.6, 0.15, "times as fast in nvfp4 as in bf16")
-    fp4_ultra: float = _constant(3.3, 3.2, 0.15, "the same; this part has more fp4 units")
-    power: float = _constant(0.727, 0.7, 0.2, "the rate grows as the power limit to this exponent")
+    fp4_ultra: float = _constant(3.29, 3.2, 0.15, "the same; this part has more fp4 units")
+    power: float = _constant(0.728, 0.7, 0.2, "the rate grows as the power limit to this exponent")
     flash1_ampere: float = _constant(0.359, 0.38, 0.15, "share of the bf16 peak, attention kernels of 2022")
     flash_ampere: float = _constant(0.54, 0.55, 0.12, "the same, FlashAttention-2")
     flash1_hopper: float = _constant(0.185, 0.19, 0.15, "the same, kernels of 2022")
     flash2_hopper: float = _constant(0.329, 0.36, 0.12, "the same, FlashAttention-2, which uses no asynchrony")
-    flash_hopper: float = _constant(0.561, 0.55, 0.12, "the same, cuDNN and FlashAttention-3")
-    flash_blackwell: float = _constant(0.598, 0.58, 0.12, "the same, cuDNN")
+    flash_hopper: float = _constant(0.56, 0.55, 0.12, "the same, cuDNN and FlashAttention-3")
+    flash_blackwell: float = _constant(0.594, 0.58, 0.12, "the same, cuDNN")
     reads: float = _constant(1.12, 1.0, 0.25, "times that a product moves its matrices")
-    fused: float = _constant(1.38, 1.2, 0.4, "times that fused kernels move a layer's tensors")
+    fused: float = _constant(1.41, 1.2, 0.4, "times that fused kernels move a layer's tensors")
     compiled: float = _constant(1.67, 1.5, 0.4, "the same, compiled")
     eager: float = _constant(2.15, 2.5, 0.4, "the same, one kernel an operation")
-    experts: float = _constant(3.01, 2.5, 0.4, "the same, activation functions of experts")
-    mixer: float = _constant(5.18, 3.0, 0.3, "the same, a Mamba-2 mixer with its scan")
-    casts: float = _constant(1.11, 1.0, 0.5, "times that a cast to fp8 moves a product's input")
-    block_casts: float = _constant(1.66, 1.5, 0.5, "further times if blocks have their own scales")
+    experts: float = _constant(2.98, 2.5, 0.4, "the same, activation functions of experts")
+    mixer: float = _constant(4.08, 2.5, 0.3, "the same, a Mamba-2 mixer with its scan")
+    casts: float = _constant(1.07, 1.0, 0.5, "times that a cast to fp8 moves a product's input")
+    block_casts: float = _constant(1.61, 1.5, 0.5, "further times if blocks have their own scales")
     permutes: float = _constant(3.57, 3.0, 0.4, "times that tokens move on the way to and from experts")
-    grouped: float = _constant(0.899, 0.85, 0.2, "a grouped product's rate over a single one's")
+    grouped: float = _constant(0.904, 0.9, 0.07, "a grouped product's rate over a single one's")
     launch: float = _constant(6e-05, 60e-6, 0.5, "seconds of the host for half a layer's forward pass")
     launch_eager: float = _constant(0.0003, 300e-6, 0.3, "the same, eager")
     launch_experts: float = _constant(0.00193, 1.5e-3, 0.5, "the same with experts, whose token counts the host awaits")
-    tensor: float = _constant(0.655, 0.6, 0.5, "share of tensor-parallel traffic that shows where it overlaps")
+    tensor: float = _constant(0.619, 0.6, 0.5, "share of tensor-parallel traffic that shows where it overlaps")
     context: float = _constant(0.491, 0.5, 0.5, "share of context-parallel traffic that shows")
-    data: float = _constant(0.393, 0.25, 0.7, "share of hidden data-parallel traffic that still slows the kernels")
-    dispatch: float = _constant(1.93, 1.2, 0.4, "times an all-to-all's ideal seconds, tokens to and from experts")
-    again: float = _constant(0.959, 1.0, 0.2, "a recomputed forward pass over the first one")
-    fixed: float = _constant(0.0234, 20e-3, 0.5, "seconds a step: the optimizer's launches, the gradients' norm, logs")
+    data: float = _constant(0.392, 0.25, 0.7, "share of hidden data-parallel traffic that still slows the kernels")
+    dispatch: float = _constant(1.9, 1.2, 0.4, "times an all-to-all's ideal seconds, tokens to and from experts")
+    again: float = _constant(0.96, 1.0, 0.2, "a recomputed forward pass over the first one")
+    fixed: float = _constant(0.0233, 20e-3, 0.5, "seconds a step: the optimizer's launches, the gradients' norm, logs")
 
 
 FITTED = Constants()
@@ -272,12 +277,15 @@ class Fitted:
         return seconds
 
     def mixer(self, model: Model, layout: Layout) -> Both:
-        """Return the seconds of a Mamba-2 mixer: two projections, and bytes moved for its convolution and its scan."""
+        """Return the seconds of a Mamba-2 mixer: two projections, and bytes moved for its convolution and its scan.
+
+        Convolution, gate and norm touch 5 numbers a channel; the scan's four kernels about 11, states in fp32 included.
+        """
         software, tokens = layout.software, layout.micro_batch * model.sequence / layout.cp
         inner = model.mamba_inner / layout.tp
         inwards = self.product(tokens, model.hidden, model.mixer / model.hidden / layout.tp - inner, software)
         outwards = self.product(tokens, inner, model.hidden, software)
-        moved = tokens * (5 * model.hidden / _sharding(layout) + 8 * inner)
+        moved = tokens * (5 * model.hidden / _sharding(layout) + 16 * inner)
         return inwards + outwards + self.elementwise(moved, software, self._of("mixer"))
 
     # --- what a step asks for ---------------------------------------------------------------------------------------
@@ -315,7 +323,7 @@ class Fitted:
         return (product + Both(loss, loss)) * (1 + model.predictions)
 
     def recomputed(self, model: Model, layout: Layout, layer: Both):
-        """Return the seconds a layer's recomputation adds. "selective" repeats norms and the like, and costs nothing."""
+        """Return the seconds that recomputing a layer adds. "selective" repeats norms and the like: we count 0."""
         share = {"full": 1.0, "half": 0.5}.get(layout.recompute, 0.0)
         return share * self._of("again") * layer.forward
 

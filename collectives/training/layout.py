@@ -104,7 +104,7 @@ def memory(model: Model, layout: Layout, recipe: zero.Recipe = zero.MIXED_ADAM) 
     dense, experts = held_parameters(model, layout)
     each = kept(model, layout, layout.recompute)  # activations of one layer and micro-batch
     of_layers = layers_of(model, layout) * each
-    logits = 4 * tokens_of(model, layout) * model.vocabulary / layout.tp  # in fp32
+    logits = layout.software.logit_bytes * tokens_of(model, layout) * model.vocabulary / layout.tp
     buffers = _buffers(model, layout, recipe, dense + experts)
     replicas: Any = layout.dp * layout.cp  # a symbol, if the calculator has a slider for it
     theirs = zero.at_rest(experts, replicas / layout.ep, layout.stage, recipe) if model.experts else (0, 0, 0)
@@ -112,6 +112,8 @@ def memory(model: Model, layout: Layout, recipe: zero.Recipe = zero.MIXED_ADAM) 
     def held(parameters: int, activations) -> Memory:
         rest = zero.at_rest(dense + parameters / layout.tp, replicas, layout.stage, recipe)
         weights, gradients, optimizer = (a + b for a, b in zip(rest, theirs, strict=True))
+        if layout.software.frozen:  # the adapter's own state is small
+            gradients = optimizer = 0
         return Memory(weights, gradients, optimizer, activations, buffers)
 
     first = held_micro_batches(layout) * (of_layers - first_spares(model, layout) * each)

@@ -11,13 +11,20 @@ Models”, MLSys 2023, arXiv 2205.05198. Llama: “The Llama 3 Herd of Models”
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+from . import evidence
 from .costs import Layout, kept, memory, passes, step
-from .models import Machine, Model
+from .models import Machine
 from .registry import MACHINES, MODELS
+from .runs import Prediction, Run, predict
+
+__all__ = ["Check", "Prediction", "Run", "checks", "main", "predict", "table"]
 
 
 class Check(NamedTuple):
@@ -37,14 +44,6 @@ class Check(NamedTuple):
     def error(self) -> float:
         """The relative error of the prediction: positive if it is above the published figure."""
         return self.predicted / self.published - 1
-
-
-class Run(NamedTuple):
-    """A published run: a model, the machine with its number of nodes, and the layout."""
-
-    model: Model
-    machine: Machine
-    layout: Layout
 
 
 def checks() -> list[Check]:
@@ -265,3 +264,27 @@ def deepseek_v3() -> Iterator[Check]:
     ratio = (forward.expert + backward.expert) / (forward.compute + backward.compute)
     yield Check("DeepSeek, section 3.2.1", "all-to-alls over computing", "", 1, ratio, 0.2)
     yield _fits("DeepSeek, section 3.2", "671B on 2048 GPUs: held", run)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command: print how well the planner predicts a file's runs. The exit code is 2 for a file that isn't one.
+
+    The planner's own rows are also predicted by constants fitted without their source.
+    """
+    parser = argparse.ArgumentParser(prog="python -m collectives.training.published", description=evidence.__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=evidence.ROWS, help="rows as JSON (the book's)")
+    options = parser.parse_args(arguments)
+    try:
+        rows = evidence.load(options.file)
+    except (OSError, ValueError) as error:
+        parser.error(f"{options.file} holds no rows: {error}")
+    own = options.file.resolve() == evidence.ROWS.resolve()
+    print(evidence.report(evidence.gather(rows, leave_out=own)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
