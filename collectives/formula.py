@@ -184,20 +184,16 @@ def log2(x):
 
 def minimum(*values):
     """Return the smallest of numbers, symbols or arrays without a branch. The built-in `min` branches."""
-    program = _whose(*values)
-    if program:
+    if program := _whose(*values):
         return reduce(partial(program.add, "min"), values)
-    arrays = any(isinstance(value, np.ndarray) for value in values)
-    return reduce(np.minimum, values) if arrays else min(values)
+    return reduce(np.minimum, values) if np.ndarray in map(type, values) else min(values)
 
 
 def maximum(*values):
     """Return the largest of numbers, symbols or arrays without a branch. The built-in `max` branches."""
-    program = _whose(*values)
-    if program:
+    if program := _whose(*values):
         return reduce(partial(program.add, "max"), values)
-    arrays = any(isinstance(value, np.ndarray) for value in values)
-    return reduce(np.maximum, values) if arrays else max(values)
+    return reduce(np.maximum, values) if np.ndarray in map(type, values) else max(values)
 
 
 def where(condition, yes, no):

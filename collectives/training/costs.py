@@ -231,10 +231,12 @@ def expert_seconds(model: Model, layout: Layout, network: ClosedForm, kernels: F
     if not model.experts:
         return 0
     split = layout.tp if layout.sequence_parallel else 1
-    tokens = WIRE * tokens_of(model, layout) * (model.latent or model.hidden) / split
+    there_and_back = (layout.software.dispatch_bytes + WIRE) / 2
+    tokens = there_and_back * tokens_of(model, layout) * (model.latent or model.hidden) / split
     apart = where(layout.ep > layout.dp * layout.cp, 1, layout.tp * layout.cp)
-    once = kernels.shows("dispatch", layout.software) * network.dispatch(apart, layout.ep, tokens, model.top_k)
-    return layers_of(model, layout) * model.expert_layers / model.layers * 2 * once
+    once = network.dispatch(apart, layout.ep, tokens, model.top_k, model.node_limit)
+    layers = layers_of(model, layout) * model.expert_layers / model.layers
+    return layers * 2 * kernels.shows("dispatch", layout.software) * once
 
 
 def step(

@@ -34,7 +34,8 @@ class Software:
     (torch.compile, XLA) or "eager". `flash`: the generation of its attention kernel, 1 to 3; cuDNN's counts as 3.
     `hides_tensor`: products overlap with the tensor-parallel collectives that feed them. `gradient_bytes`: of a
     gradient on the wire, 4 if it is reduced in fp32. `frozen`: only a small adapter is trained (LoRA), so there are no
-    gradients of weights. `capacity`: experts take a fixed number of tokens, so the host needn't wait for their counts.
+    gradients of weights. `dispatch_bytes`: of a number on its way to experts, 1 if it goes in fp8. `capacity`: experts
+    take a fixed number of tokens, so the host needn't wait for their counts.
 
     Raises `ValueError` for an unknown precision, stack or attention kernel.
     """
@@ -45,6 +46,7 @@ class Software:
     hides_tensor: bool = True
     gradient_bytes: int = 4
     frozen: bool = False
+    dispatch_bytes: int = 2
     capacity: bool = False
 
     def __post_init__(self):
@@ -54,7 +56,7 @@ class Software:
 
     @property
     def logit_bytes(self) -> int:
-        """Bytes that a logit holds: fp32 if the loss is fused; else also bf16, its softmax and its gradient, in fp32."""
+        """Bytes that a logit holds: fp32 if the loss is fused, else also bf16, and softmax and gradient in fp32."""
         return 4 if self.stack == "fused" else 2 + 3 * 4
 
 

@@ -35,6 +35,7 @@ class Model:
     scan as a kernel that streams bytes, which is an approximation. `window`: every other attention layer sees only this
     many tokens. `latent`: routed experts work on a projection of the token to this width. `predictions`: further tokens
     that training predicts, each with one more layer and the head; they add work, and no parameters to the count.
+    `node_limit`: a token's experts are on at most this many nodes; 0 if routing has no such limit.
 
     Raises `ValueError` for sizes that are out of range or don't fit together.
     """
@@ -66,6 +67,7 @@ class Model:
     window: int = 0
     latent: int = 0
     predictions: int = 0
+    node_limit: int = 0
 
     def __post_init__(self):
         for name in ("layers", "hidden", "heads", "vocabulary", "sequence"):

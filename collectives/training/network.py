@@ -57,16 +57,19 @@ class ClosedForm:
         """Return the seconds of an all-to-all: see `all_to_all`."""
         return all_to_all(self.machine, inner, size, num_bytes)
 
-    def dispatch(self, inner, size, num_bytes, copies):
+    def dispatch(self, inner, size, num_bytes, copies, node_limit=0):
         """Return the seconds to send each token to its experts, which are spread evenly over `size` ranks.
 
         `num_bytes`: of a rank's tokens, once. `copies`: experts a token visits. A token goes to a rank once, however
         many of its experts are there, and to a node once: from there it goes on over the node's own links (DeepEP).
+        `node_limit`: routing picks experts on at most so many nodes; 0 for any number.
         """
         in_node = near(self.machine, inner, size)
         nodes = size / in_node
         inside = self.all_to_all(inner, in_node, num_bytes * minimum(copies, distinct(size, copies)))
-        return inside + self.all_to_all(inner * in_node, nodes, num_bytes * distinct(nodes, copies))
+        reached = distinct(nodes, copies)
+        reached = minimum(reached, node_limit) if node_limit else reached
+        return inside + self.all_to_all(inner * in_node, nodes, num_bytes * reached)
 
 
 def distinct(places, draws):

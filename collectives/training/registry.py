@@ -158,6 +158,7 @@ _DEEPSEEK = _gated(
     shared_experts=1,
     dense_layers=3,
     predictions=1,
+    node_limit=4,
     **_LATENT,
 )
 _DEEPSEEKS = (
@@ -347,8 +348,8 @@ MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _
 # --- machines ---------------------------------------------------------------------------------------------------
 
 # Dense bf16 FLOP/s, bytes per second and watts: NVIDIA's data sheets of the A100, H100, H200 and H20 (SXM), DGX B200
-# and B300, GB200 and GB300 NVL72. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit raised; published
-# runs are no faster than B200's, so all Blackwells count 2,250. Memory: what the driver reports (torch's
+# and B300, GB200 and GB300 NVL72. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit raised;
+# published runs are no faster than B200's, so all Blackwells count 2,250. Memory: what the driver reports (torch's
 # `total_memory`, nvidia-smi), in GiB; data sheets say 80, 141, 180, 186, 288 and 288 "GB".
 _GPUS = (
     Gpu("a100-40gb", "Ampere", 312e12, 39.4 * GIB, 1.555e12, 400, 400),
