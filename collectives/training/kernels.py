@@ -35,7 +35,8 @@ class Software:
     `hides_tensor`: products overlap with the tensor-parallel collectives that feed them. `gradient_bytes`: of a
     gradient on the wire, 4 if it is reduced in fp32. `frozen`: only a small adapter is trained (LoRA), so there are no
     gradients of weights. `dispatch_bytes`: of a number on its way to experts, 1 if it goes in fp8. `capacity`: experts
-    take a fixed number of tokens, so the host needn't wait for their counts.
+    take a fixed number of tokens, so the host needn't wait for their counts. `fused_loss`: one kernel computes the
+    loss and overwrites the logits by their gradients.
 
     Raises `ValueError` for an unknown precision, stack or attention kernel.
     """
@@ -47,6 +48,7 @@ class Software:
     gradient_bytes: int = 4
     frozen: bool = False
     dispatch_bytes: int = 2
+    fused_loss: bool = True
     capacity: bool = False
 
     def __post_init__(self):
@@ -57,7 +59,7 @@ class Software:
     @property
     def logit_bytes(self) -> int:
         """Bytes that a logit holds: fp32 if the loss is fused, else also bf16, and softmax and gradient in fp32."""
-        return 4 if self.stack == "fused" else 2 + 3 * 4
+        return 4 if self.fused_loss else 2 + 3 * 4
 
 
 USUAL = Software()

@@ -286,22 +286,22 @@ class Simulated(costs.ClosedForm):
     An all-to-all is the XOR exchange, so its groups must be powers of two.
     """
 
-    def around(self, inner: int, size: int, num_bytes: float) -> float:
+    def around(self, inner: float, size: float, num_bytes: float) -> float:
         """Return half the time of an all-reduce, which goes around the ring twice."""
         size = int(size)
         in_node = network.near(self.machine, inner, size)
         one_kind_of_link = in_node in (1, size)
         algorithm = ring.all_reduce if one_kind_of_link else partial(hierarchical.all_reduce, ranks_per_node=in_node)
-        return self._price(inner, size, algorithm, num_bytes) / 2
+        return self._price(int(inner), size, algorithm, num_bytes) / 2
 
-    def all_to_all(self, inner: int, size: int, num_bytes: float) -> float:
-        return self._price(inner, size, pairwise.all_to_all_xor, num_bytes)
+    def all_to_all(self, inner: float, size: float, num_bytes: float) -> float:
+        return self._price(int(inner), int(size), pairwise.all_to_all_xor, num_bytes)
 
     def _price(self, inner: int, size: int, algorithm, num_bytes: float) -> float:
         machine = self.machine
         mesh = Mesh(outer=machine.world_size // (inner * size), group=size, inner=inner)
         nodes = two_level(machine.nodes, machine.gpus_per_node, machine.inside, machine.between)
-        return price(together(mesh, "group", algorithm), round(num_bytes), nodes).seconds
+        return price(together(mesh, "group", algorithm), size * round(num_bytes / size), nodes).seconds
 
 
 def simulate(model: Model, machine: Machine, layout: Layout) -> Step:

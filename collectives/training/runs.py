@@ -118,7 +118,7 @@ _FAMILIES = (
     (r"mistral", "mistral"),
     (r"qwen ?3 ?next", "qwen-3-next"),
     (r"qwen ?3", "qwen-3"),
-    (r"qwen", "qwen-"),
+    (r"qwen", "qwen-2.5"),
     (r"gpt ?oss", "gpt-oss"),
     (r"nemotron ?3 ?nano|nano ?3", "nemotron-3-nano"),
     (r"nemotron ?3 ?super", "nemotron-3-super"),
@@ -318,8 +318,8 @@ def _software(row: Row, machine: Machine) -> Software:
     """Return how the recipe runs its layers, from the words of the row.
 
     JAX compiles, with cuDNN's attention. PyTorch's own recipes are eager unless they say compile, have
-    FlashAttention-2, and MPT's are older. All others are Megatron-like: fused, with gradients reduced in fp32, and
-    overlap of tensor parallelism since Hopper.
+    FlashAttention-2 and no fused loss; MPT's are older, with one. All others are Megatron-like: fused, with gradients
+    reduced in fp32, and overlap of tensor parallelism since Hopper.
     """
     shard = str((row.get("layout") or {}).get("shard") or "")
     words = " ".join(str(row.get(key) or "") for key in ("model", "notes", "source")).lower()
@@ -335,6 +335,7 @@ def _software(row: Row, machine: Machine) -> Software:
             flash=1 if mpt else 2,
             hides_tensor="async" in words,
             gradient_bytes=2 if mpt else 4,
+            fused_loss=mpt,
         )
     assert machine.gpu is not None
     overlaps = machine.gpu.generation != "Ampere" or bool(_OVERLAPS.search(words))
