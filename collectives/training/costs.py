@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..formula import maximum, minimum, where
-from .kernels import Both, Fitted, Software
+from .kernels import Both, Fitted
 from .layout import (
     WIRE,
     Layout,
@@ -29,6 +29,7 @@ from .layout import (
 )
 from .models import Machine, Model
 from .network import ClosedForm, around, near
+from .software import Software
 from .traffic import COLLECTIVES, PASSES
 
 __all__ = [

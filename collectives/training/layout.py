@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ..formula import maximum, minimum, where
 from . import memory as zero
-from .kernels import USUAL, Software
 from .models import RECOMPUTE, Model
+from .software import USUAL, Software
 
 WIRE = 2  # bytes of a number on the wire: activations, parameters and gradients travel in 16 bits
 
@@ -26,7 +26,7 @@ class Layout:
     takes `num_micro_batches` of `micro_batch` sequences a step. `interleave`: stages per pipeline rank. `recompute`:
     what the backward pass recomputes, "none", "selective" or "full" (see `Model.kept`). `hide_experts`: the all-to-alls
     of a micro-batch overlap with the compute of another, as in DeepSeek's DualPipe. `software`: how the recipe runs its
-    layers (see `kernels.Software`); it matters on machines whose GPU is known.
+    layers; it matters on machines whose GPU is known.
 
     `recompute` may also be "half": every other layer, or every other product, as torchtitan's selective checkpointing.
 

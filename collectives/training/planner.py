@@ -25,10 +25,11 @@ from ..price import price
 from ..topology import two_level
 from . import costs, network, pipeline
 from .costs import Layout, Memory, Step, memory, step
-from .kernels import ELEMENT, USUAL, Both, Fitted, Software
+from .kernels import Both, Fitted
 from .mesh import Mesh, together
 from .models import RECOMPUTE, Machine, Model
 from .registry import MACHINES, MODELS
+from .software import ELEMENT, USUAL, Software
 
 MICRO_BATCHES = (1, 2, 4, 8)  # sequences per micro-batch
 INTERLEAVES = (1, 2, 4, 8)  # stages per pipeline rank

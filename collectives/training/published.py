@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from . import evidence
 from .costs import Layout, kept, memory, passes, step
-from .kernels import Software
 from .models import Machine
 from .registry import MACHINES, MODELS
 from .runs import Prediction, Run, predict
+from .software import Software
 
 __all__ = ["Check", "Prediction", "Run", "checks", "main", "predict", "table"]
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from . import costs
 from .costs import Layout
-from .kernels import Software
 from .models import Gpu, Machine, Model
 from .registry import GPUS, MODELS, machine_of
+from .software import Software
 
 Row = Mapping[str, Any]
 
