@@ -235,9 +235,11 @@ def expert_seconds(model: Model, layout: Layout, network: ClosedForm, kernels: F
     there_and_back = (layout.software.dispatch_bytes + WIRE) / 2
     tokens = there_and_back * tokens_of(model, layout) * (model.latent or model.hidden) / split
     apart = where(layout.ep > layout.dp * layout.cp, 1, layout.tp * layout.cp)
-    once = network.dispatch(apart, layout.ep, tokens, model.top_k, model.node_limit)
-    layers = layers_of(model, layout) * model.expert_layers / model.layers
-    return layers * 2 * kernels.shows("dispatch", layout.software) * once
+    inside, across = network.dispatch(apart, layout.ep, tokens, model.top_k, model.node_limit)
+    once = (
+        kernels.shows("dispatch", layout.software) * inside + kernels.shows("dispatch_across", layout.software) * across
+    )
+    return layers_of(model, layout) * model.expert_layers / model.layers * 2 * once
 
 
 def step(

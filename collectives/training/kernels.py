@@ -51,40 +51,43 @@ def _constant(value: float, prior: float, spread: float, says: str) -> float:
 class Constants:
     """The fitted constants. Each has a prior, its spread as a factor's logarithm, and what it says in its metadata."""
 
-    product_ampere: float = _constant(0.795, 0.80, 0.05, "share of the bf16 peak that large products reach")
-    product_hopper: float = _constant(0.72, 0.72, 0.06, "the same; a power limit of 700 W slows the clock")
-    product_blackwell: float = _constant(0.678, 0.72, 0.08, "the same, B200 and GB200")
-    product_ultra: float = _constant(0.854, 0.80, 0.08, "the same, B300 and GB300, which draw more power")
-    fp8_hopper: float = _constant(1.81, 1.75, 0.08, "times as fast in fp8 as in bf16")
+    product_ampere: float = _constant(0.794, 0.80, 0.05, "share of the bf16 peak that large products reach")
+    product_hopper: float = _constant(0.719, 0.72, 0.06, "the same; a power limit of 700 W slows the clock")
+    product_blackwell: float = _constant(0.677, 0.72, 0.08, "the same, B200 and GB200")
+    product_ultra: float = _constant(0.856, 0.80, 0.08, "the same, B300 and GB300, which draw more power")
+    fp8_hopper: float = _constant(1.8, 1.75, 0.08, "times as fast in fp8 as in bf16")
     fp8_blackwell: float = _constant(1.77, 1.75, 0.08, "the same")
-    fp4_blackwell: float = _constant(2.61, 2.6, 0.15, "times as fast in nvfp4 as in bf16")
-    fp4_ultra: float = _constant(3.29, 3.2, 0.15, "the same; this part has more fp4 units")
-    power: float = _constant(0.728, 0.7, 0.2, "the rate grows as the power limit to this exponent")
+    fp4_blackwell: float = _constant(2.6, 2.6, 0.15, "times as fast in nvfp4 as in bf16")
+    fp4_ultra: float = _constant(3.27, 3.2, 0.15, "the same; this part has more fp4 units")
+    power: float = _constant(0.729, 0.7, 0.2, "the rate grows as the power limit to this exponent")
     flash1_ampere: float = _constant(0.359, 0.38, 0.15, "share of the bf16 peak, attention kernels of 2022")
     flash_ampere: float = _constant(0.54, 0.55, 0.12, "the same, FlashAttention-2")
     flash1_hopper: float = _constant(0.185, 0.19, 0.15, "the same, kernels of 2022")
     flash2_hopper: float = _constant(0.329, 0.36, 0.12, "the same, FlashAttention-2, which uses no asynchrony")
-    flash_hopper: float = _constant(0.56, 0.55, 0.12, "the same, cuDNN and FlashAttention-3")
-    flash_blackwell: float = _constant(0.594, 0.58, 0.12, "the same, cuDNN")
-    reads: float = _constant(1.12, 1.0, 0.25, "times that a product moves its matrices")
+    flash_hopper: float = _constant(0.559, 0.55, 0.12, "the same, cuDNN and FlashAttention-3")
+    flash_blackwell: float = _constant(0.598, 0.58, 0.12, "the same, cuDNN")
+    reads: float = _constant(1.11, 1.0, 0.25, "times that a product moves its matrices")
     fused: float = _constant(1.41, 1.2, 0.4, "times that fused kernels move a layer's tensors")
     compiled: float = _constant(1.67, 1.5, 0.4, "the same, compiled")
-    eager: float = _constant(2.15, 2.5, 0.4, "the same, one kernel an operation")
-    experts: float = _constant(2.98, 2.5, 0.4, "the same, activation functions of experts")
-    mixer: float = _constant(4.08, 2.5, 0.3, "the same, a Mamba-2 mixer with its scan")
-    casts: float = _constant(1.07, 1.0, 0.5, "times that a cast to fp8 moves a product's input")
-    block_casts: float = _constant(1.61, 1.5, 0.5, "further times if blocks have their own scales")
-    permutes: float = _constant(3.57, 3.0, 0.4, "times that tokens move on the way to and from experts")
-    grouped: float = _constant(0.904, 0.9, 0.07, "a grouped product's rate over a single one's")
+    eager: float = _constant(2.16, 2.5, 0.4, "the same, one kernel an operation")
+    experts: float = _constant(2.78, 2.5, 0.4, "the same, activation functions of experts")
+    mixer: float = _constant(4.07, 2.5, 0.3, "the same, a Mamba-2 mixer with its scan")
+    casts: float = _constant(1.04, 1.0, 0.5, "times that a cast to fp8 moves a product's input")
+    block_casts: float = _constant(1.56, 1.5, 0.5, "further times if blocks have their own scales")
+    permutes: float = _constant(3.22, 3.0, 0.4, "times that tokens move on the way to and from experts")
+    grouped: float = _constant(0.909, 0.9, 0.07, "a grouped product's rate over a single one's")
     launch: float = _constant(6e-05, 60e-6, 0.5, "seconds of the host for half a layer's forward pass")
     launch_eager: float = _constant(0.0003, 300e-6, 0.3, "the same, eager")
-    launch_experts: float = _constant(0.00193, 1.5e-3, 0.5, "the same with experts, whose token counts the host awaits")
-    tensor: float = _constant(0.619, 0.6, 0.5, "share of tensor-parallel traffic that shows where it overlaps")
-    context: float = _constant(0.491, 0.5, 0.5, "share of context-parallel traffic that shows")
+    launch_experts: float = _constant(0.00183, 1.5e-3, 0.5, "the same with experts, whose token counts the host awaits")
+    tensor: float = _constant(0.627, 0.6, 0.5, "share of tensor-parallel traffic that shows where it overlaps")
+    context: float = _constant(0.492, 0.5, 0.5, "share of context-parallel traffic that shows")
     data: float = _constant(0.392, 0.25, 0.7, "share of hidden data-parallel traffic that still slows the kernels")
-    dispatch: float = _constant(1.9, 1.2, 0.4, "times an all-to-all's ideal seconds, tokens to and from experts")
-    again: float = _constant(0.96, 1.0, 0.2, "a recomputed forward pass over the first one")
-    fixed: float = _constant(0.0233, 20e-3, 0.5, "seconds a step: the optimizer's launches, the gradients' norm, logs")
+    dispatch: float = _constant(
+        2.18, 1.2, 0.4, "times an all-to-all's ideal seconds in a node, tokens to and from experts"
+    )
+    dispatch_across: float = _constant(1.15, 1.1, 0.25, "the same across nodes, where network cards set the pace")
+    again: float = _constant(0.959, 1.0, 0.2, "a recomputed forward pass over the first one")
+    fixed: float = _constant(0.0234, 20e-3, 0.5, "seconds a step: the optimizer's launches, the gradients' norm, logs")
 
 
 FITTED = Constants()
@@ -300,7 +303,7 @@ class Fitted:
         return software.gradient_bytes
 
     def shows(self, what: str, software: Software):
-        """Return how much of the traffic of "tensor", "context", "dispatch" or "data" shows in a step."""
+        """Return how much of the traffic of a kind shows in a step: "tensor", "context", "dispatch" and so on."""
         return 1.0 if what == "tensor" and not software.hides_tensor else self._of(what)
 
 

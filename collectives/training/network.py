@@ -58,7 +58,7 @@ class ClosedForm:
         return all_to_all(self.machine, inner, size, num_bytes)
 
     def dispatch(self, inner, size, num_bytes, copies, node_limit=0):
-        """Return the seconds to send each token to its experts, which are spread evenly over `size` ranks.
+        """Return the seconds (in the node, across nodes) to send tokens to experts, spread evenly over `size` ranks.
 
         `num_bytes`: of a rank's tokens, once. `copies`: experts a token visits. A token goes to a rank once, however
         many of its experts are there, and to a node once: from there it goes on over the node's own links (DeepEP).
@@ -69,7 +69,7 @@ class ClosedForm:
         inside = self.all_to_all(inner, in_node, num_bytes * minimum(copies, distinct(size, copies)))
         reached = distinct(nodes, copies)
         reached = minimum(reached, node_limit) if node_limit else reached
-        return inside + self.all_to_all(inner * in_node, nodes, num_bytes * reached)
+        return inside, self.all_to_all(inner * in_node, nodes, num_bytes * reached)
 
 
 def distinct(places, draws):

@@ -372,6 +372,9 @@ def _recompute(row: Row, model: Model, software: Software) -> str:
 # --- what was measured ------------------------------------------------------------------------------------------
 
 
+_SECONDS = {"s": 1, "sec": 1, "seconds": 1, "s/step": 1, "ms": 1e-3}
+
+
 def measured(row: Row, run: Run) -> float:
     """Return the seconds of a step as the source measured them, from whichever metric it prints.
 
@@ -379,11 +382,11 @@ def measured(row: Row, run: Run) -> float:
     a unit that isn't known.
     """
     metric, also = row["metric"], row.get("also") or {}
-    value, unit = metric["value"], str(metric["unit"]).lower()
+    value, unit = metric["value"], str(metric.get("unit") or metric.get("name")).lower()
     if "step_time_ms" in also:
         return also["step_time_ms"] / 1e3
-    if unit in ("s", "ms"):
-        return value / (1e3 if unit == "ms" else 1)
+    if unit in _SECONDS:
+        return value * _SECONDS[unit]
     ranks = 1 if "gpu" in unit or "device" in unit else run.layout.world_size
     if unit.startswith(("tok", "tokens/s")):
         return run.tokens * ranks / value
