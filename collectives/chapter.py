@@ -11,13 +11,13 @@ from textwrap import dedent
 CLAIM_TYPE = "application/vnd.collectives.claim+json"  # the appendix collects outputs of this type from notebooks
 
 SOURCES = {
-    "S0": "“All-Gather and Reduce-Scatter: The Primitives Behind ZeRO and FSDP”, a book chapter",
-    "S1": "“All-Gather vs Reduce-Scatter”, a note",
-    "S2": "“Collective Communication for Large-Scale LLM Training”, a report",
-    "S3": "lecture notes on data and model parallelism",
-    "S4": "“The Illustrated Collectives”, an article",
+    "book": "“All-Gather and Reduce-Scatter: The Primitives Behind ZeRO and FSDP”, a book chapter",
+    "note": "“All-Gather vs Reduce-Scatter”, a note",
+    "report": "“Collective Communication for Large-Scale LLM Training”, a report",
+    "lecture": "lecture notes on data and model parallelism",
+    "article": "“The Illustrated Collectives”, an article",
 }
-"""The documents whose claims this course checks."""
+"""The documents whose claims this course checks, by what kind of document each is."""
 
 VERDICTS = ("true", "false", "depends")
 
@@ -36,7 +36,7 @@ class Claim:
         html = (
             f'<div class="claim" id="{self.id}" data-verdict="{self.verdict}">'
             f'<span class="claim-id">{self.id}</span> '
-            f'<strong class="claim-text">{escape(self.says)} ({escape(self.sources)})</strong> '
+            f'<strong class="claim-text">{escape(self.says)} ({escape(", ".join(self.sources.split()))})</strong> '
             f'<em class="claim-verdict">{self.verdict}</em>'
             f'<p class="claim-evidence">{escape(self.evidence)}</p></div>'
         )
@@ -48,7 +48,7 @@ def claim(id: str, says: str, sources: str, verdict: str, evidence: str, shown: 
     """Return a claim with its verdict; it shows as a box and appears in the appendix "Claims, checked".
 
     `says`: the claim, in our words.
-    `sources`: where it was published, as keys of `SOURCES`, such as "S0 S2".
+    `sources`: where it was published, as keys of `SOURCES`, such as "book report".
     `verdict`: "true", "false" or "depends".
     `evidence`: the result of the computation.
     `shown`: whether the cell's computation supports the verdict.

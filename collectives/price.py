@@ -3,7 +3,8 @@
 A message (one transfer) of n bytes takes alpha + n beta seconds, plus n gamma if the receiver adds it to its own data.
 It starts when both its ranks have finished their earlier steps. A rank can send one message and receive another at the
 same time, or as many each way as the topology has `ports`. It takes them in the order in which the step lists them.
-Ranks that share a NIC use it one message at a time.
+Ranks that share a NIC use it one message at a time. If the topology is `overlapped`, all messages of a rank's step are
+under way at once, and only their bytes queue at its port and at its NIC.
 
 Source: R. Hockney, "The communication challenge for MPP", 1994.
 """
@@ -66,7 +67,8 @@ def price(schedule: Schedule, num_bytes: int, topology: Topology, itemsize: int 
     """
     bounds = _byte_bounds(schedule, num_bytes, topology, itemsize)
     chunk_bytes = np.diff(bounds)
-    alike = topology.is_uniform and topology.ports == 1 and (chunk_bytes == chunk_bytes[0]).all()
+    plain = topology.is_uniform and topology.ports == 1 and not topology.overlapped
+    alike = plain and (chunk_bytes == chunk_bytes[0]).all()
     if schedule.rank_zero and alike:
         return _by_symmetry(schedule, int(chunk_bytes[0]), topology)
     return _step_by_step(schedule, bounds, topology)
@@ -164,15 +166,15 @@ class _Clock:
     """The simulated time, in seconds.
 
     `ranks`: when each rank finishes its steps so far, float [world_size]. `nics`: when each NIC is free, float
-    [2, num_nics + 1], first for outgoing and then for incoming messages. The last column means "no NIC" and is always
-    free.
+    [2, num_nics + world_size + 1], first for outgoing and then for incoming messages. After the NICs follow the ranks'
+    ports within their nodes. The last column means "neither" and is always free.
     """
 
     def __init__(self, topology: Topology):
         self.ranks = np.zeros(topology.world_size)
         # Scratch for `_Pattern.advance`: at 16,384 ranks, allocating an array costs more than filling it.
         self.done = np.zeros(topology.world_size)
-        self.nics = np.zeros((2, topology.world_size // topology.ranks_per_nic + 1))
+        self.nics = np.zeros((2, topology.world_size // topology.ranks_per_nic + topology.world_size + 1))
 
 
 class _Pattern:
@@ -187,7 +189,7 @@ class _Pattern:
         self.alpha, self.beta = topology.seconds(self.src, self.dst)
         self.carried = np.zeros(len(self.src))  # bytes so far, by message
         self.nics = self._nics(topology)
-        self.ports = topology.ports
+        self.ports, self.overlapped = topology.ports, topology.overlapped
         self.shift = self._shift(topology.world_size) if self.nics is None else None
         self.turns = [slice(None)] if self.shift else self._turns()
 
@@ -216,12 +218,16 @@ class _Pattern:
         for turn in self.turns:
             src, dst = self.src[turn], self.dst[turn]
             ready = np.maximum(sender[src], receiver[dst])
+            if self.overlapped:  # it waits for earlier steps and for the ports, and not for its step's other messages
+                ready = np.maximum(clock.ranks[src], clock.ranks[dst])
             if self.nics is not None:
                 ready = self._through_nics(turn, clock.nics, ready, moved)
             if starts is not None:
                 starts[turn] = ready
             done = ready + seconds[turn]
-            if self.ports == 1:  # no rank sends or receives twice in a turn, so plain assignment is enough
+            if (
+                self.ports == 1 and not self.overlapped
+            ):  # no rank sends or receives twice in a turn, so plain assignment is enough
                 sender[src] = receiver[dst] = done
             else:
                 np.maximum.at(sender, src, done)
@@ -255,7 +261,8 @@ class _Pattern:
 
     def _turns(self) -> list[np.ndarray]:
         """Return the messages in turns, so that within a turn no port or NIC exceeds what it can do at once."""
-        ends = [("send", self.src, self.ports), ("receive", self.dst, self.ports)]
+        at_once = len(self.src) if self.overlapped else self.ports
+        ends = [("send", self.src, at_once), ("receive", self.dst, at_once)]
         if self.nics is not None:
             ends += [("out", self.nics[0], 1), ("in", self.nics[1], 1)]
         turn_of: list[int] = []
@@ -272,15 +279,17 @@ class _Pattern:
         return [np.flatnonzero(turns == turn) for turn in range(turns.max(initial=-1) + 1)]
 
     def _nics(self, topology: Topology) -> np.ndarray | None:
-        """Return the NICs that each message leaves and enters through: int [2, num_messages].
+        """Return the NICs that each message leaves and enters through, or the ports: int [2, num_messages].
 
-        None if NICs can't delay a message: there is one node, or each rank has a NIC of its own and one port.
+        None if these can't delay a message: one message at a time leaves a rank, and no rank shares its NIC.
         """
-        self.no_nic = topology.world_size // topology.ranks_per_nic
-        if topology.across is None or topology.ranks_per_nic == topology.ports == 1:
+        num_nics = topology.world_size // topology.ranks_per_nic
+        self.no_nic = num_nics + topology.world_size
+        if not topology.overlapped and (topology.across is None or topology.ranks_per_nic == topology.ports == 1):
             return None
-        far = topology.crosses(self.src, self.dst)
-        return np.where(far, np.stack([self.src, self.dst]) // topology.ranks_per_nic, self.no_nic)
+        far, ends = topology.crosses(self.src, self.dst), np.stack([self.src, self.dst])
+        near = num_nics + ends if topology.overlapped else self.no_nic
+        return np.where(far, ends // topology.ranks_per_nic, near)
 
 
 def _later_of(times: np.ndarray, shift: int, out: np.ndarray) -> None:

@@ -32,6 +32,9 @@ class Topology:
     `across`, `ranks_per_node`: set both for several nodes, or neither. Ranks fill node 0 first, then node 1.
     `ranks_per_nic`: how many adjacent ranks of a node share a network card (NIC). Their messages that leave the node
     pass it one at a time, and so do those that enter.
+    `overlapped`: whether all messages that a rank sends in a step are under way at once, as on NCCL's channels. Only
+    their bytes pass one after the other: through the rank's port within its node, or through the NIC, and both work
+    at the same time. Otherwise a rank sends a message when the one before has arrived.
 
     Raises `ValueError` if these numbers don't fit together.
     """
@@ -44,6 +47,7 @@ class Topology:
     across: Link | None = None
     ranks_per_node: int | None = None
     ranks_per_nic: int = 1
+    overlapped: bool = False
 
     def __post_init__(self):
         for name in ("world_size", "ports", "ranks_per_nic"):
@@ -108,11 +112,17 @@ def uniform(world_size: int, alpha: float, beta: float, gamma: float = 0.0, port
 
 
 def two_level(
-    num_nodes: int, ranks_per_node: int, inside: Link, across: Link, ranks_per_nic: int = 1, gamma: float = 0.0
+    num_nodes: int,
+    ranks_per_node: int,
+    inside: Link,
+    across: Link,
+    ranks_per_nic: int = 1,
+    gamma: float = 0.0,
+    overlapped: bool = False,
 ) -> Topology:
     """Return `num_nodes` nodes of `ranks_per_node` ranks: the link `inside` a node, `across` between nodes.
 
-    `ranks_per_nic`, `gamma`: see `Topology`.
+    `ranks_per_nic`, `gamma`, `overlapped`: see `Topology`.
     """
     return Topology(
         num_nodes * ranks_per_node,
@@ -121,4 +131,5 @@ def two_level(
         across=across,
         ranks_per_node=ranks_per_node,
         ranks_per_nic=ranks_per_nic,
+        overlapped=overlapped,
     )

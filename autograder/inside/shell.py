@@ -22,25 +22,33 @@ os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
 
 class Recorder:
-    """A cell's outputs, in order, in the notebook format."""
+    """A cell's outputs, in order, in the notebook format. `relayed`: those that a function of the student's printed."""
 
     def __init__(self) -> None:
         self.outputs: list[dict] = []
+        self.relayed: list[dict] = []
         self.room = MAX_TEXT
         self.room_shown = MAX_SHOWN
 
-    def write(self, name: str, text: str) -> None:
-        """Add text to stdout or stderr; beyond `MAX_TEXT` characters, cut it off with a note."""
+    def write(self, name: str, text: str, relayed: bool = False) -> None:
+        """Add text to stdout or stderr; beyond `MAX_TEXT` characters, cut it off with a note.
+
+        `relayed`: a student's function printed it, and not the cell that called the function.
+        """
         if self.room <= 0 or not text:
             return
         if len(text) > self.room:
             text = text[: self.room] + "\n[cut off: too much output]\n"
         self.room -= len(text)
         last = self.outputs[-1] if self.outputs else {}
-        if last.get("output_type") == "stream" and last["name"] == name:
+        of_the_same = relayed == any(last is each for each in self.relayed[-1:])
+        if last.get("output_type") == "stream" and last["name"] == name and of_the_same:
             last["text"] += text
-        else:
-            self.add({"output_type": "stream", "name": name, "text": text})
+            return
+        output = {"output_type": "stream", "name": name, "text": text}
+        self.add(output)
+        if relayed:
+            self.relayed.append(output)
 
     def show(self, kind: str, data: dict, count: int | None = None) -> None:
         """Add a display, or the value of a cell's last expression."""
@@ -81,6 +89,10 @@ class _Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         self.shell.recorder.write(self.name, text)
         return len(text)
+
+    def relay(self, text: str) -> None:
+        """Write what a student's function printed."""
+        self.shell.recorder.write(self.name, text, relayed=True)
 
 
 class _Publisher(DisplayPublisher):

@@ -166,8 +166,8 @@ class Judgement:
             record, ended = self._here(cell["source"])
         if ended is not None:  # the test may have caught `Ended`, and gone on to its end
             streams = [output for output in record.outputs if output["output_type"] == "stream"]
-            record = Record(outputs=[*streams, error_of(ended)])
-        evidence = {"passed": record.passed, "points": record.points, "line": record.line}
+            record = Record(outputs=[*streams, error_of(ended)], relayed=record.relayed)
+        evidence = {"passed": record.passed, "points": record.points, "line": record.line, "relayed": record.relayed}
         cell["metadata"]["autograder"] = evidence
         return record.outputs, ended
 

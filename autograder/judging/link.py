@@ -53,6 +53,11 @@ class Confined(Protocol):
     def close(self) -> None: ...
 
 
+def _relay(stream: Any, text: str) -> None:
+    """Write what a student's function printed; the judge's own streams take note that it is not the test's."""
+    getattr(stream, "relay", stream.write)(text)
+
+
 class Link:
     """The connection to one sandbox: it asks one thing at a time, and accepts what `wire.protocol` says may answer it.
 
@@ -108,7 +113,7 @@ class Link:
         word, outcome, printed = self._ask(encoder, "returned raised", "call", *request)
         with self._believing_nothing():
             for stream, text in protocol.printed(printed):  # a test may capture the prints
-                (sys.stderr if stream == "stderr" else sys.stdout).write(text)
+                _relay(sys.stderr if stream == "stderr" else sys.stdout, text)
             error = self.exceptions.error(protocol.error(outcome)) if word == "raised" else None
         if encoder.changeable and (self.in_place or error is not None or outcome is None):
             self._take_changes(encoder.changeable)

@@ -26,12 +26,14 @@ class Record:
     """What became of a cell. `passed`: it ran to its end and raised nothing.
 
     `points`: the number that its last line gives, or None. `line`: the line of the cell that raised, from 1, or None.
+    `relayed`: which of its texts, counted from 0, a function of the student's printed.
     """
 
     passed: bool = False
     points: float | None = None
     line: int | None = None
     outputs: list[dict] = field(default_factory=list)
+    relayed: list[int] = field(default_factory=list)
 
 
 _FILES: set[str] = set()  # the names that the instructor's cells have in tracebacks
@@ -57,6 +59,10 @@ def run(shell: Shell, source: str) -> Record:
             with contextlib.suppress(BaseException):  # a picture that can't be shown takes no points away
                 shell.displayhook(value)
                 shell.events.trigger("post_execute")
+    texts = [output for output in shell.recorder.outputs if output["output_type"] == "stream"]
+    record.relayed = [
+        number for number, text in enumerate(texts) if any(text is each for each in shell.recorder.relayed)
+    ]
     record.outputs = [_cleaned(output) for output in shell.recorder.outputs]
     return record
 

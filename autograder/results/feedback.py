@@ -329,8 +329,11 @@ def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
         return
     hidden = _hidden_lines(lines, hider)
     cell.source = shown.source
-    cell.outputs = [output for output in cell.outputs if output.output_type != "stream"]
-    line = cell.metadata.get("autograder", {}).get("line")
+    record = cell.metadata.get("autograder", {})
+    texts = [output for output in cell.outputs if output.output_type == "stream"]
+    relayed = [output for number, output in enumerate(texts) if number in record.get("relayed", range(len(texts)))]
+    cell.outputs = [output for output in cell.outputs if not any(output is each for each in relayed)]
+    line = record.get("line")
     for output in cell.outputs:
         if output.output_type != "error":
             continue

@@ -28,7 +28,8 @@ def claims_in(notebook: Path) -> Iterator[dict]:
 
 def row(page: str, claim: dict) -> str:
     """Return one row of the table as HTML. `page`: the chapter that shows the claim."""
-    says, sources, evidence = (escape(claim[field]) for field in ("says", "sources", "evidence"))
+    says, evidence = escape(claim["says"]), escape(claim["evidence"])
+    sources = escape(", ".join(claim["sources"].split()))
     link = f'<a href="{page}.html#{claim["id"]}">{claim["id"]}</a>'
     verdict = f'<span class="claim-verdict">{claim["verdict"]}</span> {evidence}'
     return (

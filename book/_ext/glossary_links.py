@@ -15,7 +15,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 GLOSSARY = "glossary"
-UNLINKED = {GLOSSARY, "cheat_sheet", "instructors", "grading_the_grader"}  # pages that get no links, like the index
+# Pages that get no links, like the index.
+UNLINKED = {GLOSSARY, "cheat_sheet", "references", "instructors", "grading_the_grader"}
 AT_HOME = {"chain", "combine", "group", "mask", "partial", "unit"}  # linked only in their chapter: ambiguous elsewhere
 SMALL = {"step"}  # not linked when capitalized, as in "Step through it"
 SUFFIX = "(?:e?s|e?d)?"  # ranks, batches, all-reduced

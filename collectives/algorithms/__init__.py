@@ -3,6 +3,17 @@
 Every docstring states two numbers: the steps, and the bytes that a rank sends for a buffer of S bytes.
 """
 
-from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
+from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, rails, ring, tree
 
-__all__ = ["chain", "double_tree", "doubling", "flat", "halving_doubling", "hierarchical", "pairwise", "ring", "tree"]
+__all__ = [
+    "chain",
+    "double_tree",
+    "doubling",
+    "flat",
+    "halving_doubling",
+    "hierarchical",
+    "pairwise",
+    "rails",
+    "ring",
+    "tree",
+]

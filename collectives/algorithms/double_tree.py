@@ -55,7 +55,7 @@ def _steps(world_size: int, num_chunks: int) -> list[Step]:
     """
     trees = parents(world_size)
     turns = _turns(trees)
-    upwards = [sorted(parent, key=partial(_depth, parent=parent), reverse=True) for parent in trees]
+    upwards = [sorted(parent, key=partial(depth, parent=parent), reverse=True) for parent in trees]
     steps: dict[int, list[Transfer]] = defaultdict(list)
     ready: dict[tuple[int, int], int] = defaultdict(int)  # (rank, chunk) → the first step in which it can be sent
     free: dict[tuple[int, int, int], int] = defaultdict(int)  # (src, dst, turn) → the first step in which it is free
@@ -103,6 +103,6 @@ def _turns(trees: tuple[dict[int, int], dict[int, int]]) -> dict[tuple[int, int]
     return turns
 
 
-def _depth(rank: int, parent: dict[int, int]) -> int:
+def depth(rank: int, parent: dict[int, int]) -> int:
     """Return how many edges are between `rank` and the root."""
-    return 1 + _depth(parent[rank], parent) if rank in parent else 0
+    return 1 + depth(parent[rank], parent) if rank in parent else 0

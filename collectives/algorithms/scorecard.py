@@ -116,11 +116,12 @@ def _double_tree(p: int) -> tuple[float, float, float]:
 
 
 THAKUR, CHAN = "Thakur et al. 2005", "Chan et al. 2007"
+ARTICLE = "“The Illustrated Collectives”"
 
 ROWS = (
-    Row("pairwise", pairwise.barrier, lambda p: (p - 1, 0, 0), r"(P-1)\,\alpha", "S4"),
+    Row("pairwise", pairwise.barrier, lambda p: (p - 1, 0, 0), r"(P-1)\,\alpha", ARTICLE),
     Row("dissemination", doubling.barrier, lambda p: (log2(p), 0, 0), r"L\,\alpha", "Hensgen et al. 1988"),
-    Row("flat", flat.broadcast, lambda p: (p - 1, p - 1, 0), r"(P-1)(\alpha + S\beta)", "S4"),
+    Row("flat", flat.broadcast, lambda p: (p - 1, p - 1, 0), r"(P-1)(\alpha + S\beta)", ARTICLE),
     Row("binomial tree", tree.broadcast, lambda p: (log2(p), log2(p), 0), r"L(\alpha + S\beta)", THAKUR),
     Row(
         f"chain, {CHUNKS} chunks",
@@ -129,7 +130,7 @@ ROWS = (
         r"(P-2+C)(\alpha + \tfrac{S}{C}\beta)",
         CHAN,
     ),
-    Row("flat", flat.reduce, lambda p: (p - 1, p - 1, p - 1), r"(P-1)(\alpha + S\beta + S\gamma)", "S4"),
+    Row("flat", flat.reduce, lambda p: (p - 1, p - 1, p - 1), r"(P-1)(\alpha + S\beta + S\gamma)", ARTICLE),
     Row("binomial tree", tree.reduce, lambda p: (log2(p),) * 3, r"L(\alpha + S\beta + S\gamma)", THAKUR),
     Row(
         f"chain, {CHUNKS} chunks",
@@ -138,9 +139,9 @@ ROWS = (
         r"(P-2+C)(\alpha + \tfrac{S}{C}\beta + \tfrac{S}{C}\gamma)",
         CHAN,
     ),
-    Row("flat", flat.scatter, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", "S4"),
+    Row("flat", flat.scatter, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", ARTICLE),
     Row("binomial tree", tree.scatter, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
-    Row("flat", flat.gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", "S4"),
+    Row("flat", flat.gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", ARTICLE),
     Row("binomial tree", tree.gather, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
     Row("ring", ring.all_gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", THAKUR),
     Row(
@@ -181,14 +182,14 @@ ROWS = (
         flat.all_reduce,
         lambda p: (2 * (p - 1), 2 * (p - 1), p - 1),
         r"2(P-1)(\alpha + S\beta) + (P-1)S\gamma",
-        "S2 S4",
+        ARTICLE,
     ),
     Row(
         "binomial tree",
         tree.all_reduce,
         lambda p: (2 * log2(p), 2 * log2(p), log2(p)),
         r"2L(\alpha + S\beta) + L\,S\gamma",
-        "S4",
+        ARTICLE,
     ),
     Row(
         "recursive doubling",
@@ -252,7 +253,7 @@ ROWS = (
         pairwise.all_to_all_xor,
         lambda p: (p - 1, _around(p), 0),
         r"(P-1)\alpha + \tfrac{P-1}{P}S\beta",
-        "S4",
+        ARTICLE,
         powers_of_two=True,
     ),
 )

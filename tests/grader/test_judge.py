@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import nbformat.v4 as v4
 import pytest
 import torch
+from nbgrader.preprocessors import ClearHiddenTests
 
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.names import names_in
+from autograder.results.feedback import hide
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
 from autograder.wire.plain import Decoder, Encoder
@@ -442,3 +444,15 @@ def test_a_test_that_is_tried_again_after_a_crash_begins_anew(judges):
 def test_the_names_that_a_cell_binds_are_those_that_python_binds(source, bound, imported):
     names = names_in(source)
     assert names.bound == bound and names.imported.keys() == imported
+
+
+def test_what_a_test_prints_stays_on_the_page_and_what_a_student_prints_beside_hidden_tests_does_not(judges):
+    says = "def shout(word):\n    print('I was given', word)\n    return word.upper()"
+    tests = "print('it is', shout('a'))\n### BEGIN HIDDEN TESTS\nprint('it is', shout('b'))\n### END HIDDEN TESTS"
+    book = v4.new_notebook(cells=[cell(says, "answer"), cell(tests, "test")])
+    book.metadata["autograder"] = {"defines": declared(book)}
+    tested = judges.judge(book).notebook.cells[-1]
+    printed = [output.text for output in tested.outputs]
+    assert printed == ["I was given a\n", "it is A\n", "I was given b\n", "it is B\n"]
+    hide(tested, ClearHiddenTests())
+    assert [output.text for output in tested.outputs] == ["it is A\n", "it is B\n"]

@@ -17,20 +17,25 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 
 def test_a_claim_that_is_not_borne_out_fails_its_cell():
     with pytest.raises(AssertionError, match="C99: the computation doesn't support the verdict 'true': 2 is not 3"):
-        claim("C99", "Two is three.", "S0", "true", "2 is not 3", shown=False)
+        claim("C99", "Two is three.", "book", "true", "2 is not 3", shown=False)
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
-    [({"verdict": "maybe"}, "one of true, false, depends, not 'maybe'"), ({"sources": "S0 S9"}, "unknown sources S9")],
+    [
+        ({"verdict": "maybe"}, "one of true, false, depends, not 'maybe'"),
+        ({"sources": "book film"}, "unknown sources film"),
+    ],
 )
 def test_a_claim_with_an_unknown_verdict_or_source_is_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):
-        claim(**{"id": "C99", "says": "", "sources": "S0", "verdict": "true", "evidence": "", "shown": True, **change})
+        claim(
+            **{"id": "C99", "says": "", "sources": "book", "verdict": "true", "evidence": "", "shown": True, **change}
+        )
 
 
 def test_a_claim_is_shown_as_text_and_not_as_markup():
-    shown = claim("C99", "1 < 2 & <b>", "S0", "true", "<script>", shown=True)._repr_mimebundle_()
+    shown = claim("C99", "1 < 2 & <b>", "book", "true", "<script>", shown=True)._repr_mimebundle_()
     assert "1 &lt; 2 &amp; &lt;b&gt;" in shown["text/html"]
     assert "<script>" not in shown["text/html"]
     assert shown[CLAIM_TYPE]["says"] == "1 < 2 & <b>"

@@ -15,7 +15,17 @@ import pypdf
 import pytest
 from test_site import CHAPTERS, PAGES, ROOT, every_chapter
 
-AXED = ("index", "03_ring", "15_gpus", "scorecard", "claims", "cheat_sheet", "glossary", "self_check")  # a kind each
+AXED = (
+    "index",
+    "03_ring",
+    "15_gpus",
+    "scorecard",
+    "claims",
+    "cheat_sheet",
+    "glossary",
+    "self_check",
+    "references",
+)  # a kind each
 SCREEN_OF = {name: list(audit.SCREENS)[place % 2] for place, name in enumerate(PAGES)}
 MODE_OF = {name: audit.MODES[place // 2 % 2] for place, name in enumerate(PAGES)}
 

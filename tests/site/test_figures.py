@@ -26,9 +26,9 @@ from collectives.formula import named
 DATA = ":scope > script[type='application/json']"
 POINTS = 12  # of a calculator's grid
 
-# The animated figures of the source documents (S2, S4 and S0), and the figures that show the same here: the chapter,
-# and how the call begins. Each is a figure to step through or to move, made from a schedule, a timeline, a layout or a
-# routing of the library; the tests below step through all of them.
+# The animated figures of the source documents (report, article, book), and the figures that show the same here: the
+# chapter, and how the call begins. Each is a figure to step through or to move, made from a schedule, a timeline, a
+# layout or a routing of the library; the tests below step through all of them.
 ANIMATED = {
     "ring all-reduce with stale slots": [("04_all_reduce", "draw(ring.all_reduce")],
     "granularity: backward and bucket; ring chunk and slot": [

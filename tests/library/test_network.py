@@ -1,0 +1,158 @@
+"""The network's model asks of a cluster what the schedules ask, and knows its constants by name."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from collectives import contracts, network, price, topology
+from collectives.algorithms import pairwise, rails
+from collectives.machines import CLUSTERS, RUNNING_CASE, Cluster
+from collectives.network import FITTED, choose, lower_bound, ways
+from collectives.price import busbw
+from collectives.topology import Link
+
+SHAPES = [(1, 4), (2, 2), (2, 4), (3, 2), (4, 4), (5, 4), (8, 2)]  # nodes, GPUs in each
+
+
+def carried(schedule, in_node):
+    """The shares of the buffer that leave the busiest GPU within its node, and the busiest node."""
+    size = schedule.num_chunks * 840
+    cost = price(schedule, size, topology.uniform(schedule.world_size, 0, 0))
+    near, far = [0] * schedule.world_size, [0] * (schedule.world_size // in_node)
+    for (src, dst), num_bytes in cost.bytes_on_link.items():
+        if src // in_node == dst // in_node:
+            near[src] += num_bytes
+        else:
+            far[src // in_node] += num_bytes
+    return max(near) / size, max(far) / size
+
+
+@pytest.mark.parametrize(("nodes", "in_node"), SHAPES)
+def test_the_model_s_bytes_are_those_of_the_schedules(nodes, in_node):
+    cluster, ranks = Cluster("H100", nodes, in_node), nodes * in_node
+    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        near, far = carried(getattr(rails, collective)(ranks, in_node), in_node)
+        counted = network.ring(collective, cluster)
+        assert (near, far) == pytest.approx((counted.near_bytes, counted.far_bytes), rel=0.15 if nodes % 2 else 1e-9)
+    near, far = carried(rails.tree_all_reduce(ranks, in_node), in_node)
+    assert near == pytest.approx(network.tree(cluster).near_bytes)
+    assert far <= network.tree(cluster).far_bytes + 1e-9
+    near, far = carried(pairwise.all_to_all(ranks), in_node)
+    assert (near, far) == pytest.approx((network.direct(cluster).near_bytes, network.direct(cluster).far_bytes))
+
+
+@pytest.mark.parametrize(("nodes", "in_node"), SHAPES)
+def test_what_runs_on_rails_meets_its_contract_and_rails_all_to_all_sends_longer_messages(nodes, in_node):
+    ranks = nodes * in_node
+    for algorithm in (
+        rails.all_reduce,
+        rails.all_gather,
+        rails.reduce_scatter,
+        rails.tree_all_reduce,
+        rails.all_to_all,
+    ):
+        schedule = algorithm(ranks, in_node)
+        contracts.of(schedule).check(schedule)
+    crossing = [
+        (
+            transfer.src // in_node,
+            transfer.dst // in_node,
+            transfer.src % in_node,
+            transfer.dst % in_node,
+            transfer.count,
+        )
+        for step in rails.all_to_all(ranks, in_node)
+        for transfer in step
+        if transfer.src // in_node != transfer.dst // in_node
+    ]
+    assert all(source == target and count == in_node for *_, source, target, count in crossing)
+    assert len(crossing) == ranks * (nodes - 1)
+
+
+def test_a_ring_on_every_rail_uses_all_cards_and_one_ring_uses_one():
+    """At rated speeds, without alpha: the bus bandwidth of 8 nodes is that of 8 cards, 400 GB/s, and not of one."""
+    from collectives.algorithms import hierarchical, ring
+
+    ideal = topology.two_level(8, 8, Link(0, 1 / 450e9), Link(0, 1 / 50e9), overlapped=True)
+    size = 64 * 8 * 2**20
+    rate = {
+        name: busbw("all_reduce", 64, size, price(schedule, size, ideal).seconds) / 1e9
+        for name, schedule in {
+            "one ring": ring.all_reduce(64),
+            "two levels": hierarchical.all_reduce(64, 8),
+            "a ring a rail": rails.all_reduce(64, 8),
+        }.items()
+    }
+    assert rate == pytest.approx({"one ring": 50, "two levels": 238.2, "a ring a rail": 400}, rel=1e-3)
+
+
+def test_overlapped_messages_share_a_port_s_bytes_and_wait_once():
+    star = rails.all_to_all(4, 4)  # two steps, in which each rank sends one or two messages within its node
+    both = topology.Topology(4, Link(1e-6, 1e-9), overlapped=True)
+    assert price(star, 4000, both).seconds == pytest.approx(2 * 1e-6 + 3 * 1000 * 1e-9)
+
+
+def test_no_prediction_beats_the_lower_bound_unless_a_switch_adds():
+    for name, cluster in CLUSTERS.items():
+        for nodes in (1, 2, 8):
+            sized = cluster.of(nodes)
+            for collective in network.COLLECTIVES:
+                for way in ways(collective, 2**30, sized):
+                    adds = way.algorithm.startswith("NVLS")
+                    assert way.seconds > lower_bound(collective, 2**30, sized, switch_adds=adds), (name, nodes, way)
+    one = Cluster("H100")
+    assert choose("all_reduce", 2**34, one).seconds < lower_bound("all_reduce", 2**34, one)
+
+
+def test_more_bytes_never_take_less_time_and_small_messages_go_by_ll():
+    for cluster in (Cluster("H100"), RUNNING_CASE, Cluster("A100", 2, network="EFA v1", nics_per_node=4)):
+        for collective in network.COLLECTIVES:
+            seconds = [choose(collective, 2**power, cluster).seconds for power in range(3, 35)]
+            assert seconds == sorted(seconds)
+        assert choose("all_reduce", 8, cluster).protocol == "LL"
+        assert choose("all_reduce", 2**33, cluster).protocol == "Simple"
+
+
+# What NCCL chose, or what was faster when forced. Sources: stas00/ml-engineering, network/README.md; nccl-tests, #309.
+WINNERS = [
+    (Cluster("H200", 1, 5, None), 2**33, "NVLS"),
+    (Cluster("H200", 1, 6, None), 2**33, "NVLS"),
+    (Cluster("H200", 1, 7, None), 2**33, "NVLS"),
+    (Cluster("H200", 1, 8, None), 2**33, "NVLS"),
+    (Cluster("H200", 1, 8, None), 2**20, "Ring"),
+    (Cluster("H200", 1, 8, None), 2**21, "NVLS"),
+    (Cluster("B200", 1, 4, None), 2**33, "Ring"),
+    (Cluster("B200", 1, 5, None), 2**33, "Ring"),
+    (Cluster("B200", 1, 6, None), 2**33, "NVLS"),
+    (Cluster("B200", 1, 7, None), 2**33, "NVLS"),
+    (Cluster("B200", 1, 8, None), 2**33, "NVLS"),
+    (Cluster("H200", 4, network="EFA"), 2**32, "Ring"),
+    (Cluster("H100", 2), 2**33, "NVLSTree"),
+]
+
+
+def test_the_winner_is_named_right_in_nine_of_ten_published_cases():
+    right = [choose("all_reduce", size, cluster).algorithm == winner for cluster, size, winner in WINNERS]
+    assert sum(right) >= 0.9 * len(WINNERS)
+
+
+def test_bad_input_is_told_in_one_line():
+    for wrong, words in (
+        (lambda: Cluster("H900"), "there is no GPU 'H900'; use one of A40"),
+        (lambda: Cluster("H100", 2, network=None), "2 nodes need a network"),
+        (lambda: Cluster("H100", network="Token Ring"), "there is no network 'Token Ring'; use one of InfiniBand HDR"),
+        (lambda: Cluster("H100", nic_rate=400), "400 Gb/s are 50e9, and 400 can't be"),
+        (lambda: choose("all_reduce", 1, Cluster("H100", 1, 1)), "at least 2 GPUs, not one alone"),
+        (lambda: choose("gossip", 1, RUNNING_CASE), "there is no model of 'gossip'"),
+        (lambda: choose("all_gather", 1, RUNNING_CASE, algorithm="Tree"), "'Tree' can't run all_gather"),
+        (lambda: rails.all_reduce(6, 4), "6 ranks do not fill nodes of 4"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wrong()
+
+
+def test_a_constant_is_known_by_its_name_alone():
+    swapped = replace(FITTED, far_simple=FITTED.near_simple, near_simple=FITTED.far_simple)
+    assert choose("all_reduce", 2**30, RUNNING_CASE, constants=swapped) != choose("all_reduce", 2**30, RUNNING_CASE)
+    backwards = network.Constants(**dict(reversed(asdict(FITTED).items())))
+    assert backwards == FITTED
