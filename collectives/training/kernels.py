@@ -82,9 +82,7 @@ class Constants:
     tensor: float = _constant(0.627, 0.6, 0.5, "share of tensor-parallel traffic that shows where it overlaps")
     context: float = _constant(0.492, 0.5, 0.5, "share of context-parallel traffic that shows")
     data: float = _constant(0.392, 0.25, 0.7, "share of hidden data-parallel traffic that still slows the kernels")
-    dispatch: float = _constant(
-        2.18, 1.2, 0.4, "times an all-to-all's ideal seconds in a node, tokens to and from experts"
-    )
+    dispatch: float = _constant(2.18, 1.2, 0.4, "times the ideal seconds to send tokens to experts in a node")
     dispatch_across: float = _constant(1.15, 1.1, 0.25, "the same across nodes, where network cards set the pace")
     again: float = _constant(0.959, 1.0, 0.2, "a recomputed forward pass over the first one")
     fixed: float = _constant(0.0234, 20e-3, 0.5, "seconds a step: the optimizer's launches, the gradients' norm, logs")
