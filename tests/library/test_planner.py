@@ -462,12 +462,12 @@ def test_the_memory_that_sources_print_is_what_the_planner_counts(used):
     assert all(0.75 < ratio < 1.5 for ratio in ratios)
 
 
-@pytest.mark.parametrize(("pp", "interleave", "m"), [(4, 2, 8), (4, 2, 2), (8, 4, 16)])
-def test_the_bubble_is_the_schedules_even_if_micro_batches_are_fewer_than_ranks(pp, interleave, m):
+@pytest.mark.parametrize(("pp", "interleave", "m"), [(4, 2, 8), (4, 2, 6), (4, 2, 3), (4, 2, 2), (8, 4, 12)])
+def test_the_bubble_is_the_schedules_for_any_number_of_micro_batches(pp, interleave, m):
     schedule = pipeline.interleaved(pp, m, interleave)
     alone = pipeline.price(schedule, 1 / interleave, 1 / interleave, 1 / interleave).seconds
     layout = Layout(pp=pp, interleave=interleave, num_micro_batches=m)
-    assert alone / 3 - m == pytest.approx(costs.bubble(layout), abs=0.5)
+    assert alone / 3 - m == pytest.approx(costs.bubble(layout))
 
 
 def test_micro_batches_need_not_divide_by_the_stages():
