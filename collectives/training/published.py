@@ -128,7 +128,7 @@ def zero_3() -> Iterator[Check]:
     """Yield checks of Narayanan, Table 2: ZeRO stage 3 without any other axis, as in DeepSpeed in 2021.
 
     Here the planner is wrong, and more so with fewer sequences per GPU. It hides the gathers behind compute, as FSDP
-    has done since 2023: the rows that it is fitted to have 141 such runs. The measured run didn't.
+    has done since 2023, in many of the runs that it is fitted to. The measured run didn't.
     """
     rows = (
         ("gpt3-175b", 1536, ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),

@@ -351,6 +351,7 @@ MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _
 # and B300, GB200 and GB300 NVL72. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit raised;
 # published runs are no faster than B200's, so all Blackwells count 2,250. Memory: what the driver reports (torch's
 # `total_memory`, nvidia-smi), in GiB; data sheets say 80, 141, 180, 186, 288 and 288 "GB".
+# Those of the Blackwells are approximate, to about 1 %.
 _GPUS = (
     Gpu("a100-40gb", "Ampere", 312e12, 39.4 * GIB, 1.555e12, 400, 400),
     Gpu("a100", "Ampere", 312e12, 79.15 * GIB, 2.039e12, 400, 400),
