@@ -199,8 +199,10 @@ def table(of: Sequence[Point]) -> str:
     for point in of:
         place = "across nodes" if point.sweep.cluster.nodes > 1 else "in a node"
         groups.setdefault(f"{point.sweep.collective.replace('_', '-')} {place}", []).append(point)
+    labels: dict[str, str] = {}  # a source is called after its first sweep
     for point in sorted(of, key=lambda point: point.sweep.source):
-        groups.setdefault(_short(point.sweep.source), []).append(point)
+        label = labels.setdefault(point.sweep.source, _short(point.sweep))
+        groups.setdefault(label, []).append(point)
     return "\n".join([*head, *(_row(what, group) for what, group in groups.items())])
 
 
@@ -225,10 +227,11 @@ def _row(what: str, group: Sequence[Point]) -> str:
     return f"| {what} | {every.number} | {every.median:.1%} | {every.ninety:.0%} | {of_large} |"
 
 
-def _short(source: str) -> str:
-    """Return what identifies a source: its repository and file, or its title, without commit and remarks."""
-    plain = re.sub(r"https://github.com/| @.*| \(.*|public report, repository unknown: ", "", source.replace("|", "/"))
-    return plain.strip(' "') or source[:60]
+def _short(sweep: Sweep) -> str:
+    """Return what identifies a source: its repository and file, without commit and remarks; else its sweep's name."""
+    if "repository unknown" in sweep.source:
+        return f"an unnamed report ({' '.join(sweep.name.split('_')[:2])})"
+    return re.sub(r"https://github.com/| @.*| \(.*", "", sweep.source.replace("|", "/"))
 
 
 # --- fitting --------------------------------------------------------------------------------------------------------
