@@ -7,19 +7,23 @@ constant has seen, there are only the first, and they are predictions.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from . import costs, fit, runs
+from .kernels import FITTED
 from .registry import GIB
 
 ROWS = Path(__file__).parents[2] / "book" / "data" / "published" / "training.json"
+LEFT_OUT = ROWS.with_name("left_out_runs.json")
 NEAR = 0.25  # a relative error within which a prediction is of use
 
 
@@ -36,6 +40,35 @@ def gather(rows: Iterable[runs.Row], leave_out: bool) -> Evidence:
     """Return the evidence of rows. `leave_out`: fit again without each source, which takes a minute or two."""
     used, unused = fit.samples(rows)
     return Evidence(used, unused, fit.errors(used), fit.left_out(used) if leave_out else None)
+
+
+def record(evidence: Evidence, path: Path = LEFT_OUT) -> None:
+    """Write the errors of left-out rows to a file, with the date and what they are of."""
+    assert evidence.left_out is not None
+    rows = [
+        [sample.row["id"], round(float(error), 4)]
+        for sample, error in zip(evidence.used, evidence.left_out, strict=True)
+    ]
+    about = {"made": f"{datetime.now(UTC):%Y-%m-%d}", "by": "make evidence", "of": _digest()}
+    path.write_text(json.dumps({**about, "columns": ["id", "log(predicted / measured)"], "rows": rows}) + "\n")
+
+
+def recorded(path: Path = LEFT_OUT) -> Evidence:
+    """Return the evidence of the book's rows, with the recorded errors of left-out sources.
+
+    Raises `ValueError` if they were made from other rows or by other constants.
+    """
+    data = json.loads(path.read_text())
+    if data["of"] != _digest():
+        raise ValueError(f"{path.name} is not of these runs and constants; run `make evidence`")
+    evidence = gather(load(), leave_out=False)
+    by_id = dict(data["rows"])
+    return evidence._replace(left_out=np.array([by_id[sample.row["id"]] for sample in evidence.used]))
+
+
+def _digest() -> str:
+    """Return what changes if the published runs or the fitted constants change."""
+    return hashlib.sha256(ROWS.read_bytes() + repr(FITTED).encode()).hexdigest()[:16]
 
 
 def load(path: Path = ROWS) -> list[runs.Row]:

@@ -105,11 +105,11 @@ def _descend(used, logs: np.ndarray, change: np.ndarray, measured: np.ndarray, w
     return change * parts[best - 1] if best else 0 * change
 
 
-def left_out(used: Sequence[Sample], start: Constants = FITTED, steps: int = 6) -> np.ndarray:
-    """Return each sample's error by constants fitted to all other sources."""
+def left_out(used: Sequence[Sample]) -> np.ndarray:
+    """Return each sample's error by constants that were fitted, from the priors on, to all other sources."""
     found = np.empty(len(used))
     for source in {sample.source for sample in used}:
         theirs = [place for place, sample in enumerate(used) if sample.source == source]
         others = [sample for sample in used if sample.source != source]
-        found[theirs] = errors([used[place] for place in theirs], refit(others, start, steps))
+        found[theirs] = errors([used[place] for place in theirs], refit(others))
     return found

@@ -563,3 +563,23 @@ def test_the_command_helps_and_loads_no_torch():
     command = [sys.executable, "-m", "collectives.training.planner", "--help"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "example: python -m collectives.training.planner --model" in answer.stdout
+
+
+def test_steps_of_sources_that_the_fit_never_saw_are_predicted_within_ten_percent_and_nine_of_ten_within_a_quarter():
+    whole = evidence.summary(evidence.recorded().left_out)
+    assert whole.median < 0.10 and whole.near > 0.90
+
+
+def test_the_recorded_errors_are_those_of_constants_that_never_saw_the_source():
+    found = evidence.recorded()
+    maxtext = [place for place, sample in enumerate(found.used) if "maxtext/README_70b" in sample.source]
+    unseen = fit.refit([sample for sample in found.used if "maxtext/README_70b" not in sample.source])
+    now = fit.errors([found.used[place] for place in maxtext], unseen)
+    assert len(maxtext) == 10
+    assert found.left_out[maxtext] == pytest.approx(now, abs=0.02)
+
+
+def test_a_record_of_other_runs_or_of_other_constants_is_refused(tmp_path):
+    (tmp_path / "old.json").write_text(evidence.LEFT_OUT.read_text().replace('"of": "', '"of": "x'))
+    with pytest.raises(ValueError, match=r"old\.json is not of these runs and constants; run `make evidence`"):
+        evidence.recorded(tmp_path / "old.json")
