@@ -13,7 +13,7 @@ JOBS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help env book pdf lab notebooks submit exercises grade classroom report export collect bench bench_grading record \
-  quick test check audit mutants samples attacks nightly wheel lock clean
+  quick test check evidence audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
 	@awk -F ' *## ' '/^## / { printf "\n%s\n", $$2 } /^[a-z_]+:.*  ## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ samples: $(TEST)  ## grade every sample submission; `make test` grades two an ex
 
 attacks: $(TEST)  ## grade 200 hostile submissions; `make test` grades some of them
 	@ATTACKS=all $(BIN)/python -m pytest -q tests/grader/test_attacks.py
+
+evidence: $(TEST)  ## judge the models by published sweeps and runs (minutes): make evidence [SWEEPS=file.json] [RUNS=file.json]
+	@$(BIN)/python -m collectives.measure.sweeps $(SWEEPS)
+	@$(BIN)/python -m collectives.training.published $(RUNS)
 
 audit: $(TEST)  ## print Lighthouse, axe, weights, links and spelling of every page (15 minutes): make audit [PAGES=names]
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks

@@ -16,6 +16,6 @@ SETTINGS = {
         "collectives.ranks.run",
         "collectives.practice.checks.own",
         "collectives.practice.ch14_mesh.noted",
-        "collectives.practice.ch15_gpus.reduced_on",
+        "collectives.practice.ch15_gpus.sent_from",
     ),
 }

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,7 +57,9 @@ def ask(work: Work, item: bytes, seconds: float) -> bytes:
     return answer
 
 
-def each(work: Work, items: Sequence[bytes], seconds: float, total: float = math.inf) -> Iterator[bytes | Failed]:
+def each(
+    work: Work, items: Sequence[bytes], seconds: float, total: float = math.inf
+) -> Generator[bytes | Failed, None, None]:
     """Yield `work(item)` for each item in order, or why it failed. One child computes them until one ends it.
 
     `work`: a function of a module, which the children import. `seconds`: the limit of one item. `total`: the seconds

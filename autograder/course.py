@@ -242,6 +242,16 @@ class Course:
         self._step(GiveFeedback, submission)
         return time.perf_counter() - start
 
+    def give_plain_feedback(self, submission: Submission, ready: Ready, reason: str) -> None:
+        """Write a feedback page that shows nothing but the points, and the reason for that."""
+        folder = self.feedback / submission.student / submission.exercise
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.gradebook() as gradebook:
+            for name in ready.taken:
+                graded = gradebook.find_submission_notebook(name, submission.exercise, submission.student)
+                points = {grade.name: f"{grade.score:g}/{grade.max_score:g}" for grade in graded.grades}
+                (folder / f"{name}.html").write_text(feedback.plain_page(name, points, reason), encoding="utf-8")
+
     def _step(self, kind: type, submission: Submission) -> None:
         names = {"assignment_id": submission.exercise, "student_id": submission.student}
         source = os.path.relpath(self.taken, self.directory.root)

@@ -42,7 +42,7 @@ from .judging import preprocessor
 from .judging.judge import Settings
 from .judging.judges import GraderFault, Judges
 from .results import report
-from .results.pages import Pages
+from .results.pages import NoPage, Pages
 from .sandbox.envelope import CannotSandbox
 from .submissions import intake
 
@@ -204,8 +204,13 @@ class Writer:
         return f"{words} (graded before)" if has_page else Written(submission, ready, words, took)
 
     def _finish(self, written: Written, submission: Submission, page: Future) -> str:
-        """Record that the submission is complete; return its line."""
-        took = written.seconds + page.result()
+        """Record that the submission is complete; return its line. Without a page, write a plain one first."""
+        try:
+            took = written.seconds + page.result()
+        except NoPage as reason:
+            self.course.give_plain_feedback(submission, written.ready, str(reason))
+            took = written.seconds
+            written.words += f" (a plain page: {reason})"
         self.course.mark(submission, written.ready)
         return f"{written.words} ({took:.1f} s)" if written.ready.is_new else f"{written.words} (graded before)"
 

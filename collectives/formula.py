@@ -183,15 +183,17 @@ def log2(x):
 
 
 def minimum(*values):
-    """Return the smallest of numbers and symbols without a branch; the built-in `min` works too, but branches."""
-    program = _whose(*values)
-    return reduce(partial(program.add, "min"), values) if program else min(values)
+    """Return the smallest of numbers, symbols or arrays without a branch. The built-in `min` branches."""
+    if program := _whose(*values):
+        return reduce(partial(program.add, "min"), values)
+    return reduce(np.minimum, values) if np.ndarray in map(type, values) else min(values)
 
 
 def maximum(*values):
-    """Return the largest of numbers and symbols without a branch; the built-in `max` works too, but branches."""
-    program = _whose(*values)
-    return reduce(partial(program.add, "max"), values) if program else max(values)
+    """Return the largest of numbers, symbols or arrays without a branch. The built-in `max` branches."""
+    if program := _whose(*values):
+        return reduce(partial(program.add, "max"), values)
+    return reduce(np.maximum, values) if np.ndarray in map(type, values) else max(values)
 
 
 def where(condition, yes, no):

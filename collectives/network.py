@@ -23,9 +23,12 @@ al., "Efficient algorithms for all-to-all communications in multiport message-pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log2, sqrt
-from typing import NamedTuple
+from math import log2
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .machines import GPUS, NETWORKS, Cluster
 
@@ -181,23 +184,46 @@ def ways(
     Raises `ValueError` for a collective that NCCL's model doesn't have, a size below 0, one GPU alone, or an algorithm
     that can't run here.
     """
-    if collective not in COLLECTIVES:
-        raise ValueError(f"there is no model of {collective!r}; use one of {', '.join(COLLECTIVES)}")
-    if num_bytes < 0 or cluster.world_size < 2:
-        raise ValueError(f"a collective needs at least 0 bytes and 2 GPUs, not {num_bytes} and {cluster.world_size}")
-    by_algorithm = _algorithms(collective, cluster)
-    if algorithm is not None:
-        if algorithm not in by_algorithm:
-            has = ", ".join(by_algorithm)
-            raise ValueError(f"{algorithm!r} can't run {collective} on this cluster; use one of {has}")
-        by_algorithm = {algorithm: by_algorithm[algorithm]}
-    start = constants.launch + (constants.from_torch if from_torch else 0)
+    if num_bytes < 0:
+        raise ValueError(f"a collective has at least 0 bytes, not {num_bytes}")
     found = [
-        Way(name, protocol, start + _seconds(name, protocol, traffic, num_bytes, cluster, constants))
-        for name, traffic in by_algorithm.items()
-        for protocol in (PROTOCOLS if not name.startswith("NVLS") else ("Simple",))
+        Way(name, protocol, float(seconds))
+        for name, protocol, seconds in _timed(collective, num_bytes, cluster, constants, algorithm, from_torch)
     ]
     return sorted(found, key=lambda way: way.seconds)
+
+
+def seconds(
+    collective: str,
+    num_bytes: np.ndarray,
+    cluster: Cluster,
+    constants: Constants = FITTED,
+    algorithm: str | None = None,
+    from_torch: bool = False,
+) -> np.ndarray:
+    """Return the seconds of the fastest way for each of many sizes: float, of the shape of `num_bytes`. See `ways`."""
+    times = [time for *_, time in _timed(collective, num_bytes, cluster, constants, algorithm, from_torch)]
+    return np.min(times, axis=0)
+
+
+def _timed(
+    collective: str,
+    num_bytes: Any,
+    cluster: Cluster,
+    constants: Constants,
+    algorithm: str | None,
+    from_torch: bool,
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield (algorithm, protocol, seconds), for a number of bytes or an array of them."""
+    by_algorithm = _algorithms(collective, cluster)
+    if algorithm is not None and algorithm not in by_algorithm:
+        has = ", ".join(by_algorithm)
+        raise ValueError(f"{algorithm!r} can't run {collective} on this cluster; use one of {has}")
+    start = constants.launch + (constants.from_torch if from_torch else 0)
+    for name, traffic in by_algorithm.items():
+        if algorithm in (None, name):
+            for protocol in ("Simple",) if name.startswith("NVLS") else PROTOCOLS:
+                yield name, protocol, start + _seconds(name, protocol, traffic, num_bytes, cluster, constants)
 
 
 def choose(collective: str, num_bytes: float, cluster: Cluster, **options) -> Way:
@@ -206,6 +232,10 @@ def choose(collective: str, num_bytes: float, cluster: Cluster, **options) -> Wa
 
 
 def _algorithms(collective: str, cluster: Cluster) -> dict[str, Traffic]:
+    if collective not in COLLECTIVES:
+        raise ValueError(f"there is no model of {collective!r}; use one of {', '.join(COLLECTIVES)}")
+    if cluster.world_size < 2:
+        raise ValueError("a collective needs at least 2 GPUs, not one alone")
     if collective == "all_to_all":
         return {"direct": direct(cluster)}
     by_name = {"Ring": ring(collective, cluster)}
@@ -218,15 +248,15 @@ def _algorithms(collective: str, cluster: Cluster) -> dict[str, Traffic]:
 
 
 def _seconds(
-    algorithm: str, protocol: str, traffic: Traffic, num_bytes: float, cluster: Cluster, constants: Constants
-) -> float:
-    """Return the seconds from the kernel's start to its end."""
+    algorithm: str, protocol: str, traffic: Traffic, num_bytes: Any, cluster: Cluster, constants: Constants
+) -> Any:
+    """Return the seconds from the kernel's start to its end, for a number of bytes or an array of them."""
     near, far = _latencies(protocol, cluster, constants)
     start = {"NVLS": constants.nvls_start, "NVLSTree": constants.nvls_tree_start}.get(algorithm, 0.0)
     waits = start + traffic.near_messages * near + traffic.far_messages * far
     bytes_time = num_bytes * _seconds_a_byte(algorithm, protocol, traffic, cluster, constants)
     fill = constants.fill_blackwell if GPUS[cluster.gpu].generation == "Blackwell" else constants.fill
-    return waits + bytes_time + 2 * sqrt(fill * bytes_time)
+    return waits + bytes_time + 2 * np.sqrt(fill * bytes_time)
 
 
 def _latencies(protocol: str, cluster: Cluster, constants: Constants) -> tuple[float, float]:

@@ -51,10 +51,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if one is out of step")
     hint = "run so many at a time; more than one disturbs the times that chapters measure (default: 1)"
     parser.add_argument("--jobs", type=int, default=1, help=hint)
+    parser.add_argument("pages", nargs="*", help="only these, such as 03_ring (default: all)")
     arguments = parser.parse_args()
+    if unknown := set(arguments.pages) - {text.stem for text in chapters()}:
+        parser.error(f"there is no chapter {', '.join(sorted(unknown))} with code in book/")
+    texts = [text for text in chapters() if not arguments.pages or text.stem in arguments.pages]
     if arguments.check:
-        return 0 if all([check(text) for text in chapters()]) else 1
-    return update(arguments.jobs)
+        return 0 if all([check(text) for text in texts]) else 1
+    return update(texts, arguments.jobs)
 
 
 def chapters() -> list[Path]:
@@ -87,10 +91,10 @@ def content(notebook: NotebookNode) -> list:
     return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
 
 
-def update(jobs: int) -> int:
-    """Make and run the notebooks whose text or library changed; return the exit status."""
-    stale = [text for text in chapters() if not is_up_to_date(text)]
-    print(f"notebooks: {len(chapters()) - len(stale)} unchanged, {len(stale)} to run", flush=True)
+def update(texts: list[Path], jobs: int) -> int:
+    """Make and run those notebooks whose text or library changed; return the exit status."""
+    stale = [text for text in texts if not is_up_to_date(text)]
+    print(f"notebooks: {len(texts) - len(stale)} unchanged, {len(stale)} to run", flush=True)
     failures = []
     for run in side_by_side(stale, from_text, jobs, "notebooks"):
         if run.failure:

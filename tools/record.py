@@ -2,12 +2,13 @@
 
     tools/record.py lines|loopback|bandwidth|training
 
-`lines`, about 2 minutes: all-reduces between ranks on separate nodes, over emulated lines of 100 Mbit/s, into
-book/data/crossover_lines.json. A time is the fastest of its repeats, which other load on the machine disturbs least.
+`lines`, about 3 minutes: all-reduces between ranks on separate nodes, over emulated lines of 100 Mbit/s, into
+book/data/crossover_lines.json.
 
-`loopback`, about 2 minutes: all-reduces between ranks that share this machine's cores, medians in two runs, into
-book/data/loopback.json. Run nothing else meanwhile. Chapter 05 shows whatever is recorded; at the end, this tool prints
-how well the model predicts it.
+`loopback`, about 2 minutes: all-reduces between ranks that share this machine's cores, into book/data/loopback.json.
+
+Both predict every case, then measure all of them, and print every one beside its prediction; chapter 05 shows whatever
+is recorded. Run nothing else meanwhile.
 
 `bandwidth`, a minute: every collective in the style of nccl-tests, into book/data/bandwidth.json.
 
@@ -16,31 +17,34 @@ how well the model predicts it.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
-from collectives import price, ranks, topology
-from collectives.measure import bandwidth, calibrate
+from collectives import ranks
+from collectives.measure import bandwidth, calibrate, registered
 from collectives.ranks import emulate
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "book" / "data"
 KIB, MIB = 2**10, 2**20
 RATE = 100e6  # bits per second of an emulated line
-LINES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB]
-LOOPBACK = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
+LINES = [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB]
+LOOPBACK = [4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 BALLS = [256, 4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB]  # bytes of the ping-pong's messages on loopback
-TIME_LIMIT = 170.0  # seconds: beyond this, the machine is too slow or too busy to record
+CROWD = [4, 256 * KIB, 2 * MIB]  # bytes of a message when all ranks send at once
+WORLDS = (4, 8)
+MOMENTS, PAUSE = 6, 3.0  # what a model is calibrated with is measured so often, with so many seconds between
+TIME_LIMIT = 400.0  # seconds: beyond this, the machine is too slow or too busy to record
 
 
 def main() -> int:
@@ -56,15 +60,6 @@ def main() -> int:
     name = record(start + TIME_LIMIT)
     print(f"recorded book/data/{name} in {time.monotonic() - start:.0f} s, at a load of {os.getloadavg()[0]:.1f}")
     return 0
-
-
-def write(name: str, record: dict) -> str:
-    """Write a record, `record["cells"]` a line each, with what its times depend on; return the file's name."""
-    header = {"cores": os.cpu_count(), "torch": torch.__version__.split("+")[0], "load": round(os.getloadavg()[0], 1)}
-    rows = ",\n    ".join(map(json.dumps, record.pop("cells")))
-    text = json.dumps(header | record, indent=2).removesuffix("\n}") + f',\n  "cells": [\n    {rows}\n  ]\n}}\n'
-    (DATA / name).write_text(text)
-    return name
 
 
 def bandwidths(deadline: float) -> str:
@@ -97,73 +92,102 @@ def training(deadline: float) -> str:
 
 
 def lines(deadline: float) -> str:
-    """Record ping-pong and all-reduces over emulated lines."""
+    """Record all-reduces over emulated lines, beside what was predicted from a ping-pong and a crowd."""
     with emulate.EmulatedNetwork(nodes=2, rate=RATE) as network:
-        seconds = network.run(calibrate.ping_pong, 2, calibrate.SIZES, 9, 0.0)[0]
-    alpha, beta = calibrate.fit(calibrate.SIZES, seconds)
-    cells = []
-    for world_size in (4, 8):
+        balls = at_moments(lambda: network.run(calibrate.ping_pong, 2, calibrate.SIZES, 9, 0.0)[0])
+    crowds = {}
+    for world_size in WORLDS:
         with emulate.EmulatedNetwork(nodes=world_size, rate=RATE) as network:
-            cells += sweep(network.run, world_size, LINES, calibrate.ALL_REDUCES, deadline, quantile=0.0)
-    large = [cell for cell in cells if cell["num_bytes"] >= 256 * KIB]
-    guesses = [guess(cell, alpha, beta) for cell in large]
-    error = calibrate.off(guesses, [cell["seconds"] for cell in large])
-    print(f"alpha {alpha * 1e6:.0f} us, beta {beta * 1e9:.1f} ns/byte; median error from 256 KiB on: {error:.1%}")
-    for world_size in (4, 8):
-        lost = [regret(large, guesses, world_size, num_bytes) for num_bytes in LINES if num_bytes >= 256 * KIB]
-        print(f"P = {world_size}: the model's choice is at most {max(lost):.1%} slower than the best algorithm")
-    return write("crossover_lines.json", {"rate": RATE, "ping_pong": [list(calibrate.SIZES), seconds], "cells": cells})
+            crowds[str(world_size)] = crowded(network.run, world_size, CROWD[:1])
+
+    def measure(cases: list[dict]) -> list[list[float]]:
+        taken = []
+        for world_size, here in groupby(cases, key=itemgetter("world_size")):
+            with emulate.EmulatedNetwork(nodes=world_size, rate=RATE) as network:
+                taken += timed(network.run, list(here), deadline)
+        return taken
+
+    ping_pong = {"sizes": list(calibrate.SIZES), "moments": balls}
+    known = {"rate": RATE, "ping_pong": ping_pong, "crowd": {"sizes": CROWD[:1], "moments": crowds}}
+    what = f"all-reduces over emulated lines of {RATE / 1e6:g} Mbit/s"
+    return predict_and_measure(what, LINES, known, measure, "crossover_lines.json")
 
 
 def loopback(deadline: float) -> str:
-    """Record ping-pong, an addition and all-reduces on this machine's cores, every cell in two runs."""
-    balls, gammas, cells = [], [], []
-    contestants = {name: make for name, make in calibrate.ALL_REDUCES.items() if name != "double tree"}
-    contestants["backend"] = lambda world_size: dist.all_reduce
-    for run in range(2):
-        balls.append(ranks.run(calibrate.ping_pong, 2, BALLS)[0])
-        gammas.append(ranks.run(calibrate.adding, 1)[0])
-        for world_size in (4, 8):
-            swept = sweep(ranks.run, world_size, LOOPBACK, contestants, deadline)
-            cells += [{"run": run} | cell for cell in swept]
-    by_run = [[cell["seconds"] for cell in cells if cell["run"] == run] for run in range(2)]
-    print(f"two runs of a cell differ by {calibrate.off(*by_run):.0%} (median)")
-    seconds = np.median(balls, axis=0).tolist()
-    return write("loopback.json", {"ping_pong": [BALLS, seconds], "gamma": float(np.median(gammas)), "cells": cells})
+    """Record all-reduces on this machine's cores, beside what was predicted from a ping-pong and a crowd."""
+    balls = at_moments(lambda: ranks.run(calibrate.ping_pong, 2, BALLS, 9, 0.0)[0])
+    crowds = {str(world_size): crowded(ranks.run, world_size, CROWD) for world_size in WORLDS}
+
+    def measure(cases: list[dict]) -> list[list[float]]:
+        taken = []
+        for _, here in groupby(cases, key=itemgetter("world_size")):
+            taken += timed(ranks.run, list(here), deadline)
+        return taken
+
+    known = {"ping_pong": {"sizes": BALLS, "moments": balls}, "crowd": {"sizes": CROWD, "moments": crowds}}
+    what = "all-reduces between ranks that share the cores of one machine"
+    return predict_and_measure(what, LOOPBACK, known, measure, "loopback.json")
 
 
-def sweep(
-    run, world_size: int, sizes: list[int], contestants: dict, deadline: float, quantile: float = 0.5
-) -> list[dict]:
-    """Time all contestants at all sizes, in bytes. `run`: `ranks.run`, or the `run` of a network."""
-    cells = []
-    methods = [make(world_size) for make in contestants.values()]
-    for num_bytes in sizes:
-        repeats = int(np.clip(12 * MIB // num_bytes, 3, 20))
-        left = max(deadline - time.monotonic(), 1)
-        results = run(calibrate.stopwatch, world_size, methods, num_bytes, repeats, timeout=left)
-        for name, seconds in zip(contestants, calibrate.slowest(results, quantile), strict=True):
-            row = {"world_size": world_size, "algorithm": name, "num_bytes": num_bytes}
-            cells.append(row | {"seconds": float(f"{seconds:.4g}")})
-    return cells
+def crowded(run, world_size: int, sizes: list[int]) -> list[list[float]]:
+    """Return the seconds of a message of each of `sizes` bytes where all ranks send at once: a list for each moment."""
+    schedule = calibrate.crowd(world_size)
+    messages = world_size * len(list(schedule))
+
+    def once() -> list[float]:
+        results = [run(calibrate.stopwatch, world_size, [schedule], num_bytes, 20) for num_bytes in sizes]
+        return [calibrate.slowest(result, 0.0)[0] / messages for result in results]
+
+    return at_moments(once)
 
 
-def guess(cell: dict, alpha: float, beta: float) -> float:
-    """Predict the seconds of a cell from alpha and beta alone."""
-    schedule = calibrate.ALL_REDUCES[cell["algorithm"]](cell["world_size"])
-    links = topology.uniform(cell["world_size"], alpha, beta)
-    return price(schedule, cell["num_bytes"], links, calibrate.ITEMSIZE).seconds
+def at_moments(once: Callable[[], list[float]]) -> list[list[float]]:
+    """Return what `once` measures at several moments: a single one may be busy. The fastest calibrates the models."""
+    found = []
+    for _ in range(MOMENTS):
+        found.append([float(f"{seconds:.4g}") for seconds in once()])
+        time.sleep(PAUSE)
+    return found
 
 
-def regret(cells: list[dict], guesses: list[float], world_size: int, num_bytes: int) -> float:
-    """Return by what fraction the algorithm with the best prediction is slower than the fastest one."""
-    here = (world_size, num_bytes)
-    pairs = [
-        (predicted, cell["seconds"])
-        for predicted, cell in zip(guesses, cells, strict=True)
-        if (cell["world_size"], cell["num_bytes"]) == here
+def predict_and_measure(what: str, sizes: list[int], known: dict, measure: Callable, name: str) -> str:
+    """Register what two constants and what four predict for every all-reduce, then measure, save and print them."""
+    machines = {world_size: calibrate.machine_of(known, world_size) for world_size in WORLDS}
+    cases = [
+        {"world_size": world_size, "num_bytes": num_bytes, "algorithm": algorithm}
+        for world_size in WORLDS
+        for num_bytes in sizes
+        for algorithm in calibrate.ALL_REDUCES
     ]
-    return min(pairs)[1] / min(measured for _, measured in pairs) - 1
+
+    def work(case: dict) -> calibrate.Features:
+        return calibrate.features(calibrate.ALL_REDUCES[case["algorithm"]](case["world_size"]), case["num_bytes"])
+
+    models = {
+        "link": lambda case: calibrate.Machine(machines[case["world_size"]].link).seconds(work(case)),
+        "link and processors": lambda case: machines[case["world_size"]].seconds(work(case)),
+    }
+    record = registered.register(what, cases, models, known).against(measure)
+    record.save(DATA / name)
+    print(record)
+    return name
+
+
+def timed(run, cases: list[dict], deadline: float) -> list[list[float]]:
+    """Return the seconds of each case's repeats, on the slowest rank. `run`: `ranks.run`, or that of a network.
+
+    The algorithms of a size take turns.
+    """
+    taken = []
+    for num_bytes, same in groupby(cases, key=itemgetter("num_bytes")):
+        here = list(same)
+        world_size = here[0]["world_size"]
+        schedules = [calibrate.ALL_REDUCES[case["algorithm"]](world_size) for case in here]
+        repeats = int(np.clip(8 * MIB // num_bytes, 3, 20))
+        left = max(deadline - time.monotonic(), 1)
+        results = run(calibrate.stopwatch, world_size, schedules, num_bytes, repeats, timeout=left)
+        taken += np.max(results, axis=0).tolist()
+    return taken
 
 
 if __name__ == "__main__":

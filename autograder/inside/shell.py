@@ -16,7 +16,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 
-from ..wire.protocol import MAX_KINDS, MAX_LINES, MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_SHOWN, MAX_TEXT
+from ..wire.protocol import MAX_LINES, MAX_MIME, MAX_NAME, MAX_OUTPUTS, MAX_SHOWN, MAX_TEXT, MIME_TYPES
 
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
@@ -51,10 +51,11 @@ class Recorder:
             self.relayed.append(output)
 
     def show(self, kind: str, data: dict, count: int | None = None) -> None:
-        """Add a display, or the value of a cell's last expression."""
-        texts = [(str(mime)[:MAX_NAME], text) for mime, text in data.items() if isinstance(text, str)]
-        shown = dict(texts[:MAX_KINDS])
-        shown = {mime: text for mime, text in shown.items() if len(text) <= MAX_MIME}
+        """Add a display, or the value of a cell's last expression, in the mime types that a page shows."""
+        texts = {mime: data[mime] for mime in MIME_TYPES if isinstance(data.get(mime), str)}
+        shown = {mime: text for mime, text in texts.items() if len(text) <= MAX_MIME}
+        if not shown:
+            return
         self.room_shown -= sum(map(len, shown.values()))
         if self.room_shown < 0:
             self.write("stdout", "[left out: a display that is too large, after the others of this cell]\n")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inside import fork_server
-from ..inside.shell import lay_out, make_shell, reseed
+from ..inside.shell import Shell, lay_out, make_shell, reseed
 from ..names import names_in
 from ..sandbox.envelope import Limits, enter
 from ..wire import channel, protocol
@@ -41,7 +41,9 @@ from .runner import Record, run
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
 ALARM = 5.0  # seconds that a test may keep computing outside the sandbox after its deadline
 MEMORY = 4 * 2**30  # bytes that the judge of one submission may allocate
-MOST_SHOWN = 20_000_000  # characters of outputs that a notebook keeps; a page of more is of no use to anybody
+MOST_SHOWN = 20_000_000  # bytes of outputs, as JSON, that a notebook keeps; a page of more is of no use to anybody
+MOST_LINES = 10  # of the traceback of an error that comes after those, of MOST_WORDS characters each
+MOST_WORDS = 1_000
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,13 @@ class Seen(list):
     streams: list[bytes] | None = None
     sent: dict[tuple[int, int], int] | None = None
 
+    @classmethod
+    def unsent(cls, returned: list) -> Seen:
+        """Return what ranks outside the sandbox returned: none of it went over the student's loopback."""
+        seen = cls(returned)
+        seen.loopback, seen.streams, seen.sent = 0, [], {}
+        return seen
+
 
 def role(cell: Mapping) -> str:
     """Return a code cell's role: "test", "given" (the instructor's code) or "answer" (the student's code)."""
@@ -112,7 +121,8 @@ class Judgement:
         self.bound: dict[str, tuple[str, dict]] = {}  # what the student's cells have bound to names
         self.shared: dict[str, Any] = {}  # what cells that ran on both sides bound
         self.read: set[str] = set()  # names that the instructor's cells read
-        self.shown = 0  # characters of outputs so far
+        self.shown = 0  # bytes of outputs so far, as JSON
+        self.pieces = 0  # outputs so far, see `protocol.pieces`
         self.restarts = 0
         self.end = time.monotonic() + settings.submission_seconds
         for name in settings.inside:
@@ -198,8 +208,7 @@ class Judgement:
         link = self.link
         assert link is not None  # `_connected` made it
         before = {key: id(value) for key, value in self.shell.user_ns.items()}
-        with _alarm(link):
-            record = run(self.shell, source)
+        record = _run_until_alarm(link, self.shell, source)
         changed = {key for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
         if not record.passed or link.ended is not None:  # the student's code may have ended it before it bound a name
             self._take_back((names.bound | names.imported.keys()) & self.theirs - changed)
@@ -234,12 +243,17 @@ class Judgement:
         namespace.update({name: Missing(name) for name in missing})
 
     def _as_room_allows(self, outputs: list[dict]) -> list[dict]:
-        """Return a cell's outputs, or a remark in their place once the notebook has shown `MOST_SHOWN` characters."""
-        self.shown += protocol.size(outputs)
-        if self.shown <= MOST_SHOWN:
+        """Return a cell's outputs, or a remark and the error in their place once the notebook has shown enough."""
+        self.shown += len(json.dumps(outputs))
+        self.pieces += sum(map(protocol.pieces, outputs))
+        if not outputs or (self.shown <= MOST_SHOWN and self.pieces <= protocol.MOST_PIECES):
             return outputs
         errors = [output for output in outputs if output["output_type"] == "error"][-1:]
-        words = f"[left out: this notebook's outputs are longer than {MOST_SHOWN / 1e6:g} million characters]\n"
+        for error in errors:
+            error["evalue"] = error["evalue"][:MOST_WORDS]
+            error["traceback"] = [line[:MOST_WORDS] for line in error["traceback"][-MOST_LINES:]]
+        most = f"{protocol.MOST_PIECES:,} outputs or {MOST_SHOWN / 1e6:g} MB of them"
+        words = f"[left out: this notebook has put out more than {most}]\n"
         return [{"output_type": "stream", "name": "stdout", "text": words}, *errors]
 
     def _connected(self) -> Link:
@@ -278,6 +292,9 @@ class Judgement:
         """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
 
         Of `ranks.run`, only the ranks run there: the main process would otherwise hold what all of them get.
+
+        An exception's class is refused. The student's own has a stand-in on this side (see `Exceptions`), and what is
+        no proxy would run out here.
         """
         module, _, name = dotted.rpartition(".")
         with contextlib.suppress(ImportError):
@@ -286,7 +303,10 @@ class Judgement:
             @functools.wraps(original)
             def function(*args: Any, **kwargs: Any) -> Any:
                 if not _has_remote([args, kwargs]):
-                    return original(*args, **kwargs)
+                    if _contains([args, kwargs], _is_exception):  # a student may have bound a function's name to it
+                        raise TypeError(f"{dotted} gets an exception's class, where a function belongs")
+                    result = original(*args, **kwargs)
+                    return Seen.unsent(result) if dotted == RUN else result
                 link = self.link
                 assert link is not None  # a student's object came over it
                 before = link.sandbox.loopback()
@@ -317,23 +337,42 @@ def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:
     return {alias: sys.modules[alias] if alias == module.partition(".")[0] else found}  # `import a.b` binds a
 
 
-def _has_remote(value: Any, depth: int = 4) -> bool:
-    """Return whether a value contains a student's object, `depth` containers deep at most."""
-    if isinstance(value, Remote):
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _has_remote(value: Any) -> bool:
+    """Return whether a value contains a student's object."""
+    return _contains(value, lambda part: isinstance(part, Remote))
+
+
+def _contains(value: Any, sought: Callable[[Any], bool], depth: int = 4) -> bool:
+    """Return whether a value, or a part of it `depth` containers deep at most, is what is sought."""
+    if sought(value):
         return True
     if depth == 0:
         return False
     if isinstance(value, functools.partial):
-        return _has_remote([value.func, value.args, value.keywords], depth - 1)
+        return _contains([value.func, value.args, value.keywords], sought, depth - 1)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return any(_has_remote(part, depth - 1) for part in parts)
+    return any(_contains(part, sought, depth - 1) for part in parts)
+
+
+def _run_until_alarm(link: Link, shell: Shell, source: str) -> Record:
+    """Run a cell of the instructor's; if the alarm rings where `run` records an error, the cell has failed, too."""
+    try:
+        with _alarm(link):
+            return run(shell, source)
+    except Ended as ended:
+        return Record(outputs=[error_of(ended)])
 
 
 @contextlib.contextmanager
 def _alarm(link: Link) -> Iterator[None]:
     """End a test that computes forever outside the sandbox, on a value that a student's function returned.
 
-    It has `ALARM` seconds beyond the link's deadline.
+    It has `ALARM` seconds beyond the link's deadline. The alarm rings once, and then wherever Python next looks for
+    signals: that may be after the test's end, in any line up to the one that disarms it.
     """
 
     def ring(*_: Any) -> None:
@@ -449,7 +488,7 @@ def _be_judge(connection: socket.socket, settings: Settings, address: str | None
         data_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + MEMORY, data_bytes + MEMORY))
         reseed()
-        folder = tempfile.mkdtemp(prefix="judge-")
+        folder = tempfile.mkdtemp(prefix="j", dir=os.getcwd())  # `Judges` removes it if this process is killed
         serve_ranks = fork_server.adopt(folder, connection)
         if serve_ranks is None:
             try:

@@ -24,14 +24,14 @@ from nbformat import NotebookNode
 
 from ..sandbox.envelope import Warm, of_python
 from ..sandbox.prove import prove
+from ..sandbox.watch import sweep
 from ..wire import channel
 from ..wire.plain import BadMessage
-from .judge import Settings, error_of, role, written
+from .judge import MOST_SHOWN, Settings, error_of, role, written
 from .link import Ended
 
 TRIES = 3  # attempts at one submission while the fault is the grader's own
 GRACE = 30.0  # seconds for the judge itself, beyond the submission's
-MAX_NOTEBOOK = 512 * 2**20  # bytes of a judged notebook
 # Modules that a package imports only when they are first used, which takes seconds.
 LATER = {
     "matplotlib": ("matplotlib.pyplot",),
@@ -141,17 +141,30 @@ class Judges:
 
     def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes]) -> dict:
         request = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}}
+        message = json.dumps(request).encode()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.folder / "judge"))
+            pid = json.loads(channel.receive(connection))["pid"]
             try:
-                pid = json.loads(channel.receive(connection))["pid"]
-                channel.send(connection, json.dumps(request).encode())
+                channel.send(connection, message)
                 deadline = time.monotonic() + self.settings.submission_seconds + GRACE
-                return json.loads(channel.receive(connection, deadline, MAX_NOTEBOOK))
+                return json.loads(channel.receive(connection, deadline, len(message) + 2 * MOST_SHOWN))
             except channel.TooLate:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+                _sweep(pid)
                 raise
+            except channel.Closed:  # something else killed it
+                _sweep(pid)
+                raise
+
+
+def _sweep(pid: int) -> None:
+    """Remove the control groups of a killed judge's sandbox, which ends a moment after it."""
+    for _ in range(100):
+        if not sweep(pid):
+            break
+        time.sleep(0.02)
 
 
 def preloading(settings: Settings, cells: Iterable[str]) -> Settings:

@@ -119,7 +119,7 @@ def described(error: BaseException, line: int | None, source: str) -> tuple[str,
     try:
         if render := getattr(error, "_render_traceback_", None):
             return name, message, [clean(str(row))[:MAX_WORDS] for row in render()]
-    except Exception:
+    except BaseException:
         pass  # the plain traceback below says the same
     lines = source.split("\n")
     where = [f"---> {line} {lines[line - 1].strip()}"] if line and line <= len(lines) else []

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from copy import deepcopy
 from functools import partial
 from html import escape
@@ -26,7 +27,7 @@ from traitlets import Bool
 
 from .. import cage
 from ..submissions.notebooks import is_base64
-from ..wire.protocol import storable
+from ..wire.protocol import MIME_TYPES, MOST_PIECES, pieces, storable
 from . import rendering
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
@@ -34,12 +35,14 @@ MOST_SECONDS = 5.0  # for one text; an honest one takes milliseconds
 PAGE_SECONDS = 10.0  # for all texts of a page
 MOST_OUTPUT = 1_000_000  # characters of one text in a cell's outputs; a picture may have as many as are left
 MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
+MOST_HTML = 20_000_000  # characters of HTML that the cage may make of all texts of a page, with embedded pictures
 MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
-NOTE = f"[The rest is not shown: a page shows {MOST_OUTPUTS // 1_000_000} MB of outputs.]\n"
+NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
+MOST_KEPT = 3 * MOST_HTML  # characters of their HTML
 SHORT = 5_000  # characters; a longer text is not left for formgrader to render, even if it is plain
 
 Show = Callable[..., str]  # (kind, text, about) -> HTML; see `rendering.rendered`
@@ -50,23 +53,36 @@ class Shown:
 
     def __init__(self) -> None:
         self.html: dict[tuple[str, str, str], str] = {}
+        self.left = MOST_HTML
 
     def prepare(self, texts: Sequence[tuple[str, str, str]]) -> None:
-        """Render these texts, given as (kind, text, about), or show them as they are written."""
-        self.html |= {text: _slow[text] for text in texts if text in _slow}
+        """Render these texts, given as (kind, text, about), or show them as they are written.
+
+        What comes after the first text that doesn't fit into `MOST_HTML` is not rendered at all.
+        """
         missing = [text for text in dict.fromkeys(texts) if text not in self.html]
+        for text in [text for text in missing if text in _slow]:
+            self._add(text, _slow[text])
+        missing = [text for text in missing if text not in self.html]
         items = [json.dumps(text).encode() for text in missing]
-        answers = cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)
-        begun = time.monotonic()
-        for (kind, text, about), answer in zip(missing, answers, strict=True):
-            if not isinstance(answer, cage.Failed):
-                html = answer.decode()
-            else:
-                html = as_written(text) if kind == "code" else as_written(text, str(answer))
-            self.html[kind, text, about] = html
-            took, begun = time.monotonic() - begun, time.monotonic()
-            if took > SLOW:
-                _keep_slow((kind, text, about), html)
+        with closing(cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)) as answers:
+            begun = time.monotonic()
+            for text in missing:
+                if self.left <= 0:
+                    self._add(text, "")
+                    continue
+                answer = next(answers)
+                html = _plain(text, str(answer)) if isinstance(answer, cage.Failed) else answer.decode()
+                self._add(text, html)
+                took, begun = time.monotonic() - begun, time.monotonic()
+                if took > SLOW:
+                    _keep_slow(text, html)
+
+    def _add(self, text: tuple[str, str, str], html: str) -> None:
+        """Take a text's HTML, or its characters if the page has no room left for the HTML."""
+        self.left -= len(html)
+        fits = self.left > 0
+        self.html[text] = html if fits else _plain(text, f"this page has more than {MOST_HTML // 1_000_000} MB")
 
     def __call__(self, kind: str, text: str, about: str = "") -> str:
         if (kind, text, about) not in self.html:
@@ -79,8 +95,11 @@ _slow: dict[tuple[str, str, str], str] = {}
 
 def _keep_slow(text: tuple[str, str, str], html: str) -> None:
     _slow[text] = html
-    for oldest in list(_slow)[:-MOST_SLOW]:
-        _slow.pop(oldest, None)
+    kept = 0
+    for number, (key, value) in enumerate(reversed(list(_slow.items()))):
+        kept += len(value) + sum(map(len, key))
+        if number >= MOST_SLOW or kept > MOST_KEPT:
+            _slow.pop(key, None)
 
 
 def try_out(notebook: NotebookNode) -> None:
@@ -103,14 +122,31 @@ def all_shown(notebook: NotebookNode, change: Callable[[NotebookNode, Show], Any
     return shown
 
 
+def _plain(text: tuple[str, str, str], reason: str) -> str:
+    """Return a text's own characters as HTML. Code needs no reason: it is legible without its colours."""
+    kind, source, _ = text
+    return as_written(source) if kind == "code" else as_written(source, reason)
+
+
 def as_written(source: str, reason: str = "") -> str:
     """Return a text or code as HTML that shows its characters unchanged, below the reason for that."""
     why = f"<p><em>Shown as plain text, because {escape(reason)}.</em></p>" if reason else ""
     return f"{why}<pre>{escape(source)}</pre>"
 
 
+def plain_page(title: str, points: dict[str, str], reason: str) -> str:
+    """Return a page that shows the points of each cell, by name, and why it shows no more."""
+    rows = "".join(f"<li>{escape(name)}: {escape(got)}</li>" for name, got in points.items())
+    return (
+        f'<!DOCTYPE html><html><head><meta charset="utf-8"/>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/><title>{escape(title)}</title></head>'
+        f"<body><h1>{escape(title)}</h1><p>Only the points are shown, because {escape(reason)}.</p><ul>{rows}</ul>"
+        f"</body></html>"
+    )
+
+
 def clean_outputs(notebook: NotebookNode, show: Show) -> None:
-    """Reduce the outputs of a notebook to those that run nothing when shown, and to `MOST_OUTPUTS` characters."""
+    """Reduce the outputs of a notebook to those that run nothing when shown, and to so many as a page shows."""
     limit_outputs(notebook)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -122,15 +158,19 @@ def clean_outputs(notebook: NotebookNode, show: Show) -> None:
 
 
 def limit_outputs(notebook: NotebookNode) -> None:
-    """Cut the outputs of a notebook to `MOST_OUTPUTS` characters in all, and say so. Points are still read from them.
+    """Cut the outputs of a notebook to `MOST_OUTPUTS` characters and `MOST_PIECES` pieces in all, and say so.
 
-    Errors stay, of `MOST_ERROR` characters each, and so does the beginning of a cell's result, which may be its points.
+    Points are still read from them. A cell's error stays, of `MOST_ERROR` characters, and so does the beginning of its
+    last result, which may be its points.
     """
-    left = MOST_OUTPUTS
+    left, room = MOST_OUTPUTS, MOST_PIECES
     for cell in notebook.cells:
         kept, lost = [], False
+        last = {output.output_type: output for output in cell.get("outputs", [])}
+        needed = [last[kind] for kind in ("error", "execute_result") if kind in last]
         for output in cell.get("outputs", []):
-            if output.get("text") == NOTE:
+            room -= pieces(output)
+            if output.get("text") == NOTE or (room < 0 and not any(output is each for each in needed)):
                 lost = True
                 continue
             size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
@@ -150,7 +190,9 @@ def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
         output.ename, output.evalue = _fit(output.ename, 1_000), _fit(output.evalue, MOST_ERROR)
         after = sum(map(len, output.traceback))
     elif "data" in output:
-        texts = {kind: _joined(text) for kind, text in output.data.items() if isinstance(text, str | list)}
+        texts = {
+            kind: _joined(output.data[kind]) for kind in MIME_TYPES if isinstance(output.data.get(kind), str | list)
+        }
         before, after = sum(map(len, texts.values())), 0
         output.data = NotebookNode()
         for kind, text in texts.items():

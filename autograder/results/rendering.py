@@ -46,6 +46,9 @@ def markdown(source: str, attachments: dict | None = None) -> str:
     """Return a markdown text as inert HTML."""
     if len(source) > MOST_MARKDOWN:
         raise Failed(f"it has more than {MOST_MARKDOWN:,} characters")
+    pictures = {name: sum(map(len, kinds.values())) for name, kinds in (attachments or {}).items()}
+    if sum(source.count(f"attachment:{name}") * size for name, size in pictures.items()) > MOST_HTML:
+        raise Failed(f"it has more than {MOST_HTML:,} characters with its pictures")
     renderer = IPythonRenderer(escape=False, attachments=attachments or {}, exclude_anchor_links=True)
     return clean(MarkdownWithMath(renderer=renderer).render(source))
 

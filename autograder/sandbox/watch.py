@@ -1,7 +1,9 @@
-"""The count of a sandbox's memory and processes, all together, from outside.
+"""The count of a sandbox's memory and processes, all together, from outside, and its share of the processors.
 
 The kernel counts them in control groups if the user who grades may make some: usually root, or a user with a delegated
-group. Otherwise a thread adds up each process's memory and the scratch files, twenty times a second.
+group. Such a group also gets one share of the processors. Without it, the kernel gives each session a share, and a
+submission may start sixty sessions. Where there are no groups, a thread adds up each process's memory and the scratch
+files, twenty times a second.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ _numbers = itertools.count()
 class Groups:
     """The control groups of one sandbox, under version 1 (a tree for each controller) or version 2 (one tree)."""
 
-    def __init__(self, memory: Path, pids: Path):
+    def __init__(self, memory: Path, pids: Path, *others: Path):
         self.memory, self.pids = memory, pids
-        self.folders = list(dict.fromkeys((memory, pids)))
+        self.folders = list(dict.fromkeys((memory, pids, *others)))
 
     @classmethod
     def make(cls, pid: int, memory: int, processes: int) -> Groups | None:
@@ -38,7 +40,7 @@ class Groups:
         if parents is None:
             return None
         name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-        groups = cls(parents[0] / name, parents[1] / name)
+        groups = cls(*(parent / name for parent in parents))
         try:
             for folder in groups.folders:
                 folder.mkdir()
@@ -89,12 +91,15 @@ def _count(file: Path, name: str) -> int:
 
 
 @functools.cache
-def _parents() -> tuple[Path, Path] | None:
-    """Return the groups below which this process may make others, for memory and for processes; None without them."""
+def _parents() -> tuple[Path, ...] | None:
+    """Return the groups below which this process may make others; None without those for memory and processes.
+
+    They are for memory, for processes and, where there is one of version 1, for processors. Version 2 has one for all.
+    """
     own = _own_groups()
-    parents = [usable for name in ("memory", "pids") if name in own and (usable := _usable(own[name]))]
-    if len(parents) == 2:
-        return parents[0], parents[1]
+    parents = {name: usable for name in ("memory", "pids", "cpu") if name in own and (usable := _usable(own[name]))}
+    if {"memory", "pids"} <= parents.keys():
+        return tuple(parents.values())
     folder = next((folder for folder in _upwards(own.get("")) if _delegated(folder)), None)
     return (folder, folder) if folder else None
 
@@ -140,14 +145,20 @@ def _delegated(folder: Path) -> bool:
     return False
 
 
-def sweep() -> None:
-    """Remove groups that a killed grader left behind."""
+def sweep(killed: int | None = None) -> list[Path]:
+    """Remove groups that a killed grader, or only this one, left behind; return those that are still in use."""
+    left = []
     for parent in set(_parents() or ()):
-        for folder in parent.glob(f"{_PREFIX}*"):
+        for folder in parent.glob(f"{_PREFIX}{killed or '*'}-*"):
             owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-            if not os.path.exists(f"/proc/{owner}"):
-                with contextlib.suppress(OSError):
+            if killed or not os.path.exists(f"/proc/{owner}"):
+                try:
                     folder.rmdir()
+                except FileNotFoundError:
+                    continue  # another grader's sweep was faster
+                except OSError:
+                    left.append(folder)
+    return left
 
 
 class Watch(threading.Thread):

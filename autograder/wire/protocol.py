@@ -24,7 +24,7 @@ unasked, twice or late, is `Hostile`: code in the sandbox that keeps to this fil
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,11 @@ MAX_SIGNATURE = 1_000  # characters; Python's parser, which reads it, needs memo
 MAX_FRAMES = 30  # frames of a traceback
 MAX_LINE = 5_000  # the largest line number in a traceback
 MAX_LINES = 1_000  # lines of a traceback as a shell shows it
-MAX_KINDS = 20  # mime types of one display
+MIME_TYPES = (  # what a page can show of a display; nothing else crosses
+    *("text/plain", "text/html", "text/markdown", "text/latex"),
+    *("image/svg+xml", "image/png", "image/jpeg"),
+)
+MOST_PIECES = 2_000  # outputs of a whole notebook, see `pieces`: each costs a page a millisecond, even an empty one
 MAX_BASES = 20  # classes that an exception is derived from
 MAX_PACKED = 16 * 2**20  # bytes of the student's functions and what they close over, for each rank
 MAX_ARGS = 10  # arguments that an exception keeps
@@ -150,7 +154,7 @@ def outputs(given: Any) -> list[dict]:
     """Check a student's cell's outputs, in the notebook format."""
     _need(type(given) is list and len(given) <= MAX_OUTPUTS, "too many outputs")
     checked = [_output(item) for item in given]
-    _need(size(checked) <= MAX_SHOWN + 4 * MAX_TEXT, "too long outputs")  # displays, prints, and an error
+    _need(size(checked) <= MAX_SHOWN + 5 * MAX_TEXT, "too long outputs")  # displays, prints, an error, and names
     _need(sum(output["output_type"] == "error" for output in checked) <= 1, "more than one error")
     return checked
 
@@ -216,8 +220,8 @@ def _output(given: Any) -> dict:
         words = {"ename": text(given["ename"], MAX_NAME), "evalue": text(given["evalue"], MAX_TEXT)}
         return given | words | {"traceback": [clean(line) for line in lines]}
     _need(kind in ("display_data", "execute_result") and type(given.get("data")) is dict, "an unknown output")
-    _need(len(given["data"]) <= MAX_KINDS, "too many mime types")
-    data = {text(mime, MAX_NAME): text(shown, MAX_MIME) for mime, shown in given["data"].items()}
+    _need(given["data"].keys() <= set(MIME_TYPES), "a mime type that no page shows")
+    data = {mime: text(shown, MAX_MIME) for mime, shown in given["data"].items()}
     more = {"execution_count": None} if kind == "execute_result" else {}
     return {"output_type": kind, "data": data, "metadata": {}, **more}
 
@@ -232,10 +236,14 @@ _ABOUT = {
 
 
 def size(outputs: list[dict]) -> int:
-    """Return the characters in a cell's outputs."""
+    """Return the characters in a cell's outputs, mime types included."""
     return sum(
-        sum(map(len, (*output.get("data", {}).values(), *output.get("traceback", ()))))
-        + len(output.get("text", ""))
-        + len(output.get("evalue", ""))
+        sum(map(len, (*output.get("data", {}), *output.get("data", {}).values(), *output.get("traceback", ()))))
+        + sum(len(output.get(name, "")) for name in ("text", "ename", "evalue"))
         for output in outputs
     )
+
+
+def pieces(output: Mapping) -> int:
+    """Return what an output counts for: itself, and one more for every ten lines of a traceback."""
+    return 1 + len(output.get("traceback", ())) // 10

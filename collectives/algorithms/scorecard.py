@@ -1,11 +1,13 @@
 """The scorecard: the three cost coefficients of every algorithm, counted from its schedule and from the literature.
 
 On links that are all alike a collective takes a alpha + b S beta + g S gamma seconds. `coefficients` finds a, b and g
-by pricing a schedule with only one of alpha, beta and gamma at a time. `ROWS` holds the closed forms to compare with.
+by pricing a schedule with only one of alpha, beta and gamma at a time. `ROWS` holds the closed forms to compare with,
+each written once: a page prints the very text that is compared.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
@@ -16,6 +18,7 @@ from ..price import Cost, price
 from ..schedule import Schedule
 from . import chain, double_tree, doubling, flat, halving_doubling, hierarchical, pairwise, ring, tree
 
+UNITS = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # alpha, beta and gamma, one at a time
 CHUNKS = 8  # of the pipelined algorithms: the chain, and each tree of the double tree
 
 
@@ -29,23 +32,40 @@ class Coefficients(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """An algorithm and its cost from the literature: `closed_form(P)` returns the three coefficients for P ranks.
+    """An algorithm and its cost from the literature, once: `cost` is what a page prints and what is compared.
 
-    `formula`: the cost in LaTeX. `source`: the publication. `exact`: False if the closed form is an upper bound.
+    `cost`: seconds, as arithmetic on alpha, beta, gamma, S, P and the names in `SYMBOLS`. `source`: the publication.
+    `exact_from`: the fewest ranks for which `cost` is exact; None if it is an upper bound.
     `powers_of_two`: whether P must be a power of two.
     """
 
     name: str
     algorithm: Callable[[int], Schedule]
-    closed_form: Callable[[int], tuple[float, float, float]]
-    formula: str
+    cost: str
     source: str
-    exact: bool = True
+    exact_from: int | None = 1
     powers_of_two: bool = False
 
     def takes(self, world_size: int) -> bool:
         """Return whether the algorithm works with `world_size` ranks."""
         return not self.powers_of_two or world_size & (world_size - 1) == 0
+
+    def exact(self, world_size: int) -> bool:
+        """Return whether `cost` is exact for `world_size` ranks, and not only an upper bound."""
+        return self.exact_from is not None and world_size >= self.exact_from
+
+    @property
+    def formula(self) -> str:
+        """The cost in LaTeX."""
+        bound = "" if self.exact_from else r"\le "
+        return bound + _latex(ast.parse(self.cost, mode="eval").body)
+
+    def closed_form(self, world_size: int) -> Coefficients:
+        """Return the three coefficients of `cost` for `world_size` ranks, an int or a symbol of `formula`."""
+        code = compile(self.cost, self.name, "eval")
+        values = {name: SYMBOLS[name](world_size) for name in code.co_names if name in SYMBOLS}
+        units = (dict(zip(("alpha", "beta", "gamma"), unit, strict=True)) for unit in UNITS)
+        return Coefficients(*(eval(code, values | unit | {"S": 1}) for unit in units))
 
 
 def coefficients(schedule: Schedule) -> Coefficients:
@@ -57,14 +77,14 @@ def coefficients(schedule: Schedule) -> Coefficients:
 
 def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Cost]:
     """Return three costs of `schedule`: at 1 second per message, per byte, and per byte added, with the others free."""
-    units = (topology.uniform(schedule.world_size, *unit) for unit in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-    return [price(schedule, num_bytes, unit, itemsize) for unit in units]
+    return [price(schedule, num_bytes, topology.uniform(schedule.world_size, *unit), itemsize) for unit in UNITS]
 
 
 def lower_bounds(collective: str, world_size: int) -> Coefficients:
-    """Return coefficients that no algorithm with one port can beat.
+    """Return coefficients that no algorithm can beat in which the ranks alone add and have one port each.
 
-    They are the steps to reach all ranks, the bytes that must enter or leave a rank, and the additions.
+    They are the steps to reach all ranks, the bytes that must enter or leave a rank, and the additions. With a switch
+    that adds, as in NVLS or SHARP, ranks send fewer bytes.
 
     Source: E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and
     experience", 2007.
@@ -86,176 +106,109 @@ def ranks_per_node(world_size: int) -> int:
     return gcd(world_size, 4)
 
 
-def _around(p: int) -> float:
-    """Return the share of the buffer that a rank must send or receive: (P-1)/P."""
-    return (p - 1) / p
+SYMBOLS: dict[str, Callable[[int], int]] = {
+    "P": lambda p: p,
+    "L": log2,
+    "C": lambda p: CHUNKS,
+    "Q": lambda p: doubling.largest_power_of_two(p),
+    "F": lambda p: int(p & (p - 1) != 0),
+    "L_n": ranks_per_node,
+    "N": lambda p: p // ranks_per_node(p),
+}
+"""What stands in a cost, from the number of ranks.
+
+P: ranks. L: ceil(log2 P). C: chunks of a pipeline. Q: the largest power of two up to P. F: 1 if P is not a power of
+two, so that the ranks past Q must fold into the others and out again, else 0. L_n, N: ranks of a node, and nodes.
+"""
 
 
-def _chain(p: int) -> float:
-    """Return the steps of the chain: P - 2 + C."""
-    return p - 2 + CHUNKS if p > 1 else 0
+def _latex(node: ast.expr) -> str:
+    """Return arithmetic in LaTeX: sums, differences, products side by side, and quotients as fractions."""
+    match node:
+        case ast.Constant(value):
+            return str(value)
+        case ast.Name(name):
+            return rf"\{name}" if name in ("alpha", "beta", "gamma") else name
+        case ast.BinOp(left, ast.Div(), right):
+            return rf"\tfrac{{{_latex(left)}}}{{{_latex(right)}}}"
+        case ast.BinOp(left, ast.Mult(), right):
+            space = r"\," if isinstance(right, ast.Name) and right.id == "alpha" else ""
+            return _factor(left) + space + _factor(right)
+        case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
+            return (
+                f"{_latex(left)} + {_latex(right)}"
+                if isinstance(sign, ast.Add)
+                else f"{_latex(left)} - {_factor(right)}"
+            )
+    raise ValueError(f"a cost is made of numbers, names, +, -, * and /, not of {ast.unparse(node)}")
 
 
-def _folds(p: int) -> int:
-    """Return 1 if P is not a power of two, so that ranks must fold and unfold; else 0."""
-    return int(p & (p - 1) != 0)
-
-
-def _inner(p: int) -> int:
-    return doubling.largest_power_of_two(p)
-
-
-def _halving_doubling(p: int) -> tuple[float, float, float]:
-    inner, folds = _inner(p), _folds(p)
-    return 2 * log2(inner) + 2 * folds, 2 * _around(inner) + 2 * folds, _around(inner) + folds
-
-
-def _double_tree(p: int) -> tuple[float, float, float]:
-    steps = 4 * CHUNKS + 4 * log2(p) if p > 1 else 0
-    return steps, steps / (2 * CHUNKS), steps / (2 * CHUNKS)
+def _factor(node: ast.expr) -> str:
+    """Return a factor in LaTeX, in parentheses if it is a sum."""
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+    return f"({_latex(node)})" if is_sum else _latex(node)
 
 
 THAKUR, CHAN = "Thakur et al. 2005", "Chan et al. 2007"
 ARTICLE = "“The Illustrated Collectives”"
+DIRECT = "(P-1)*alpha + (P-1)/P*S*beta"  # every chunk straight to where it belongs
+ADDED = "(P-1)*alpha + (P-1)/P*S*(beta+gamma)"  # the same, and added on arrival
+TWICE = "2*(P-1)*alpha + (P-1)/P*S*(2*beta+gamma)"  # a reduce-scatter, then an all-gather
+TREE_MOVES = "L*alpha + (P-1)/P*S*beta"
+CHAIN_NAME = f"chain, {CHUNKS} chunks"
 
 ROWS = (
-    Row("pairwise", pairwise.barrier, lambda p: (p - 1, 0, 0), r"(P-1)\,\alpha", ARTICLE),
-    Row("dissemination", doubling.barrier, lambda p: (log2(p), 0, 0), r"L\,\alpha", "Hensgen et al. 1988"),
-    Row("flat", flat.broadcast, lambda p: (p - 1, p - 1, 0), r"(P-1)(\alpha + S\beta)", ARTICLE),
-    Row("binomial tree", tree.broadcast, lambda p: (log2(p), log2(p), 0), r"L(\alpha + S\beta)", THAKUR),
-    Row(
-        f"chain, {CHUNKS} chunks",
-        chain.broadcast,
-        lambda p: (_chain(p), _chain(p) / CHUNKS, 0),
-        r"(P-2+C)(\alpha + \tfrac{S}{C}\beta)",
-        CHAN,
-    ),
-    Row("flat", flat.reduce, lambda p: (p - 1, p - 1, p - 1), r"(P-1)(\alpha + S\beta + S\gamma)", ARTICLE),
-    Row("binomial tree", tree.reduce, lambda p: (log2(p),) * 3, r"L(\alpha + S\beta + S\gamma)", THAKUR),
-    Row(
-        f"chain, {CHUNKS} chunks",
-        chain.reduce,
-        lambda p: (_chain(p), _chain(p) / CHUNKS, _chain(p) / CHUNKS),
-        r"(P-2+C)(\alpha + \tfrac{S}{C}\beta + \tfrac{S}{C}\gamma)",
-        CHAN,
-    ),
-    Row("flat", flat.scatter, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", ARTICLE),
-    Row("binomial tree", tree.scatter, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
-    Row("flat", flat.gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", ARTICLE),
-    Row("binomial tree", tree.gather, lambda p: (log2(p), _around(p), 0), r"L\alpha + \tfrac{P-1}{P}S\beta", CHAN),
-    Row("ring", ring.all_gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", THAKUR),
-    Row(
-        "recursive doubling",
-        doubling.all_gather,
-        lambda p: (log2(p), _around(p), 0),
-        r"L\alpha + \tfrac{P-1}{P}S\beta",
-        THAKUR,
-        powers_of_two=True,
-    ),
-    Row(
-        "pairwise", pairwise.all_gather, lambda p: (p - 1, _around(p), 0), r"(P-1)\alpha + \tfrac{P-1}{P}S\beta", THAKUR
-    ),
-    Row(
-        "ring",
-        ring.reduce_scatter,
-        lambda p: (p - 1, _around(p), _around(p)),
-        r"(P-1)\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
-        CHAN,
-    ),
+    Row("pairwise", pairwise.barrier, "(P-1)*alpha", ARTICLE),
+    Row("dissemination", doubling.barrier, "L*alpha", "Hensgen et al. 1988"),
+    Row("flat", flat.broadcast, "(P-1)*(alpha + S*beta)", ARTICLE),
+    Row("binomial tree", tree.broadcast, "L*(alpha + S*beta)", THAKUR),
+    Row(CHAIN_NAME, chain.broadcast, "(P-2+C)*(alpha + S/C*beta)", CHAN, exact_from=2),
+    Row("flat", flat.reduce, "(P-1)*(alpha + S*beta + S*gamma)", ARTICLE),
+    Row("binomial tree", tree.reduce, "L*(alpha + S*beta + S*gamma)", THAKUR),
+    Row(CHAIN_NAME, chain.reduce, "(P-2+C)*(alpha + S/C*beta + S/C*gamma)", CHAN, exact_from=2),
+    Row("flat", flat.scatter, DIRECT, ARTICLE),
+    Row("binomial tree", tree.scatter, TREE_MOVES, CHAN),
+    Row("flat", flat.gather, DIRECT, ARTICLE),
+    Row("binomial tree", tree.gather, TREE_MOVES, CHAN),
+    Row("ring", ring.all_gather, DIRECT, THAKUR),
+    Row("recursive doubling", doubling.all_gather, TREE_MOVES, THAKUR, powers_of_two=True),
+    Row("pairwise", pairwise.all_gather, DIRECT, THAKUR),
+    Row("ring", ring.reduce_scatter, ADDED, CHAN),
     Row(
         "recursive halving",
         halving_doubling.reduce_scatter,
-        lambda p: (log2(p), _around(p), _around(p)),
-        r"L\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
+        "L*alpha + (P-1)/P*S*(beta+gamma)",
         THAKUR,
         powers_of_two=True,
     ),
-    Row(
-        "pairwise",
-        pairwise.reduce_scatter,
-        lambda p: (p - 1, _around(p), _around(p)),
-        r"(P-1)\alpha + \tfrac{P-1}{P}S(\beta+\gamma)",
-        THAKUR,
-    ),
-    Row(
-        "flat",
-        flat.all_reduce,
-        lambda p: (2 * (p - 1), 2 * (p - 1), p - 1),
-        r"2(P-1)(\alpha + S\beta) + (P-1)S\gamma",
-        ARTICLE,
-    ),
-    Row(
-        "binomial tree",
-        tree.all_reduce,
-        lambda p: (2 * log2(p), 2 * log2(p), log2(p)),
-        r"2L(\alpha + S\beta) + L\,S\gamma",
-        ARTICLE,
-    ),
-    Row(
-        "recursive doubling",
-        doubling.all_reduce,
-        lambda p: (log2(_inner(p)) + 2 * _folds(p), log2(_inner(p)) + 2 * _folds(p), log2(_inner(p)) + _folds(p)),
-        r"\log_2 P\,(\alpha + S\beta + S\gamma)",
-        THAKUR,
-    ),
-    Row(
-        "ring",
-        ring.all_reduce,
-        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
-        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
-        "Patarasuk and Yuan 2009",
-    ),
-    Row(
-        "bidirectional ring",
-        ring.all_reduce_bidirectional,
-        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
-        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
-        "as the ring",
-    ),
+    Row("pairwise", pairwise.reduce_scatter, ADDED, THAKUR),
+    Row("flat", flat.all_reduce, "2*(P-1)*(alpha + S*beta) + (P-1)*S*gamma", ARTICLE),
+    Row("binomial tree", tree.all_reduce, "2*L*(alpha + S*beta) + L*S*gamma", ARTICLE),
+    Row("recursive doubling", doubling.all_reduce, "(L+F)*(alpha + S*beta) + L*S*gamma", THAKUR),
+    Row("ring", ring.all_reduce, TWICE, "Patarasuk and Yuan 2009"),
+    Row("bidirectional ring", ring.all_reduce_bidirectional, TWICE, "as the ring"),
     Row(
         "halving-doubling",
         halving_doubling.all_reduce,
-        _halving_doubling,
-        r"2\log_2 P\,\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "2*L*alpha + ((Q-1)/Q + F)*S*(2*beta+gamma)",
         "Rabenseifner 2004",
     ),
-    Row(
-        "pairwise",
-        pairwise.all_reduce,
-        lambda p: (2 * (p - 1), 2 * _around(p), _around(p)),
-        r"2(P-1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
-        THAKUR,
-    ),
+    Row("pairwise", pairwise.all_reduce, TWICE, THAKUR),
     Row(
         f"double tree, {CHUNKS} chunks each",
         double_tree.all_reduce,
-        _double_tree,
-        r"\le (4C + 4L)(\alpha + \tfrac{S}{2C}(\beta+\gamma))",
+        "(4*C + 4*L)*(alpha + S/(2*C)*(beta+gamma))",
         "Sanders et al. 2009",
-        exact=False,
+        exact_from=None,
     ),
     Row(
         "hierarchical",
         lambda p: hierarchical.all_reduce(p, ranks_per_node(p)),
-        lambda p: (2 * (ranks_per_node(p) - 1) + 2 * (p // ranks_per_node(p) - 1), 2 * _around(p), _around(p)),
-        r"2(L_n - 1 + N - 1)\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)",
+        "2*(L_n-1 + N-1)*alpha + (P-1)/P*S*(2*beta+gamma)",
         "Cho et al. 2019",
     ),
-    Row(
-        "pairwise by shift",
-        pairwise.all_to_all,
-        lambda p: (p - 1, _around(p), 0),
-        r"(P-1)\alpha + \tfrac{P-1}{P}S\beta",
-        THAKUR,
-    ),
-    Row(
-        "pairwise by XOR",
-        pairwise.all_to_all_xor,
-        lambda p: (p - 1, _around(p), 0),
-        r"(P-1)\alpha + \tfrac{P-1}{P}S\beta",
-        ARTICLE,
-        powers_of_two=True,
-    ),
+    Row("pairwise by shift", pairwise.all_to_all, DIRECT, THAKUR),
+    Row("pairwise by XOR", pairwise.all_to_all_xor, DIRECT, ARTICLE, powers_of_two=True),
 )
 
 

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,14 +272,15 @@ def _size(num_bytes: int) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the times depend on: cores, versions and the load averages."""
+    """Return when this is, and what times depend on: cores, versions and the load averages."""
     import torch
 
     return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": os.cpu_count(),
         "processor": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "load": os.getloadavg(),
+        "load": list(os.getloadavg()),
     }

@@ -10,19 +10,24 @@ fits to all other sources and predicts this one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import network
 from ..machines import GPUS, Cluster
 from ..network import COLLECTIVES, FITTED, GUESSED, Constants, Way, choose
 
 PUBLISHED = Path(__file__).parents[2] / "book" / "data" / "published" / "sweeps.json"
+LEFT_OUT = PUBLISHED.with_name("left_out_sweeps.json")
 LARGE = 2**20  # bytes; from here on bandwidth counts as much as latency
 
 
@@ -48,6 +53,16 @@ class Sweep:
             algorithm=self.algorithm,
             from_torch=self.from_torch,
         )
+
+    @property
+    def measured(self) -> np.ndarray:
+        """The measured seconds, one for each size."""
+        return np.array([time for _, time in self.points])
+
+    def seconds(self, constants: Constants = FITTED) -> np.ndarray:
+        """Return the predicted seconds, one for each size."""
+        sizes = np.array([size for size, _ in self.points], dtype=float)
+        return network.seconds(self.collective, sizes, self.cluster, constants, self.algorithm, self.from_torch)
 
 
 class Point(NamedTuple):
@@ -177,6 +192,48 @@ def errors(of: Sequence[Point]) -> Errors:
     return Errors(len(sizes), float(np.median(sizes)), float(np.quantile(sizes, 0.9)), float((sizes <= 0.25).mean()))
 
 
+def table(of: Sequence[Point]) -> str:
+    """Return a Markdown table of the errors: all, by collective inside a node and across, and by source."""
+    head = ["| what | points | median | 90 % are below | from 1 MiB up | median |", "|---|--:|--:|--:|--:|--:|"]
+    groups = {"**all**": list(of)}
+    for point in of:
+        place = "across nodes" if point.sweep.cluster.nodes > 1 else "in a node"
+        groups.setdefault(f"{point.sweep.collective.replace('_', '-')} {place}", []).append(point)
+    labels: dict[str, str] = {}  # a source is called after its first sweep
+    for point in sorted(of, key=lambda point: point.sweep.source):
+        label = labels.setdefault(point.sweep.source, _short(point.sweep))
+        groups.setdefault(label, []).append(point)
+    return "\n".join([*head, *(_row(what, group) for what, group in groups.items())])
+
+
+def worst(of: Sequence[Point], number: int = 5) -> str:
+    """Return the sweeps with the largest median error as a Markdown table, each with its size of the largest."""
+    by_name: dict[str, list[Point]] = {}
+    for point in of:
+        by_name.setdefault(point.sweep.name, []).append(point)
+    names = sorted(by_name, key=lambda name: -errors(by_name[name]).median)[:number]
+    lines = ["| sweep | points | median | its worst point | measured | predicted |", "|---|--:|--:|--:|--:|--:|"]
+    for name in names:
+        far = max(by_name[name], key=lambda point: abs(point.error))
+        times = f"{far.measured * 1e6:,.0f} µs | {far.predicted.seconds * 1e6:,.0f} µs"
+        median = f"{len(by_name[name])} | {errors(by_name[name]).median:.0%}"
+        lines.append(f"| {name} | {median} | {far.num_bytes:,} bytes | {times} |")
+    return "\n".join(lines)
+
+
+def _row(what: str, group: Sequence[Point]) -> str:
+    every, large = errors(group), errors([point for point in group if point.num_bytes >= LARGE])
+    of_large = f"{large.number} | {large.median:.1%}" if large.number else " | "
+    return f"| {what} | {every.number} | {every.median:.1%} | {every.ninety:.0%} | {of_large} |"
+
+
+def _short(sweep: Sweep) -> str:
+    """Return what identifies a source: its repository and file, without commit and remarks; else its sweep's name."""
+    if "repository unknown" in sweep.source:
+        return f"an unnamed report ({' '.join(sweep.name.split('_')[:2])})"
+    return re.sub(r"https://github.com/| @.*| \(.*", "", sweep.source.replace("|", "/"))
+
+
 # --- fitting --------------------------------------------------------------------------------------------------------
 
 
@@ -196,12 +253,8 @@ def fit(sweeps: Sequence[Sweep], first: Constants = GUESSED) -> Constants:
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         now = constants(logs)
-        ratios = [
-            np.log(sweep.predict(size, now).seconds / time) * WEIGHT / len(sweep.points) ** 0.5
-            for sweep in sweeps
-            for size, time in sweep.points
-        ]
-        return np.concatenate([ratios, PULL * (logs - start)])
+        ratios = [np.log(sweep.seconds(now) / sweep.measured) * WEIGHT / len(sweep.points) ** 0.5 for sweep in sweeps]
+        return np.concatenate([*ratios, PULL * (logs - start)])
 
     most = np.log([MOST.get(name, 1.0) for name in names])  # no time is as long as a second, no share above 1
     return constants(
@@ -225,3 +278,56 @@ def left_out(sweeps: Sequence[Sweep], fitted: Callable[[Sequence[Sweep]], Consta
         others = [sweep for sweep in sweeps if sweep.source != source]
         found += points([sweep for sweep in sweeps if sweep.source == source], fitted(others))
     return found
+
+
+# --- recording and printing -------------------------------------------------------------------------------------------
+
+
+def record(of: Sequence[Point], path: Path = LEFT_OUT) -> None:
+    """Write the predictions for left-out sources to a file, with the date and what they were made from."""
+    rows = [[point.sweep.name, point.num_bytes, float(f"{point.predicted.seconds:.4g}")] for point in of]
+    about = {"made": f"{datetime.now(UTC):%Y-%m-%d}", "by": "make evidence", "of": _digest()}
+    path.write_text(json.dumps({**about, "columns": ["sweep", "bytes", "seconds"], "rows": rows}, indent=None) + "\n")
+
+
+def recorded(path: Path = LEFT_OUT) -> list[Point]:
+    """Return the recorded predictions. Raises `ValueError` if they were made from other sweeps or another model."""
+    data = json.loads(path.read_text())
+    if data["of"] != _digest():
+        raise ValueError(f"{path.name} is not of these sweeps and this model; run `make evidence`")
+    by_name = {sweep.name: sweep for sweep in read()[0]}
+    times = {(name, size): time for name, sweep in by_name.items() for size, time in sweep.points}
+    return [
+        Point(by_name[name], size, times[name, size], by_name[name].predict(size)._replace(seconds=seconds))
+        for name, size, seconds in data["rows"]
+    ]
+
+
+def _digest() -> str:
+    """Return what changes if the published sweeps or the fitted constants change."""
+    return hashlib.sha256(PUBLISHED.read_bytes() + repr(FITTED).encode()).hexdigest()[:16]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the errors on a file of sweeps; without a file, also those of left-out sources, and record them."""
+    paths = [Path(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    for path in paths or [PUBLISHED]:
+        try:
+            sweeps, unused = read(path)
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+        print(f"# {path.name}: {len(sweeps)} sweeps, {len(unused)} not used\n")
+        for name, why in unused.items():
+            print(f"- {name}: {why}")
+        found = points(sweeps)
+        print(f"\n## {'Not fitted to these' if paths else 'Fitted'}\n\n{table(found)}\n\n{worst(found)}")
+    if not paths:
+        found = left_out(sweeps)
+        record(found)
+        print(f"\n## Each source left out of the fit\n\n{table(found)}\n\n{worst(found)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

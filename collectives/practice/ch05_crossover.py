@@ -264,13 +264,13 @@ def measured(alpha: float, beta: float, noise: float, seed: int) -> tuple[np.nda
 def _fit_slip(sizes: np.ndarray, taken: np.ndarray, alpha: float, beta: float) -> str:
     """Return the slip that explains a wrong fit, in words; "" if none does."""
     slope, start = np.polyfit(sizes, taken, 1)  # least squares of absolute errors
-    true_alpha, true_beta = relative_fit(sizes, taken)
+    true = relative_fit(sizes, taken)
     drowns = "this makes absolute errors small: the largest messages decide, and alpha drowns in their noise"
     slips = [
         (drowns, start, slope, 1e-6),
         (drowns, max(start, 0), slope, 1e-6),
-        ("these two are in the wrong order: return alpha first", true_beta, true_alpha, 0.3),
-        ("this is a bandwidth; beta is its inverse, seconds a byte", true_alpha, 1 / true_beta, 0.3),
+        ("these two are in the wrong order: return alpha first", true.beta, true.alpha, 0.3),
+        ("this is a bandwidth; beta is its inverse, seconds a byte", true.alpha, 1 / true.beta, 0.3),
         ("alpha rests on the first measurement alone: use all of them", taken[0], beta, 1e-6),
     ]
     for words, first, second, rtol in slips:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -294,8 +295,8 @@ class Trained(NamedTuple):
     `losses`: one for each backward pass. The others are for each step. `sums`: {unit: the gradients that `update`
     got}. `own`: {unit: this rank's gradients alone}, for DDP only. `parameters`: for each unit, what the layers hold
     after the step. `flat`: for each unit, what `unit.parameters` holds. `sent`: bytes. `collectives`: the backend's own
-    that the code called. Only if watched: `rest`, bytes of gradients when the step begins, and `peak`, the most bytes
-    of gradients at any time.
+    that the code called. `late`: see `Reductions`. Only if watched: `rest`, bytes of gradients when the step begins,
+    and `peak`, the most bytes of gradients at any time.
     """
 
     losses: list[float]
@@ -306,6 +307,7 @@ class Trained(NamedTuple):
     sent: list[int]
     collectives: list[str]
     rest: list[int]
+    late: int = 0
     peak: int = 0
 
 
@@ -412,7 +414,9 @@ def _check_parameters(where: str, number: int, rank: int, world_size: int, ddp: 
 def check_memory(arrived: Callable, step: Callable, world_size: int, **task: Any) -> None:
     """Check that a right step keeps only a rank's shard of the gradients, and at most one unit's in full at a time.
 
-    Each rank reports what it holds, beside the learner's code; nothing outside can contradict that.
+    Each rank reports what it holds, beside the learner's code; nothing outside can contradict that. Gradients that are
+    kept in anything but tensors are not counted, so each unit must also be reduced when it is complete: what leaves a
+    rank can't wait in it.
     """
     outcomes = check_step(arrived, step, world_size, watched=True, **task)
     units = _unit_sizes(Task(**task))
@@ -436,6 +440,11 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: Any
             raise NotYet(
                 f"{who} up to {mine.peak:,} bytes of gradients in the backward pass; with one unit in full at a time "
                 f"it is {most:,}: does it reduce each unit as soon as it is complete?"
+            )
+        if mine.late:
+            raise NotYet(
+                f"with {world_size} ranks, rank {rank} still has {mine.late:,} bytes of complete gradients to send "
+                "when the next ones arrive, or when the backward pass ends: reduce each unit as soon as it is complete"
             )
 
 
@@ -554,10 +563,12 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
     """Train for `STEPS` steps with these two functions. Runs beside the learner's code, and only observes."""
     model = _model(task)
     units = [TrainedUnit(module, rank, world_size) for module in model]
+    reductions = Reductions(world_size)
     for unit in units:
         unit.state = _new_state(unit.parameters[unit.mine].clone())
         for tensor in unit.tensors:
-            tensor.register_post_accumulate_grad_hook(partial(_written, arrived, rank, world_size, unit))
+            hook = partial(_written, arrived, rank, world_size, unit)
+            tensor.register_post_accumulate_grad_hook(partial(reductions.watched, hook, unit))
     seen, left = _seen(), iter(batches)
     held = BytesHeld(
         lambda: {
@@ -569,9 +580,9 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
     with held if task.watched else contextlib.nullcontext():
         for _ in range(STEPS):
             seen.sums.append({})
-            sent = BytesSent()
+            sent = reductions.sent = BytesSent()
             for _ in range(task.micro):
-                with sent:
+                with sent, reductions.of_a_pass():
                     seen.losses.append(_backward(model, *next(left)))
             # whatever is not a parameter, a state or a batch now can only be gradients, wherever it is kept
             seen.rest.append(held.now["gradients"] + held.now["other"])
@@ -580,7 +591,39 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
             seen.sent.append(sent.total)
             seen.collectives.extend(set(sent.collectives) - set(seen.collectives))
             _note_parameters(seen, units)
-    return seen._replace(peak=held.most.get("gradients", 0))
+    return seen._replace(late=reductions.late, peak=held.most.get("gradients", 0))
+
+
+class Reductions:
+    """How far a rank is behind with what it must send in a backward pass.
+
+    However units are reduced, a rank sends the other ranks' shards of each, its own terms or sums with them, in bf16.
+    `sent`: the meter of what it sends. `late`: the most bytes of complete units that were not sent when another
+    gradient had arrived, or at the end of a pass.
+    """
+
+    def __init__(self, world_size: int):
+        self.world_size, self.sent, self.late = world_size, BytesSent(), 0
+
+    @contextlib.contextmanager
+    def of_a_pass(self) -> Iterator[None]:
+        """Expect every unit once in this context."""
+        self._due, self._before = 0, self.sent.total
+        self._arrived: Counter[int] = Counter()
+        yield
+        self._look()
+
+    def watched(self, hook: Callable, unit: Unit, tensor: torch.Tensor) -> None:
+        """Call the hook for a gradient that has arrived."""
+        hook(tensor)
+        self._look()
+        self._arrived[id(unit)] += 1
+        if self._arrived[id(unit)] == len(unit.tensors):
+            num_elements = sum(each.numel() for each in unit.tensors)
+            self._due += 2 * (num_elements - len(unit.parameters) // self.world_size)
+
+    def _look(self) -> None:
+        self.late = max(self.late, self._due - (self.sent.total - self._before))
 
 
 def _note_parameters(seen: Trained, units: list[TrainedUnit]) -> None:

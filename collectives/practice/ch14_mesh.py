@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from random import Random
 from reprlib import repr as brief
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from .. import topology
 from ..ranks import PerRank
@@ -38,7 +37,7 @@ from .checks import (
     own_answer,
     refusing,
 )
-from .on_ranks import run_on_ranks, witnessed, witnessed_terms
+from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
 Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
@@ -254,29 +253,8 @@ def noted(function: Callable, groups: Groups, rank: int) -> Calls:
 
     world_size = sum(map(len, next(iter(groups.values()))))
     own_place = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
-    with _stand_ins(function, new_group=new_group, **own_place):
+    with stand_ins(function, new_group=new_group, **own_place):
         return Calls(made, function(groups, rank))
-
-
-@contextlib.contextmanager
-def _stand_ins(function: Callable, **stand_ins: Callable) -> Iterator[None]:
-    """Replace `dist.new_group` and others by `stand_ins` in this block, even where a notebook imported them by name."""
-    spaces = [vars(dist), vars(distributed_c10d), getattr(function, "__globals__", {})]
-    real = {name: getattr(dist, name) for name in stand_ins}
-    places = [
-        (space, own, name)
-        for space in spaces
-        for own, value in space.items()
-        for name in stand_ins
-        if value is real[name]
-    ]
-    for space, own, name in places:
-        space[own] = stand_ins[name]
-    try:
-        yield
-    finally:
-        for space, own, name in places:
-            space[own] = real[name]
 
 
 def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:

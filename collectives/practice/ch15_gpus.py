@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_leaves
 
 from ..measure import bandwidth, nccl_log
 from ..price import algbw, busbw
 from ..ranks import PerRank
 from .checks import NotYet, answer, call_in_words, check_formula, number_of
-from .on_ranks import run_on_ranks, witnessed
+from .on_ranks import run_on_ranks, stand_ins, witnessed
 
 _FOLDER = Path(__file__).with_name("ch15_gpus_logs")
 SOURCES = {
@@ -159,12 +160,25 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
         for key in keys:
             if key not in result:
                 raise NotYet(f"{call} has no {key!r}; where a log doesn't say it, the value is None")
-            got = result[key]
+            got = _plain(result[key], f"{call}, {key!r}")
             if isinstance(got, str) and got.isdigit():
                 raise NotYet(f"{call}: its {key!r} is the text {got!r}; make it a number: int(...)")
-            if got != want[key] or isinstance(got, bool):
+            if got != want[key]:
                 why = next((f": {why}" for why, slip in _basic_slips(key, text).items() if slip == got), "")
                 raise NotYet(f"{call}: its {key!r} is {got!r}, and the log says {want[key]!r}{why}")
+
+
+def _plain(result: Any, call: str) -> str | int | float | None:
+    """Return a text or None as it is, and anything else as a number; raise `NotYet` if it is none of these.
+
+    Numbers of other types may equal what they aren't: an int8 tensor with a 0 equals 256.
+    """
+    if result is None or isinstance(result, str):
+        return result
+    try:
+        return number_of(result, call)
+    except NotYet:
+        raise NotYet(f"{call}: {brief(result)} is not a text, a plain number or None") from None
 
 
 def _basic_slips(key: str, text: str) -> dict[str, Any]:
@@ -212,7 +226,7 @@ def check_transport(function: Callable, logs: Iterable[Text]) -> None:
             call, got = _asked(function, text, src, dst, call=f"{function.__name__}(<log {name}>, {src}, {dst})")
             found = by_pair.get((src, dst))
             want = found and found.transport
-            if got != want:
+            if _plain(got, call) != want:
                 raise NotYet(f"{call} returns {got!r}; {_wrong_transport(got, found, by_pair.get((dst, src)))}")
 
 
@@ -239,7 +253,7 @@ def check_picked(function: Callable, logs: Iterable[Text]) -> None:
         for num_bytes in sorted({*picked, 2, 44, 262144}):
             call, got = _asked(function, text, num_bytes, call=f"{function.__name__}(<log {name}>, {num_bytes})")
             want = picked.get(num_bytes)
-            got = tuple(got) if isinstance(got, list) else got
+            got = tuple(_plain(part, call) for part in got) if isinstance(got, tuple | list) else _plain(got, call)
             if got == want:
                 continue
             if want is None:
@@ -414,9 +428,9 @@ def check_slow(function: Callable, cases: Iterable[tuple[int | None, int]]) -> N
         random = Random(seed)
         alpha, beta = random.uniform(5e-6, 4e-5), random.uniform(4e-12, 1e-10)
         rows = made_rows(alpha, beta, seed, slow, times=random.uniform(1.7, 3))
-        call, got = _asked(function, rows, call=f"{function.__name__}(rows)")
-        want = None if slow is None else rows[slow][0]
-        if got == want and not isinstance(got, bool):
+        call, result = _asked(function, rows, call=f"{function.__name__}(rows)")
+        got, want = _plain(result, call), None if slow is None else rows[slow][0]
+        if got == want:
             continue
         returned = f"where alpha is {alpha:.3g} s and beta {beta:.3g} s a byte, {call} returns {got!r}"
         if slow is None:
@@ -554,37 +568,46 @@ MANY = 100_000  # numbers on a rank: enough for the traffic to show in the bytes
 
 
 def check_average(function: Callable, world_size: int, seed: int | None = None) -> None:
-    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and all-reduces on `device`.
+    """Check over gloo that `function(numbers, device)` is the mean over all ranks, and sends what is on `device`.
 
     `seed`: use many random numbers.
     """
-    reduced = reduced_on(function)
-    if reduced and reduced[0] != "meta":
-        raise NotYet(
-            f"{function.__name__}(numbers, device) all-reduces a tensor on the {reduced[0]}, wherever `device` is; "
-            "NCCL moves only what is on a GPU: numbers.to(device)"
-        )
     _check_averages(function, world_size, "cpu", seed)
+    call, sent = f"{function.__name__}(numbers, device)", set(sent_from(function))
+    if not sent:
+        raise NotYet(
+            f"{call} calls none of dist's collectives where `device` is a GPU: the ranks must exchange their numbers "
+            "there, too"
+        )
+    if elsewhere := sorted(sent - {"meta"}):
+        raise NotYet(
+            f"{call} sends a tensor that is on the {elsewhere[0]}, wherever `device` is; NCCL moves only what is on a "
+            "GPU: numbers.to(device)"
+        )
 
 
-def reduced_on(function: Callable) -> list[str]:
-    """Return the devices of the tensors that `function(numbers, "meta")` all-reduces. "meta" stands in for a GPU.
+def sent_from(function: Callable) -> list[str]:
+    """Return the devices of the tensors that `function(numbers, "meta")` gives to `COLLECTIVES`.
 
-    Runs where the learner's code does.
+    "meta" stands in for a GPU. Runs where the learner's code does.
     """
-    reduced: list[str] = []
+    devices: list[str] = []
 
-    def noted(tensor: torch.Tensor, *_: Any, **__: Any) -> None:
-        reduced.append(tensor.device.type)
+    def noted(*args: Any, **named: Any) -> None:
+        devices.extend(leaf.device.type for leaf in tree_leaves((args, named)) if isinstance(leaf, torch.Tensor))
 
-    real = dist.all_reduce, dist.get_world_size
-    dist.all_reduce, dist.get_world_size = noted, lambda *_, **__: 2
-    try:
-        with contextlib.suppress(Exception):  # "meta" holds no data to copy back; real ranks show all other errors
-            function(torch.ones(2), "meta")
-    finally:
-        dist.all_reduce, dist.get_world_size = real
-    return reduced
+    place = {"get_rank": lambda *_, **__: 0, "get_world_size": lambda *_, **__: 2}
+    # "meta" holds no data to copy back; real ranks show all other errors.
+    with stand_ins(function, **dict.fromkeys(COLLECTIVES, noted), **place), contextlib.suppress(Exception):
+        function(torch.ones(2), "meta")
+    return devices
+
+
+COLLECTIVES = (
+    *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "isend", "irecv", "send", "recv"),
+)
+"""Functions of `torch.distributed` that move tensors between ranks."""
 
 
 def _average(rank: int, world_size: int, function: Callable, device: str, own: np.ndarray) -> Averaged:

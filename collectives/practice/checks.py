@@ -316,7 +316,8 @@ def sent_by_a_rank(*algorithms: Callable) -> Callable:
 def number_of(given: Any, call: str) -> int | float:
     """Return `given`, the result of `call`, as a finite int or float; raise `NotYet` if it is neither."""
     try:
-        finite = not isinstance(given, bool | np.bool_) and isinstance(given, Real) and math.isfinite(given)
+        strange = isinstance(given, bool | np.bool_ | np.timedelta64)  # these count as numbers in Python and numpy
+        finite = not strange and isinstance(given, Real) and math.isfinite(given)
     except OverflowError:  # an int that no float holds
         raise NotYet(f"{call} returns a number of hundreds of digits") from None
     if not finite:

@@ -1,232 +1,64 @@
-"""The cost of a layout of a model on a machine: bytes on the fullest rank, and seconds of a step, part by part.
+"""The seconds of a step, part by part, of a model on a machine in a layout. `layout` counts the bytes that it holds.
 
 All of it is plain arithmetic, so a `Calculator` can put sliders on dp, tp, pp, cp, ep, micro_batch and
-num_micro_batches.
-
-Ranks are numbered so that the axes that communicate most are nearest: tensor parallelism is innermost, then context,
-experts (some of the data-parallel ranks), the rest of data parallelism, and pipeline stages outermost. A group that
-spans nodes runs the collective of `algorithms.hierarchical`: rings in the node, then rings across nodes, one per local
-rank.
+num_micro_batches. Two questions are left to others: `kernels` prices a layer's computing, `network` its collectives. A
+group that spans nodes runs the collective of `algorithms.hierarchical`: rings in the node, then rings across nodes,
+one per local rank.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..formula import maximum, minimum, where
-from ..topology import Link
-from . import memory as zero
-from .models import RECOMPUTE, Machine, Model
+from .kernels import Both, Fitted
+from .layout import (
+    WIRE,
+    Layout,
+    Memory,
+    held_micro_batches,
+    held_parameters,
+    kept,
+    keys_values,
+    layers_of,
+    memory,
+    spared,
+    tokens_of,
+)
+from .models import Machine, Model
+from .network import ClosedForm, around, near
+from .software import Software
 from .traffic import COLLECTIVES, PASSES
 
-WIRE = 2  # bytes of a number on the wire: activations, parameters and gradients travel in 16 bits
+__all__ = [
+    "WIRE",
+    "ClosedForm",
+    "Layout",
+    "Memory",
+    "Pass",
+    "Step",
+    "around",
+    "held_micro_batches",
+    "held_parameters",
+    "kept",
+    "layers_of",
+    "memory",
+    "near",
+    "passes",
+    "step",
+]
 
-
-@dataclass(frozen=True)
-class Layout:
-    """A placement of a model on dp x tp x pp x cp ranks, and the path of a batch through it.
-
-    `ep`: the number of data-parallel ranks that share the experts. `stage`: of ZeRO, over the dp x cp ranks. A rank
-    takes `num_micro_batches` of `micro_batch` sequences a step. `interleave`: stages per pipeline rank. `recompute`:
-    what the backward pass recomputes, "none", "selective" or "full" (see `Model.kept`). `hide_experts`: the all-to-alls
-    of a micro-batch overlap with the compute of another, as in DeepSeek's DualPipe.
-
-    Raises `ValueError` for an unknown `recompute` or `stage`.
-    """
-
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    cp: int = 1
-    stage: int = 0
-    sequence_parallel: bool = False
-    micro_batch: int = 1
-    num_micro_batches: int = 1
-    interleave: int = 1
-    recompute: str = "none"
-    hide_experts: bool = False
-
-    def __post_init__(self):
-        if self.recompute not in RECOMPUTE:
-            raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {self.recompute!r}")
-        if self.stage not in zero.STAGES:
-            raise ValueError(f"there is no stage {self.stage} of ZeRO: it is one of {', '.join(map(str, zero.STAGES))}")
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.dp * self.tp * self.pp * self.cp
-
-    @property
-    def batch(self) -> int:
-        """Sequences per step, over all ranks."""
-        return self.dp * self.micro_batch * self.num_micro_batches
-
-    def __str__(self) -> str:
-        axes = ("dp", "tp", "pp", "cp", "ep")
-        words = [f"{axis} {getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1] or ["1 rank"]
-        words += [f"ZeRO-{self.stage}"] * (self.stage > 0) + ["SP"] * self.sequence_parallel
-        words += [f"{self.num_micro_batches} x {self.micro_batch} sequences"]
-        words += [f"interleave {self.interleave}"] * (self.interleave > 1)
-        words += [f"{self.recompute} recompute"] * (self.recompute != "none")
-        return ", ".join(words)
-
-
-# --- memory -----------------------------------------------------------------------------------------------------
-
-
-class Memory(NamedTuple):
-    """The most bytes that one rank holds. `buffers`: memory that exists for one layer at a time."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    buffers: float
-
-    @property
-    def total(self) -> float:
-        """Bytes of all kinds together."""
-        return sum(self)
-
-
-def memory(model: Model, layout: Layout, recipe: zero.Recipe = zero.MIXED_ADAM) -> Memory:
-    """Return what the fullest rank holds: the pipeline's first rank, or its last, which has the logits.
-
-    The first has the most micro-batches in flight. Every kind counts at its peak, though the peaks may not coincide.
-    Not counted: memory of the framework, the kernels and the network library, fragmentation, and the embedding and the
-    head while stage 3 gathers them.
-    """
-    dense, experts = held_parameters(model, layout)
-    of_layers = layers_of(model, layout) * kept(model, layout, layout.recompute)  # activations of one micro-batch
-    logits = 4 * _tokens(model, layout) * model.vocabulary / layout.tp  # in fp32
-    buffers = _buffers(model, layout, recipe, dense + experts)
-    replicas: Any = layout.dp * layout.cp  # a symbol, if the calculator has a slider for it
-    theirs = zero.at_rest(experts, replicas / layout.ep, layout.stage, recipe) if model.experts else (0, 0, 0)
-
-    def held(parameters: int, activations) -> Memory:
-        rest = zero.at_rest(dense + parameters / layout.tp, replicas, layout.stage, recipe)
-        weights, gradients, optimizer = (a + b for a, b in zip(rest, theirs, strict=True))
-        return Memory(weights, gradients, optimizer, activations, buffers)
-
-    first = held_micro_batches(layout) * of_layers
-    if layout.pp == 1:
-        return held(model.embedding if model.tied else model.embedding + model.head, first + logits)
-    last = held_micro_batches(layout, last=True) * of_layers + logits
-    return max(held(model.embedding, first), held(model.head, last), key=lambda rank: rank.total)
-
-
-def layers_of(model: Model, layout: Layout):
-    """Return the number of layers on the pipeline rank that has the most."""
-    return math.ceil(model.layers / (layout.pp * layout.interleave)) * layout.interleave
-
-
-def held_micro_batches(layout: Layout, last: bool = False):
-    """Return the most micro-batches in flight on the first pipeline rank, or on the last, over all its layers.
-
-    1F1B: p on the first rank, 1 on the last. Interleaved by v: p + (p - 1) / v and ((v - 1) p + 1) / v. These are the
-    counts of `pipeline.peak_activations`.
-    """
-    pp, v = layout.pp, layout.interleave
-    chunks = (v - 1) * pp + (1 if last else pp + (pp - 1 if v > 1 else 0))  # each 1/v of the rank's layers
-    return minimum(layout.num_micro_batches, chunks / v)
-
-
-def kept(model: Model, layout: Layout, recompute: str):
-    """Return the activation bytes a rank keeps per micro-batch and layer (Korthikanti et al., 2022, Table 2)."""
-    whole, split = model.kept[recompute]
-    return _tokens(model, layout) * (whole / (layout.tp if layout.sequence_parallel else 1) + split / layout.tp)
-
-
-def held_parameters(model: Model, layout: Layout) -> tuple:
-    """Return (other, expert) parameters of a rank's layers, before ZeRO shards them."""
-    layers = layers_of(model, layout)
-    with_experts = minimum(layers, model.expert_layers)
-    dense = layers * (model.attention + model.small) + (layers - with_experts) * model.mlp
-    dense += with_experts * model.around_experts
-    return dense / layout.tp, with_experts * model.experts * model.expert / (layout.ep * layout.tp)
-
-
-def _tokens(model: Model, layout: Layout):
-    """Return the tokens of a micro-batch on one rank."""
-    return layout.micro_batch * model.sequence / layout.cp
-
-
-def _buffers(model: Model, layout: Layout, recipe: zero.Recipe, parameters):
-    """Return the bytes for one layer at a time: recomputed or gathered. `parameters`: of all the rank's layers."""
-    layer = parameters / layers_of(model, layout)
-    buffers = kept(model, layout, "none") - kept(model, layout, layout.recompute)
-    if layout.stage >= 2:
-        buffers += recipe.gradients * layer  # full gradients, before the reduce-scatter
-    if layout.stage == 3:
-        buffers += 2 * recipe.parameters * layer  # gathered for the computing layer and the next one
-    return buffers if layout.cp == 1 else buffers + _keys_values(model, layout)
-
-
-def _keys_values(model: Model, layout: Layout):
-    """Return the bytes of a layer's keys and values for whole sequences, as context parallelism gathers them."""
-    return WIRE * layout.micro_batch * model.sequence * model.kv_width / layout.tp
-
-
-# --- collectives ------------------------------------------------------------------------------------------------
-
-
-def near(machine: Machine, inner, size):
-    """Return how many ranks of a group of `size` share a node, if they are `inner` ranks apart.
-
-    Groups that don't fit nodes evenly (12 ranks, nodes of 8) count as if all their links crossed nodes.
-    """
-    room = where(machine.gpus_per_node % inner == 0, machine.gpus_per_node // inner, 1)
-    even = (size % room) * (room % size) == 0  # one divides the other
-    return where(even, minimum(size, room), 1)
-
-
-def around(machine: Machine, inner, size, num_bytes):
-    """Return the seconds for a buffer to go around a group once, as in a reduce-scatter or an all-gather.
-
-    It goes around rings in the node first, then across nodes, where each local rank has a ring for its own part.
-    """
-    in_node = near(machine, inner, size)
-    return ring(in_node, num_bytes, machine.inside) + ring(size / in_node, num_bytes / in_node, machine.between)
-
-
-def ring(size, num_bytes, link: Link):
-    """Return the seconds for a buffer to go around `size` ranks once: P - 1 steps of 1/P of the buffer."""
-    return (size - 1) * (link.alpha + num_bytes / size * link.beta)
-
-
-def all_to_all(machine: Machine, inner, size, num_bytes):
-    """Return the seconds of P - 1 swaps of 1/P of a rank's buffer, first within the node, then across."""
-    in_node, part = near(machine, inner, size), num_bytes / size
-    swap_inside, swap_between = (link.alpha + part * link.beta for link in (machine.inside, machine.between))
-    return (in_node - 1) * swap_inside + (size - in_node) * swap_between
-
-
-@dataclass(frozen=True)
-class ClosedForm:
-    """The time of collectives on `machine`, by formula. `planner.Simulated` prices their schedules instead."""
-
-    machine: Machine
-
-    def around(self, inner, size, num_bytes):
-        """Return the seconds for a buffer to go around a group once: see `around`."""
-        return around(self.machine, inner, size, num_bytes)
-
-    def all_to_all(self, inner, size, num_bytes):
-        """Return the seconds of an all-to-all: see `all_to_all`."""
-        return all_to_all(self.machine, inner, size, num_bytes)
-
-
-# --- time -------------------------------------------------------------------------------------------------------
+FOUR_OF_FIVE = 1.2816  # standard deviations on either side that hold four of five normal values
 
 
 class Step(NamedTuple):
     """Seconds of a step, in parts that add up: compute, the exposed communication of each axis, and the bubble.
 
     `model_flops`: FLOPs per rank and step without recomputation. `hardware_flops`: with recomputation. `peak`: FLOP/s.
+    `sigma`: the standard deviation of the logarithm of measured over predicted seconds, on runs of this kind that were
+    left out of the fit; 0 if it isn't known.
     """
 
     compute: float
@@ -239,11 +71,18 @@ class Step(NamedTuple):
     model_flops: float
     hardware_flops: float
     peak: float
+    sigma: float = 0
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole step."""
         return self.compute + self.tensor + self.expert + self.data + self.pipeline + self.context + self.bubble
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Seconds between which four of five measured runs of this kind lie."""
+        spread = math.exp(FOUR_OF_FIVE * self.sigma)
+        return self.seconds / spread, self.seconds * spread
 
     @property
     def flops_per_second(self) -> float:
@@ -275,40 +114,98 @@ class Pass(NamedTuple):
         return sum(self)
 
 
-def passes(model: Model, machine: Machine, layout: Layout, network: ClosedForm | None = None) -> tuple[Pass, Pass]:
+@dataclass(frozen=True)
+class Flat:
+    """The seconds of kernels if all products reach `machine.fraction` of the peak: the first page of any estimate."""
+
+    machine: Machine
+
+    def layer(self, model: Model, layout: Layout) -> Both:
+        """Return the seconds of a layer: its FLOPs at the machine's rate, or the time to read its matrices if longer.
+
+        Norms, activation functions and scores cost the time to move their outputs: a layer writes and reads once all
+        that it would keep. The backward pass does everything twice.
+        """
+        matrices = WIRE * sum(held_parameters(model, layout)) / layers_of(model, layout) * self.machine.seconds_a_byte
+        outputs = 2 * kept(model, layout, "none") * self.machine.seconds_a_byte
+        forward = maximum(model.layer_flops * self._a_flop(model, layout), matrices) + outputs
+        return Both(forward, 2 * forward)
+
+    def _a_flop(self, model: Model, layout: Layout):
+        """Return the seconds that a FLOP of every token of a micro-batch takes."""
+        tokens = layout.micro_batch * model.sequence / layout.cp
+        return tokens / (layout.tp * self.machine.peak * self.machine.fraction)
+
+    def logits(self, model: Model, layout: Layout) -> Both:
+        """Return the seconds of the logits."""
+        forward = model.head_flops * self._a_flop(model, layout)
+        return Both(forward, 2 * forward)
+
+    def recomputed(self, model: Model, layout: Layout, layer: Both):
+        """Return the seconds a layer's recomputation adds: its forward pass, or the FLOPs repeated."""
+        if layout.recompute == "full":
+            return layer.forward
+        return model.again(layout.recompute) * self._a_flop(model, layout)
+
+    def update(self, parameters):
+        """Return 0: the first page leaves the update out."""
+        return 0
+
+    def sigma(self, model: Model) -> float:
+        """Return 0: nobody has compared it with runs."""
+        return 0
+
+    def gradient_bytes(self, software: Software) -> int:
+        """Return the bytes of a gradient on the wire: 2, as of everything else."""
+        return WIRE
+
+    def shows(self, what: str, software: Software) -> int:
+        """Return 1: all such traffic shows. Only what hides of data parallelism's is free, so return 0 for "data"."""
+        return 0 if what == "data" else 1
+
+
+def kernels_of(machine: Machine) -> Fitted | Flat:
+    """Return what prices the kernels of a machine: constants fitted to runs if its GPU is known, else one fraction."""
+    return Fitted(machine.gpu) if machine.gpu else Flat(machine)
+
+
+def passes(
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    network: ClosedForm | None = None,
+    kernels: Fitted | Flat | None = None,
+) -> tuple[Pass, Pass]:
     """Return (forward, backward) of one micro-batch on the slowest rank of the pipeline.
 
     The slowest rank has the most layers, ceil(layers / pp), or is the last one, with the logits. If the layers don't
-    divide evenly, the last rank has one layer less. Recomputation is part of the backward pass.
+    divide evenly, the last rank has one layer less. Recomputation is part of the backward pass. `kernels` prices the
+    computing: by default `kernels_of(machine)`.
 
-    compute: the matrix FLOPs at the machine's rate, or the time to read the matrices from memory if that is longer (for
-    experts that few tokens visit). Norms, activation functions and scores cost the time to move their outputs: a layer
-    writes and reads once all that it would keep. The backward pass does everything twice.
-
-    tensor: two all-reduces of the activations per layer and pass. With sequence parallelism each is a reduce-scatter
-    and an all-gather, of the same bytes. No compute can overlap, so all of it is exposed. context: keys and values are
-    gathered before attention in both passes, and their gradients scattered; all of it is exposed. expert: two
-    all-to-alls per layer and pass, of top_k copies of each token, spread evenly over all experts; all of it is exposed
-    unless `hide_experts`.
+    tensor: two all-reduces of the activations per layer and pass, one for each part that tensor parallelism splits.
+    With sequence parallelism each is a reduce-scatter and an all-gather, of the same bytes, and experts need none.
+    context: keys and values are gathered before attention in both passes, and their gradients scattered. `kernels` says
+    which share of both shows. expert: tokens to and from their experts, in both passes; all of it is exposed unless
+    `hide_experts`.
     """
-    network = network or ClosedForm(machine)
+    network, kernels = network or ClosedForm(machine), kernels or kernels_of(machine)
     again = layout.recompute == "full"
-    layers, tokens = layers_of(model, layout), _tokens(model, layout)
-    rate = layout.tp * machine.peak * machine.fraction / tokens  # FLOPs per token, in a second
-    weights = WIRE * sum(held_parameters(model, layout)) / layers * machine.seconds_a_byte  # to read a layer's once
-    moving = 2 * kept(model, layout, "none") * machine.seconds_a_byte  # to write and read a layer's outputs
-    layer = maximum(model.layer_flops / rate, weights) + moving
-    spared = minimum(1, layers * layout.pp - model.layers)
-    forward = maximum(layers * layer, (layers - spared) * layer + model.head_flops / rate)
-    backward = 2 * forward + layers * (layer if again else model.again(layout.recompute) / rate)
+    layers = layers_of(model, layout)
+    layer, logits = kernels.layer(model, layout), kernels.logits(model, layout)
+    more = kernels.recomputed(model, layout, layer)
+    fewer = layers - minimum(1, spared(model, layout))
+    forward = maximum(layers * layer.forward, fewer * layer.forward + logits.forward)
+    backward = maximum(layers * layer.backward, fewer * layer.backward + logits.backward) + layers * more
 
-    reduced = layers * 2 * 2 * network.around(1, layout.tp, WIRE * tokens * model.hidden)
-    gathered = layers * network.around(layout.tp, layout.cp, _keys_values(model, layout))
-    sent = 0
-    if model.experts:
-        visits = WIRE * tokens * model.top_k * model.hidden / (layout.tp if layout.sequence_parallel else 1)
-        swapped = network.all_to_all(layout.tp * layout.cp, layout.ep, visits)
-        sent = minimum(layers, model.expert_layers) * 2 * swapped
+    reduced = layers * reductions(model, layout) * 2 * network.around(1, layout.tp, _tensor_bytes(model, layout))
+    gathered = (
+        layers * network.around(layout.tp, layout.cp, keys_values(model, layout)) * model.attending / model.layers
+    )
+    reduced, gathered = (
+        kernels.shows("tensor", layout.software) * reduced,
+        kernels.shows("context", layout.software) * gathered,
+    )
+    sent = expert_seconds(model, layout, network, kernels)
     sent_back = (1 + again) * sent
     if layout.hide_experts:  # a forward pass overlaps with another micro-batch's backward pass
         sent, sent_back = 0, maximum(0, sent + sent_back - forward - backward)
@@ -318,33 +215,92 @@ def passes(model: Model, machine: Machine, layout: Layout, network: ClosedForm |
     )
 
 
-def step(model: Model, machine: Machine, layout: Layout, network: ClosedForm | None = None) -> Step:
+def reductions(model: Model, layout: Layout):
+    """Return the all-reduces of activations per layer and pass: one for each part that tensor parallelism splits."""
+    parts = model.attending + model.mlp_layers + model.mamba_layers
+    return (parts - (model.expert_layers if layout.sequence_parallel else 0)) / model.layers
+
+
+def _tensor_bytes(model: Model, layout: Layout):
+    """Return the bytes of a tensor-parallel all-reduce. In fp8, what is gathered travels in fp8, and sums in bf16."""
+    wire = WIRE if layout.software.precision == "bf16" else 0.75 * WIRE
+    return wire * tokens_of(model, layout) * model.hidden
+
+
+def expert_seconds(model: Model, layout: Layout, network: ClosedForm, kernels: Fitted | Flat):
+    """Return the seconds that a pass over a rank's layers sends tokens to experts and back."""
+    if not model.experts:
+        return 0
+    split = layout.tp if layout.sequence_parallel else 1
+    there_and_back = (layout.software.dispatch_bytes + WIRE) / 2
+    tokens = there_and_back * tokens_of(model, layout) * (model.latent or model.hidden) / split
+    apart = where(layout.ep > layout.dp * layout.cp, 1, layout.tp * layout.cp)
+    inside, across = network.dispatch(apart, layout.ep, tokens, model.top_k, model.node_limit)
+    once = (
+        kernels.shows("dispatch", layout.software) * inside + kernels.shows("dispatch_across", layout.software) * across
+    )
+    return layers_of(model, layout) * model.expert_layers / model.layers * 2 * once
+
+
+def step(
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    network: ClosedForm | None = None,
+    kernels: Fitted | Flat | None = None,
+) -> Step:
     """Return the seconds of one step on the slowest rank.
 
-    bubble: (p - 1) / v of a micro-batch, forward and backward (see `pipeline.one_f_one_b` and `interleaved`). pipeline
-    and data: see `messages` and `exposed_data`. `network`: the time of collectives, by default `ClosedForm`.
+    bubble: see `bubble`. pipeline and data: see `messages` and `exposed_data`. compute also has the update. `network`:
+    the time of collectives, by default `ClosedForm`. `kernels`: of computing, by default `kernels_of(machine)`.
 
-    Not modelled: the update, data loading, the dependence of kernels on shapes (all reach the same fraction of the
-    peak), other traffic on the network, stragglers, and uneven expert load.
+    Not modelled: data loading, other traffic on the network, stragglers, and uneven expert load.
     """
-    network = network or ClosedForm(machine)
-    forward, backward = passes(model, machine, layout, network)
+    network, kernels = network or ClosedForm(machine), kernels or kernels_of(machine)
+    forward, backward = passes(model, machine, layout, network, kernels)
     m = layout.num_micro_batches
     again = layers_of(model, layout) * layout.pp * model.again(layout.recompute)
     tokens = layout.batch * model.sequence / layout.world_size
     useful = model.flops(tokens)
     return Step(
-        compute=m * (forward.compute + backward.compute),
+        compute=m * (forward.compute + backward.compute) + kernels.update(updated(model, layout)),
         tensor=m * (forward.tensor + backward.tensor),
         expert=m * (forward.expert + backward.expert),
-        data=exposed_data(model, machine, layout, forward.compute, backward.compute, network),
+        data=exposed_data(model, machine, layout, forward.compute, backward.compute, network, kernels),
         pipeline=messages(model, machine, layout),
         context=m * (forward.context + backward.context),
-        bubble=(layout.pp - 1) / layout.interleave * (forward.seconds + backward.seconds),
+        bubble=bubble(layout) * (forward.seconds + backward.seconds),
         model_flops=useful,
         hardware_flops=useful + tokens * again,
         peak=machine.peak,
+        sigma=kernels.sigma(model),
     )
+
+
+def bubble(layout: Layout):
+    """Return the idle time of the pipeline, in micro-batches: (p - 1) / v (see `pipeline.one_f_one_b`, `interleaved`).
+
+    With fewer micro-batches than ranks, a rank also waits p - m between the passes over its v chunks. Micro-batches
+    need not divide into rounds of p: the last round is shorter (Llama 3, section 3.3.2).
+    """
+    waits = (layout.interleave - 1) * maximum(0, layout.pp - layout.num_micro_batches)
+    return (layout.pp - 1 + waits) / layout.interleave
+
+
+def updated(model: Model, layout: Layout):
+    """Return the parameters that a rank updates: its shard of its layers' from stage 1 on, else all of them."""
+    dense, experts = held_parameters(model, layout)
+    if layout.software.frozen:
+        return 0
+    if layout.stage == 0:
+        return dense + experts
+    replicas = layout.dp * layout.cp
+    return dense / replicas + experts / expert_replicas(layout)
+
+
+def expert_replicas(layout: Layout):
+    """Return how many ranks hold the same part of the experts."""
+    return layout.dp * layout.cp * layout.tp / (layout.ep * layout.expert_tp)
 
 
 def message(model: Model, machine: Machine, layout: Layout):
@@ -354,7 +310,7 @@ def message(model: Model, machine: Machine, layout: Layout):
     """
     in_one_node = layout.tp * layout.cp * layout.dp * layout.pp <= machine.gpus_per_node
     link = machine.inside if in_one_node else machine.between
-    return link.alpha + WIRE * _tokens(model, layout) * model.hidden / layout.tp * link.beta
+    return link.alpha + WIRE * tokens_of(model, layout) * model.hidden / layout.tp * link.beta
 
 
 def messages(model: Model, machine: Machine, layout: Layout):
@@ -371,27 +327,48 @@ def messages(model: Model, machine: Machine, layout: Layout):
     return count * message(model, machine, layout)
 
 
-def exposed_data(model: Model, machine: Machine, layout: Layout, forward, backward, network: ClosedForm | None = None):
+def exposed_data(
+    model: Model,
+    machine: Machine,
+    layout: Layout,
+    forward,
+    backward,
+    network: ClosedForm | None = None,
+    kernels: Fitted | Flat | None = None,
+):
     """Return the exposed seconds of a step's data-parallel collectives. `forward`, `backward`: compute seconds.
 
     `forward` and `backward` are one micro-batch's. Gradients hide behind the backward pass of a micro-batch. Gathered
     parameters hide behind its forward pass, in stage 3 behind both. What exceeds a pass is exposed, and always the last
-    layer's part. Stages 0 and 1 communicate once a step, with the last micro-batch (and the first). Stage 2 keeps no
-    full gradients, so it scatters them for every micro-batch. Stage 3 also gathers for every micro-batch. Only the
-    layers' parameters count, not those of the embedding and the head.
+    layer's part; of the rest, `kernels` says which share slows the computing. Stages 0 and 1 communicate once a step,
+    with the last micro-batch (and the first). Stage 2 keeps no full gradients, so it scatters them for every
+    micro-batch. Stage 3 also gathers for every micro-batch. Only the layers' parameters count, not those of the
+    embedding and the head.
     """
-    network = network or ClosedForm(machine)
+    network, kernels = network or ClosedForm(machine), kernels or kernels_of(machine)
+    if layout.software.frozen:
+        return 0 * forward
     m, layers = layout.num_micro_batches, layers_of(model, layout)
-    dense, experts = held_parameters(model, layout)
-    once = network.around(layout.tp, layout.dp * layout.cp, WIRE * dense)
-    if model.experts:
-        apart = layout.tp * layout.cp * layout.ep  # the cp ranks, and every ep-th dp rank, hold the same experts
-        once += network.around(layout.tp, layout.cp, WIRE * experts)
-        once += network.around(apart, layout.dp / layout.ep, WIRE * experts / layout.cp)
+    gathered = all_parameters(model, layout, network, WIRE)
+    reduced = all_parameters(model, layout, network, kernels.gradient_bytes(layout.software))
     gathers = sum(name == "all_gather" for name, _ in COLLECTIVES[layout.stage])
     reductions = sum(PASSES[name] for name, _ in COLLECTIVES[layout.stage] if name != "all_gather")
-    in_forward = min(gathers, 1) * once
-    in_backward = (max(gathers - 1, 0) + reductions) * once
-    exposed_forward = maximum(in_forward - forward, in_forward / layers)
-    exposed_backward = maximum(in_backward - backward, in_backward / layers)
+    in_forward = minimum(gathers, 1) * gathered
+    in_backward = maximum(gathers - 1, 0) * gathered + reductions * reduced
+    slows = kernels.shows("data", layout.software)
+    exposed_forward = maximum(in_forward - forward, in_forward / layers) + slows * in_forward
+    exposed_backward = maximum(in_backward - backward, in_backward / layers) + slows * in_backward
     return (m if layout.stage == 3 else 1) * exposed_forward + (m if layout.stage >= 2 else 1) * exposed_backward
+
+
+def all_parameters(model: Model, layout: Layout, network: ClosedForm, num_bytes):
+    """Return the seconds for all of a rank's layers, `num_bytes` a parameter, to go around their data-parallel groups.
+
+    The cp ranks, and every ep-th of the other replicas, hold the same experts.
+    """
+    dense, experts = held_parameters(model, layout)
+    seconds = network.around(layout.tp, layout.dp * layout.cp, num_bytes * dense)
+    if not model.experts:
+        return seconds
+    apart, copies = layout.world_size / layout.pp / expert_replicas(layout), expert_replicas(layout)
+    return seconds + network.around(apart, copies, num_bytes * experts)

@@ -1,4 +1,4 @@
-"""Models and machines as the planner sees them, with the figures of well-known ones.
+"""Models and machines as the planner sees them. `registry` has the figures of well-known ones.
 
 A matrix parameter costs 2 FLOPs per token forward and 4 backward. Attention adds the cost of its scores. Everything
 else (norms, activation functions, the update) is left out, as in the published counts.
@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from types import MappingProxyType
 
-from .. import machines
 from ..topology import Link
 
 RECOMPUTE = ("none", "selective", "full")
@@ -31,6 +29,13 @@ class Model:
     each is an MLP of width `expert_ffn`. `tied`: the head is the embedding. `classic`: a block like GPT-3's, with
     biases, learned positions and dropout, whose attention writes its scores to memory. Other blocks have none of these,
     and their attention kernel keeps no scores and skips masked ones (FlashAttention).
+
+    `attention_layers`, `mamba_layers`: of a hybrid, whose `layers` are each attention, a Mamba-2 mixer or an MLP. The
+    mixer is `mamba_inner` wide with a state of `mamba_state` numbers a channel; we count its two projections, and its
+    scan as a kernel that streams bytes, which is an approximation. `window`: every other attention layer sees only this
+    many tokens. `latent`: routed experts work on a projection of the token to this width. `predictions`: further tokens
+    that training predicts, each with one more layer and the head; they add work, and no parameters to the count.
+    `node_limit`: a token's experts are on at most this many nodes; 0 if routing has no such limit.
 
     Raises `ValueError` for sizes that are out of range or don't fit together.
     """
@@ -55,6 +60,14 @@ class Model:
     kv_rank: int = 0
     rope: int = 0
     classic: bool = False
+    attention_layers: int | None = None
+    mamba_layers: int = 0
+    mamba_inner: int = 0
+    mamba_state: int = 0
+    window: int = 0
+    latent: int = 0
+    predictions: int = 0
+    node_limit: int = 0
 
     def __post_init__(self):
         for name in ("layers", "hidden", "heads", "vocabulary", "sequence"):
@@ -92,8 +105,8 @@ class Model:
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """The MLP widths that tensor parallelism splits."""
-        dense = (self._ffn,) if self.layers > self.expert_layers else ()
-        shared = (self._expert_ffn,) if self.expert_layers else ()
+        dense = (self.mlp_width,) if self.mlp_layers > self.expert_layers else ()
+        shared = (self.expert_width,) if self.expert_layers else ()
         return dense + shared
 
     @cached_property
@@ -115,24 +128,25 @@ class Model:
     @cached_property
     def mlp(self) -> int:
         """Parameters of a dense layer's MLP."""
-        return self._matrices * self.hidden * self._ffn
+        return self.matrices * self.hidden * self.mlp_width
 
     @cached_property
     def expert(self) -> int:
         """Parameters of one expert."""
-        return self._matrices * self.hidden * self._expert_ffn
+        return self.matrices * (self.latent or self.hidden) * self.expert_width
 
     @cached_property
     def around_experts(self) -> int:
-        """Parameters of an expert layer besides experts and attention: the router and the shared experts."""
-        return self.hidden * self.experts + self.shared_experts * self.expert
+        """Parameters of an expert layer besides experts and attention: router, shared experts, ways to the latent."""
+        shared = self.shared_experts * self.matrices * self.hidden * self.expert_width
+        return self.hidden * (self.experts + 2 * self.latent) + shared
 
     @cached_property
     def small(self) -> int:
         """Parameters of a layer outside its matrices: norms, and biases in a classic block."""
         if not self.classic:
             return 2 * self.hidden
-        return 4 * self.hidden + 3 * self.heads * self.width + 2 * self.hidden + self._ffn
+        return 4 * self.hidden + 3 * self.heads * self.width + 2 * self.hidden + self.mlp_width
 
     @cached_property
     def head(self) -> int:
@@ -147,7 +161,23 @@ class Model:
     @cached_property
     def expert_layers(self) -> int:
         """The number of layers with experts."""
-        return self.layers - self.dense_layers if self.experts else 0
+        return self.mlp_layers - self.dense_layers if self.experts else 0
+
+    @cached_property
+    def attending(self) -> int:
+        """The number of layers with attention: all, except in a hybrid."""
+        return self.layers if self.attention_layers is None else self.attention_layers
+
+    @cached_property
+    def mlp_layers(self) -> int:
+        """The number of layers with an MLP, dense or of experts: all, except in a hybrid."""
+        return self.layers if self.attention_layers is None else self.layers - self.attending - self.mamba_layers
+
+    @cached_property
+    def mixer(self) -> int:
+        """Parameters of a Mamba-2 mixer's two projections, with 8 groups of states and heads of 64 channels."""
+        inwards = 2 * self.mamba_inner + 2 * 8 * self.mamba_state + self.mamba_inner // 64
+        return self.hidden * (inwards + self.mamba_inner)
 
     @cached_property
     def parameters(self) -> int:
@@ -161,21 +191,29 @@ class Model:
 
     @property
     def _without_experts(self) -> int:
-        dense = (self.layers - self.expert_layers) * self.mlp + self.expert_layers * self.around_experts
+        dense = (self.mlp_layers - self.expert_layers) * self.mlp + self.expert_layers * self.around_experts
         ends = self.embedding + self.hidden * (2 if self.classic else 1) + (0 if self.tied else self.head)
-        return self.layers * (self.attention + self.small) + dense + ends
+        return self.mixing + self.layers * self.small + dense + ends
 
-    @property
-    def _matrices(self) -> int:
+    @cached_property
+    def mixing(self) -> int:
+        """Parameters that mix tokens, in all layers: attention's matrices and a hybrid's mixers."""
+        return self.attending * self.attention + self.mamba_layers * self.mixer
+
+    @cached_property
+    def matrices(self) -> int:
+        """Matrices of an MLP: up and down, and the gate's."""
         return 3 if self.gated else 2
 
-    @property
-    def _ffn(self) -> int:
+    @cached_property
+    def mlp_width(self) -> int:
+        """The width of a dense layer's MLP."""
         return self.ffn or 4 * self.hidden
 
-    @property
-    def _expert_ffn(self) -> int:
-        return self.expert_ffn or self._ffn
+    @cached_property
+    def expert_width(self) -> int:
+        """The width of one expert's MLP."""
+        return self.expert_ffn or self.mlp_width
 
     # --- work ---------------------------------------------------------------------------------------------------
 
@@ -186,19 +224,30 @@ class Model:
         A classic model computes all scores, another only the half that the mask leaves.
         """
         full = 2 * self.sequence * self.heads * (2 * self.width + self.rope)
-        return full if self.classic else full / 2
+        return full if self.classic else full * self.span / self.sequence
+
+    @cached_property
+    def span(self) -> float:
+        """Earlier tokens that a token attends to, averaged over tokens and layers."""
+        half = self.sequence / 2
+        return (half + min(self.window, half)) / 2 if self.window else half
 
     @cached_property
     def layer_flops(self) -> float:
         """Forward FLOPs per token of a layer, averaged over the layers."""
-        mlp = (self.layers - self.expert_layers) * self.mlp
-        mlp += self.expert_layers * (self.around_experts + self.top_k * self.expert)
-        return 2 * (self.attention + mlp / self.layers) + self.scores
+        mlp = (self.mlp_layers - self.expert_layers) * self.mlp + self.expert_layers * self._visited
+        matrices = self.mixing + mlp + self.predictions * (self.attention + self._visited)
+        return (2 * matrices + (self.attending + self.predictions) * self.scores) / self.layers
+
+    @property
+    def _visited(self) -> int:
+        """Parameters that a token uses in a layer's MLP: of experts if the model has them."""
+        return self.around_experts + self.top_k * self.expert if self.experts else self.mlp
 
     @property
     def head_flops(self) -> int:
-        """Forward FLOPs per token of the logits."""
-        return 2 * self.head
+        """Forward FLOPs per token of the logits, once for each token predicted."""
+        return 2 * self.head * (1 + self.predictions)
 
     def flops(self, tokens: float) -> float:
         """Return the FLOPs of a step over `tokens`, forward and backward, without recomputation.
@@ -210,12 +259,15 @@ class Model:
     def again(self, recompute: str) -> float:
         """Return the FLOPs per token that the backward pass recomputes in a layer.
 
-        "full": the whole forward pass. "selective": in a classic model, the attention scores and their use. Like
-        Korthikanti et al., we count s / 6h of the model's FLOPs for that, three times its forward pass. In other
-        models: norms and activation functions, which count as 0, and projections up from latents.
+        "full": the whole forward pass. "half": of every other layer. "selective": in a classic model, the attention
+        scores and their use. Like Korthikanti et al., we count s / 6h of the model's FLOPs for that, three times its
+        forward pass. In other models: norms and activation functions, which count as 0, and projections up from
+        latents.
         """
         if recompute == "full":
             return self.layer_flops
+        if recompute == "half":
+            return self.layer_flops / 2
         if recompute == "none":
             return 0
         return 3 * self.scores if self.classic else 2 * (self._up_kv + self._up_queries if self.kv_rank else 0)
@@ -230,7 +282,9 @@ class Model:
         and activation functions, and the projections up from latents. With experts, the figures are for an expert
         layer.
         """
-        return {recompute: self._kept(recompute) for recompute in RECOMPUTE}
+        modes = {recompute: self._kept(recompute) for recompute in RECOMPUTE}
+        none, full = modes["none"], modes["full"]
+        return modes | {"half": ((none[0] + full[0]) / 2, (none[1] + full[1]) / 2)}
 
     def _kept(self, recompute: str) -> tuple[float, float]:
         hidden, queries = self.hidden, self.heads * (self.width + self.rope)
@@ -252,8 +306,25 @@ class Model:
 
     def _mlp_keeps(self, recompute: str) -> float:
         """Return the bytes kept between an MLP's matrices: the activation function's input, gate and output."""
-        copies = (self._matrices if recompute == "none" else self._matrices - 1) * 2
-        return copies * ((self.top_k + self.shared_experts) * self._expert_ffn if self.experts else self._ffn)
+        copies = (self.matrices if recompute == "none" else self.matrices - 1) * 2
+        return copies * ((self.top_k + self.shared_experts) * self.expert_width if self.experts else self.mlp_width)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A kind of GPU. `peak`: dense bf16 FLOP/s. `memory`: bytes it reports. `bandwidth`: bytes/s between it and memory.
+
+    `generation` decides which kernels it runs: "Ampere", "Hopper", "Blackwell" or "Blackwell Ultra". `watts`: its power
+    limit; `usual_watts`: that of the generation's usual part.
+    """
+
+    name: str
+    generation: str
+    peak: float
+    memory: float
+    bandwidth: float
+    watts: float
+    usual_watts: float
 
 
 @dataclass(frozen=True)
@@ -262,7 +333,10 @@ class Machine:
 
     `fraction`: the part of the peak that matrix products reach. `inside`, `between`: a GPU's links within its node and
     to other nodes. `bandwidth`: bytes per second between a GPU and its memory, for memory-bound kernels; with inf they
-    are free. Raises `ValueError` for figures that aren't positive and for a fraction outside (0, 1].
+    are free. `gpu`: the kind of GPU, whose kernels `kernels.Fitted` prices; without it, all kernels reach `fraction`.
+    `reserve`: bytes of `memory` that training can't have: the CUDA context, NCCL's buffers and the allocator's gaps.
+
+    Raises `ValueError` for figures that aren't positive and for a fraction outside (0, 1].
     """
 
     name: str
@@ -274,6 +348,8 @@ class Machine:
     inside: Link
     between: Link
     bandwidth: float = inf
+    gpu: Gpu | None = None
+    reserve: float = 0
 
     def __post_init__(self):
         for name in ("nodes", "gpus_per_node", "memory", "peak", "bandwidth"):
@@ -288,6 +364,11 @@ class Machine:
         return self.nodes * self.gpus_per_node
 
     @property
+    def usable(self) -> float:
+        """Bytes of a GPU's memory that training can have."""
+        return self.memory - self.reserve
+
+    @property
     def seconds_a_byte(self) -> float:
         """Seconds to read or write a byte of a GPU's memory."""
         return 1 / self.bandwidth
@@ -295,81 +376,3 @@ class Machine:
     def of(self, nodes: int) -> Machine:
         """Return a machine of `nodes` nodes of the same kind."""
         return replace(self, nodes=nodes)
-
-
-def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51200, sequence: int = 2048) -> Model:
-    return Model(name, layers, hidden, heads, vocabulary, sequence, tied=True, classic=True)
-
-
-def _llama(name: str, layers: int, hidden: int, heads: int, ffn: int) -> Model:
-    return Model(name, layers, hidden, heads, 128256, 8192, kv_heads=8, ffn=ffn, gated=True)
-
-
-# Name, layers, hidden, heads. Source: Narayanan et al., “Efficient Large-Scale Language Model Training on GPU Clusters
-# Using Megatron-LM”, SC 2021, Table 1.
-_MEGATRON = (
-    ("1.7b", 24, 2304, 24),
-    ("3.6b", 30, 3072, 32),
-    ("7.5b", 36, 4096, 32),
-    ("18b", 40, 6144, 48),
-    ("39b", 48, 8192, 64),
-    ("76b", 60, 10240, 80),
-    ("145b", 80, 12288, 96),
-    ("310b", 96, 16384, 128),
-    ("530b", 105, 20480, 128),
-    ("1t", 128, 25600, 160),
-)
-
-# Jiang et al., “Mixtral of Experts”, 2024, Table 1; trained on sequences of 32,768.
-_MIXTRAL = Model("mixtral-8x7b", 32, 4096, 32, 32000, 32768, kv_heads=8, ffn=14336, gated=True, experts=8, top_k=2)
-
-# “DeepSeek-V3 Technical Report”, 2024, sections 2.1 and 4.2; vocabulary of its published configuration.
-_DEEPSEEK_EXPERTS: dict = dict(experts=256, top_k=8, expert_ffn=2048, shared_experts=1, dense_layers=3)
-_DEEPSEEK_ATTENTION: dict = dict(head_size=128, query_rank=1536, kv_rank=512, rope=64)
-_DEEPSEEK = Model(
-    "deepseek-v3", 61, 7168, 128, 129280, 4096, ffn=18432, gated=True, **_DEEPSEEK_EXPERTS, **_DEEPSEEK_ATTENTION
-)
-
-_ALL = (
-    _gpt("gpt2-xl", 48, 1600, 25, vocabulary=50257, sequence=1024),  # Radford et al., 2019; openai/gpt-2 on GitHub
-    _gpt("gpt3-175b", 96, 12288, 96),  # Brown et al., 2020, Table 2.1; vocabulary padded as in Korthikanti et al.
-    *(_gpt(f"megatron-{name}", *sizes) for name, *sizes in _MEGATRON),
-    _gpt("megatron-22b", 48, 6144, 64),  # Korthikanti et al., 2022, Table 3
-    _llama("llama-3-8b", 32, 4096, 32, 14336),  # “The Llama 3 Herd of Models”, 2024, Table 3
-    _llama("llama-3-70b", 80, 8192, 64, 28672),
-    _llama("llama-3-405b", 126, 16384, 128, 53248),
-    _MIXTRAL,
-    _DEEPSEEK,
-)
-MODELS: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ALL})
-"""Known models by name, with the sequence length of their training. Sources are next to the figures."""
-
-A100_FRACTION = 0.61
-"""The fraction of the A100's peak, fit to Table 1 of Narayanan et al., 2021, by tests/library/test_planner.py."""
-
-H100_FRACTION = 0.57
-"""The fraction of the H100's peak, fit to row 1 of the Llama 3 report's Table 4, by tests/library/test_planner.py."""
-
-
-def _dgx(
-    name: str, memory: float, peak: float, fraction: float, inside: str, between: str, bandwidth: float
-) -> Machine:
-    """Return a node of eight GPUs, each with its own network card."""
-    return Machine(name, 1, 8, memory, peak, fraction, machines.link(inside), machines.link(between), bandwidth)
-
-
-_MACHINES = (
-    # Memory, dense bf16 FLOP/s and bytes per second: NVIDIA's data sheets of the A100 80GB, H100, H200 (SXM) and DGX
-    # B200. Our guess: the newer GPUs reach the H100's fraction.
-    _dgx("a100", 80e9, 312e12, A100_FRACTION, "NVLink 3 (A100)", "InfiniBand HDR", 2.039e12),
-    _dgx("h100", 80e9, 989.4e12, H100_FRACTION, "NVLink 4 (H100)", "InfiniBand NDR", 3.35e12),
-    _dgx("h200", 141e9, 989.4e12, H100_FRACTION, "NVLink 4 (H100)", "InfiniBand NDR", 4.8e12),
-    _dgx("b200", 180e9, 2250e12, H100_FRACTION, "NVLink 5 (B200)", "InfiniBand NDR", 8e12),
-)
-# The H800 is an H100 with a slower NVLink: 400 GB/s, both directions together.
-_H800 = replace(_MACHINES[1], name="h800", inside=Link(machines.link("NVLink 4 (H100)").alpha, 1 / 200e9))
-# Our round figures: four processes share a laptop's 16 GB, its cores, and its 1 Gbit/s link to the next laptop.
-_LAPTOP = Machine("laptop", 1, 4, 4e9, 50e9, 0.5, Link(30e-6, 1 / 2e9), Link(100e-6, 4 * 8 / 1e9), 5e9)
-MACHINES: Mapping[str, Machine] = MappingProxyType({machine.name: machine for machine in (*_MACHINES, _H800, _LAPTOP)})
-"""Known machines by GPU, one node each; `.of(nodes)` returns more nodes. Links have their rated speed and memory its
-data-sheet size. Data sheets often say GB for GiB; the difference makes up for memory that the planner doesn't count."""

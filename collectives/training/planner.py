@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from itertools import product
 from math import prod
@@ -23,10 +23,13 @@ from typing import NamedTuple
 from ..algorithms import hierarchical, pairwise, ring
 from ..price import price
 from ..topology import two_level
-from . import costs, pipeline
+from . import costs, network, pipeline
 from .costs import Layout, Memory, Step, memory, step
+from .kernels import Both, Fitted
 from .mesh import Mesh, together
-from .models import MACHINES, MODELS, RECOMPUTE, Machine, Model
+from .models import RECOMPUTE, Machine, Model
+from .registry import MACHINES, MODELS
+from .software import ELEMENT, USUAL, Software
 
 MICRO_BATCHES = (1, 2, 4, 8)  # sequences per micro-batch
 INTERLEAVES = (1, 2, 4, 8)  # stages per pipeline rank
@@ -40,6 +43,7 @@ __all__ = [
     "Model",
     "Plan",
     "Plans",
+    "Software",
     "Step",
     "layouts",
     "main",
@@ -102,8 +106,8 @@ def _refuse_axes(model: Model, machine: Machine, layout: Layout | Axes) -> tuple
         return "the sequence does not divide by cp x tp", pieces
     if ep > 1 and (not model.experts or model.experts % ep):
         return "experts do not divide by ep", f"{model.experts} experts do not divide by ep {ep}"
-    if dp % ep:
-        return "dp does not divide by ep", f"dp {dp} does not divide by ep {ep}"
+    if dp * cp * tp % ep:
+        return "the ranks do not divide by ep", f"dp {dp} x cp {cp} x tp {tp} does not divide by ep {ep}"
     return None
 
 
@@ -121,22 +125,19 @@ def _refuse_way(model: Model, layout: Layout, batch: int) -> tuple[str, str] | N
     if layout.pp * layout.interleave > model.layers + 2:  # two stages may hold only the embedding and only the head
         stages = f"pp {layout.pp} x interleave {layout.interleave}"
         return "more pipeline stages than layers", f"{stages} is more than {model.layers} layers"
-    if layout.num_micro_batches % layout.pp:
-        rounds = f"{layout.num_micro_batches} micro-batches do not divide into rounds of pp {layout.pp}"
-        return "micro-batches do not divide by pp, to interleave", rounds
     return None
 
 
 def _refuse_memory(machine: Machine, held: Memory) -> tuple[str, str] | None:
-    if held.total <= machine.memory:
+    if held.total <= machine.usable:
         return None
-    return "does not fit", f"needs {held.total / 1e9:,.1f} GB of {machine.memory / 1e9:g}"
+    return "does not fit", f"needs {held.total / 1e9:,.1f} GB of {machine.usable / 1e9:.4g}"
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------
 
 
-def layouts(model: Model, machine: Machine, batch: int) -> Iterator[Layout]:
+def layouts(model: Model, machine: Machine, batch: int, software: Software = USUAL) -> Iterator[Layout]:
     """Yield every layout of the grid, including those that `refuse` rejects.
 
     The grid combines all factorizations of the world size into dp x tp x pp x cp and, for a model with experts, all
@@ -145,7 +146,7 @@ def layouts(model: Model, machine: Machine, batch: int) -> Iterator[Layout]:
     interleaving without a pipeline.
     """
     for mesh in _axes(model, machine):
-        yield from _ways(mesh, batch)
+        yield from _ways(mesh, batch, software)
 
 
 def _axes(model: Model, machine: Machine) -> Iterator[Axes]:
@@ -157,10 +158,11 @@ def _axes(model: Model, machine: Machine) -> Iterator[Axes]:
                     yield Axes(dp, tp, pp, ep, cp)
 
 
-def _ways(mesh: Axes, batch: int) -> Iterator[Layout]:
+def _ways(mesh: Axes, batch: int, software: Software) -> Iterator[Layout]:
     for stage, sequence_parallel, micro_batch, interleave, recompute in product(*_options(mesh)):
         num_micro_batches = max(1, batch // (mesh.dp * micro_batch))
-        yield Layout(*mesh, stage, sequence_parallel, micro_batch, num_micro_batches, interleave, recompute)
+        how = stage, sequence_parallel, micro_batch, num_micro_batches, interleave, recompute
+        yield Layout(*mesh, *how, software=software)
 
 
 def _options(mesh: Axes) -> tuple[Sequence, ...]:
@@ -198,15 +200,20 @@ class Plans:
         return self.ranked[0]
 
     def table(self, rows: int = 10) -> str:
-        """Return the fastest `rows` plans with their parts as text, and why the other layouts were refused."""
-        head = f"{'step, s':>9} {'MFU':>6} {'GB':>6}  compute  tensor  expert    data    pipe context  bubble  layout"
+        """Return the fastest `rows` plans with their parts as text, and why the other layouts were refused.
+
+        "4 of 5 runs": the interval that held four of five published runs of this kind, left out of the fit.
+        """
+        parts = "  compute  tensor  expert    data    pipe context  bubble  layout"
+        head = f"{'step, s':>9} {'4 of 5 runs':>15} {'MFU':>6} {'GB':>6}{parts}"
         subject = f"{self.model.name} on {self.machine.world_size} ranks of {self.machine.name}"
         lines = [f"{subject}, batch {self.batch}; GB are 1e9 bytes"]
         lines += [head] if self.ranked else ["no layout is feasible"]
         for layout, held, cost in self.ranked[:rows]:
-            parts = (part / cost.seconds for part in cost[:7])
-            shares = "".join(f"{part:8.1%}" for part in parts)
-            lines.append(f"{cost.seconds:9.4g} {cost.mfu:6.1%} {held.total / 1e9:6.1f} {shares}  {layout}")
+            shares = "".join(f"{part / cost.seconds:8.1%}" for part in cost[:7])
+            likely = "{:.3g} to {:.3g}".format(*cost.interval) if cost.sigma else "not known"
+            figures = f"{cost.seconds:9.4g} {likely:>15} {cost.mfu:6.1%} {held.total / 1e9:6.1f}"
+            lines.append(f"{figures} {shares}  {layout}")
         lines.append(f"{len(self.ranked):,} layouts are feasible, {self.refused.total():,} are not:")
         for kind, count in self.refused.most_common():
             lines.append(f"{count:9,}  {kind} (such as: {self.examples[kind]})")
@@ -216,7 +223,27 @@ class Plans:
         return self.table()
 
 
-def search(model: Model, machine: Machine, batch: int) -> Plans:
+@dataclass(frozen=True)
+class Remembered(Fitted):
+    """Fitted kernels that price a layer once for all layouts that split it alike."""
+
+    known: dict = field(default_factory=dict, compare=False)
+
+    def layer(self, model: Model, layout: Layout) -> Both:
+        return self._once(super().layer, model, layout)
+
+    def logits(self, model: Model, layout: Layout) -> Both:
+        return self._once(super().logits, model, layout)
+
+    def _once(self, price: Callable, model: Model, layout: Layout) -> Both:
+        split = layout.tp, layout.cp, layout.ep, layout.expert_tp, layout.micro_batch, layout.sequence_parallel
+        key = price.__name__, split, layout.software
+        if key not in self.known:
+            self.known[key] = price(model, layout)
+        return self.known[key]
+
+
+def search(model: Model, machine: Machine, batch: int, software: Software = USUAL) -> Plans:
     """Return the priced feasible layouts of the grid. `batch`: sequences a step, over all ranks.
 
     An infeasible mesh is refused once for all ways to use it, and a layout that doesn't fit in memory is never timed.
@@ -228,12 +255,13 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
     refused: Counter[str] = Counter()
     examples: dict[str, str] = {}
     least = None
+    network, kernels = costs.ClosedForm(machine), Remembered(machine.gpu) if machine.gpu else costs.Flat(machine)
     for mesh in _axes(model, machine):
         if refusal := _refuse_axes(model, machine, mesh):
             refused[refusal[0]] += prod(map(len, _options(mesh)))
             examples.setdefault(*refusal)
             continue
-        for layout in _ways(mesh, batch):
+        for layout in _ways(mesh, batch, software):
             refusal = _refuse_way(model, layout, batch)
             if not refusal:
                 held = memory(model, layout)
@@ -243,7 +271,7 @@ def search(model: Model, machine: Machine, batch: int) -> Plans:
                 refused[refusal[0]] += 1
                 examples.setdefault(*refusal)
             else:
-                ranked.append(Plan(layout, held, step(model, machine, layout)))
+                ranked.append(Plan(layout, held, step(model, machine, layout, network, kernels)))
     if least and (refusal := _refuse_memory(machine, least)):
         examples.update([refusal])  # nothing fits: show the smallest shortfall
     ranked.sort(key=lambda plan: (plan.step.seconds, plan.memory.total))
@@ -259,22 +287,22 @@ class Simulated(costs.ClosedForm):
     An all-to-all is the XOR exchange, so its groups must be powers of two.
     """
 
-    def around(self, inner: int, size: int, num_bytes: float) -> float:
+    def around(self, inner: float, size: float, num_bytes: float) -> float:
         """Return half the time of an all-reduce, which goes around the ring twice."""
         size = int(size)
-        in_node = costs.near(self.machine, inner, size)
+        in_node = network.near(self.machine, inner, size)
         one_kind_of_link = in_node in (1, size)
         algorithm = ring.all_reduce if one_kind_of_link else partial(hierarchical.all_reduce, ranks_per_node=in_node)
-        return self._price(inner, size, algorithm, num_bytes) / 2
+        return self._price(int(inner), size, algorithm, num_bytes) / 2
 
-    def all_to_all(self, inner: int, size: int, num_bytes: float) -> float:
-        return self._price(inner, size, pairwise.all_to_all_xor, num_bytes)
+    def all_to_all(self, inner: float, size: float, num_bytes: float) -> float:
+        return self._price(int(inner), int(size), pairwise.all_to_all_xor, num_bytes)
 
     def _price(self, inner: int, size: int, algorithm, num_bytes: float) -> float:
         machine = self.machine
         mesh = Mesh(outer=machine.world_size // (inner * size), group=size, inner=inner)
         nodes = two_level(machine.nodes, machine.gpus_per_node, machine.inside, machine.between)
-        return price(together(mesh, "group", algorithm), round(num_bytes), nodes).seconds
+        return price(together(mesh, "group", algorithm), size * round(num_bytes / size), nodes).seconds
 
 
 def simulate(model: Model, machine: Machine, layout: Layout) -> Step:
@@ -305,9 +333,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--machine", required=True, choices=sorted(MACHINES), metavar="NAME", help=", ".join(MACHINES))
     parser.add_argument("--nodes", type=_positive, default=1, help="number of nodes (1)")
     parser.add_argument("--batch", type=_positive, required=True, help="sequences per step, over all ranks")
+    parser.add_argument("--precision", choices=ELEMENT, default=USUAL.precision, help="of matrix products (bf16)")
     parser.add_argument("--rows", type=_positive, default=10, help="number of plans to print (10)")
     options = parser.parse_args(arguments)
-    plans = search(options.model, MACHINES[options.machine].of(options.nodes), options.batch)
+    software = Software(options.precision)
+    plans = search(options.model, MACHINES[options.machine].of(options.nodes), options.batch, software)
     print(plans.table(options.rows))
     return 0 if plans.ranked else 1
 

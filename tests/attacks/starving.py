@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (what students write is as long as it is)
 """Submissions that use up time, memory, disk, processes or the reader's patience; some of them the judge's."""
 
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from . import GUARD, everywhere, first, hand_in
 
@@ -289,6 +289,33 @@ hand_in(
         "limit": "import logging, warnings\nwhile True:\n    logging.error('x' * 1000); warnings.warn('y' * 1000, stacklevel=2)",
     },
 )
+
+
+def _empty_displays(notebook):
+    flood = 'for _ in range(200): display({"text/plain": "", **{f"{n:0190d}": "" for n in range(20)}}, raw=True)'
+    notebook.cells += [new_code_cell(f"from IPython.display import display\n{flood}") for _ in range(60)]
+
+
+def _pictures_shown_often(notebook):
+    ways = "![a](attachment:x)\n" * 90, "![][a]\n" * 90 + "\n[a]: attachment:x"
+    for number in range(20):
+        cell = new_markdown_cell(f"{ways[number % 2]}\n\n{number}")
+        cell["attachments"] = {"x": {"image/png": "A" * 100_000}}
+        notebook.cells.append(cell)
+
+
+hand_in(
+    "starving",
+    "empty_displays",
+    "Displays nothing, 12,000 times, in twenty kinds with long names.",
+    edit=_empty_displays,
+)
+hand_in(
+    "starving",
+    "pictures_shown_often",
+    "Shows twenty attached pictures ninety times each, which makes 2 MB 180 MB.",
+    edit=_pictures_shown_often,
+)
 hand_in(
     "starving",
     "giant_errors",
@@ -385,6 +412,21 @@ hand_in(
 
 # The judge's own time
 
+hand_in(
+    "starving",
+    "late_alarm",
+    "Keeps the test in C, where no alarm is heard, until the judge writes down the error that ends it.",
+    {
+        "primes": """
+        def primes(n):
+            if n != 3:
+                return [2]
+            same = [0] * 300_000
+            return [same] * 40_000 + [1]
+        """
+    },
+    says=("time",),
+)
 for name, call in {
     "callback_powers": "f(10**1_000_000)",
     "callback_giants": "f(np.ones(20_000_000))",

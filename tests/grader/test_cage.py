@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from autograder import cage, sheet
-from autograder.results import feedback, rendering, similar
+from autograder.results import feedback, pages, rendering, similar
 from autograder.submissions import intake
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,11 +116,64 @@ def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
     graded, shown, seconds = page(new_code_cell("c", outputs=[colours]), *cells, new_code_cell("d", outputs=[error]))
     assert seconds < 60
     assert len(shown) < 2 * feedback.MOST_OUTPUTS
-    assert "a page shows 10 MB of outputs" in shown and "the last check fails" in shown
+    assert "a page shows 2,000 outputs, of 10 MB" in shown and "the last check fails" in shown
     assert "\0" not in graded.cells[0].outputs[0].text
     for cell in graded.cells[1:-1]:
         assert cell.outputs[-2].data["text/plain"] == "2.5"
         assert [output.get("text") for output in cell.outputs].count(feedback.NOTE) == 1
+
+
+def test_a_page_shows_a_bounded_number_of_outputs_of_lines_and_of_kinds_even_if_they_are_empty(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_PIECES", 100)
+    empty = [new_output("display_data", {"text/plain": "", "k" * 190: ""}) for _ in range(50)]
+    error = new_output("error", ename="NotYet", evalue="", traceback=[""] * 900 + ["the last check fails"])
+    result = new_output("execute_result", {"text/plain": "2.5"})
+    cells = [new_code_cell(f"{number}", outputs=deepcopy([*empty, error, result])) for number in range(20)]
+    graded, shown, _ = page(*cells)
+    assert sum(len(cell.outputs) for cell in graded.cells) <= 100 + 3 * len(cells)
+    assert "kkk" not in json.dumps(graded)
+    for cell in graded.cells[1:]:
+        assert cell.outputs[-2].data["text/plain"] == "2.5" and cell.outputs[-1].text == feedback.NOTE
+    assert shown.count("the last check fails") == len(cells)
+
+
+@pytest.mark.parametrize("way", ["![a](attachment:x)\n" * 5, "![][a]\n" * 5 + "\n[a]: attachment:x"])
+def test_a_page_has_a_bounded_length_however_often_its_texts_show_a_picture(monkeypatch, way):
+    monkeypatch.setattr(feedback, "MOST_HTML", 1_000_000)
+    picture = {"x": {"image/png": "A" * 60_000}}
+    cells = [new_markdown_cell(f"{way}\n\ncell {number}", attachments=picture) for number in range(10)]
+    graded, shown, _ = page(*cells)
+    assert graded.cells[0].source.count("<img") == 5  # 300,000 characters
+    assert len(nbformat.writes(graded)) < 1_000_000 and len(shown) < 2_000_000
+    assert shown.count("Shown as plain text, because this page has more than") == 7
+
+
+def test_a_text_with_pictures_that_would_make_it_too_long_is_not_rendered():
+    about = json.dumps({"x": {"image/png": "A" * 100_000}})
+    item = json.dumps(["markdown", "![a](attachment:x)\n" * 5_000, about]).encode()
+    with pytest.raises(cage.Failed, match="more than 10,000,000 characters with its pictures"):
+        cage.ask(rendering.rendered, item, 60)
+
+
+def test_the_slow_texts_that_are_kept_have_a_bounded_length(monkeypatch):
+    monkeypatch.setattr(feedback, "_slow", {})
+    monkeypatch.setattr(feedback, "MOST_KEPT", 1_000)
+    for number in range(5):
+        feedback._keep_slow(("html", str(number), ""), "x" * 400)
+    assert [text for _, text, _ in feedback._slow] == ["3", "4"]
+
+
+def test_a_page_that_hangs_or_ends_its_process_costs_the_others_nothing(monkeypatch):
+    monkeypatch.setattr(pages, "MOST_SECONDS", 1.0)
+    with pages.Pages(EVALUATE, 1) as pool:
+        made = ["1 + 1", "__import__('time').sleep(60)", "10 ** 10 ** 9", "__import__('os')._exit(1)", "1 / 0", "2 + 2"]
+        first, slow, deaf, dead, wrong, last = [pool.begin(source) for source in made]
+        assert (first.result(), last.result()) == (2, 4)
+        for future, why in [(slow, "takes longer than 1 seconds"), (deaf, "takes longer"), (dead, "ends the process")]:
+            with pytest.raises(pages.NoPage, match=why):
+                future.result()
+        with pytest.raises(ZeroDivisionError):
+            wrong.result()
 
 
 def test_what_a_raw_cell_holds_runs_nothing():

@@ -120,6 +120,36 @@ def test_no_process_of_the_student_can_read_the_memory_of_a_rank_or_of_the_nurse
     assert run(judges, answers, tests) is None
 
 
+@pytest.mark.parametrize("answers", ["class summed(NameError): pass", "summed = NameError", "summed = [KeyError]"])
+def test_an_exception_s_class_never_runs_on_ranks_outside_the_sandbox(judges, answers):
+    tests = """
+    try:
+        ranks.run(print, 2, summed)
+    except TypeError as error:
+        assert "an exception's class, where a function belongs" in str(error), error
+    else:
+        raise AssertionError("it ran")
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_ranks_outside_the_sandbox_have_sent_nothing_that_counts(judges):
+    tests = """
+    from collectives.practice.checks import NotYet
+    from collectives.practice.on_ranks import witnessed, witnessed_terms
+    everyone = ranks.run(max, 2, answer)
+    assert list(everyone) == [3, 3]
+    for check in (lambda: witnessed(everyone, least=1), lambda: witnessed_terms(everyone, [{b"term"}])):
+        try:
+            check()
+        except NotYet as error:
+            assert "over the wire" in str(error) or "on the wire" in str(error)
+        else:
+            raise AssertionError("it passed")
+    """
+    assert run(judges, "answer = 3", tests) is None
+
+
 def test_ranks_that_print_raise_die_and_wait_for_ever_are_explained_as_anywhere(judges):
     answers = """
         def prints(rank, world_size):

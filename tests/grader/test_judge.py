@@ -1,5 +1,8 @@
 """The judge: a student's cells in the sandbox, the instructor's outside, and nothing but data between them."""
 
+import itertools
+import signal
+import sys
 import tempfile
 import textwrap
 import time
@@ -10,12 +13,18 @@ import pytest
 import torch
 from nbgrader.preprocessors import ClearHiddenTests
 
+from autograder.inside.shell import make_shell
+from autograder.judging import judge, runner
+from autograder.judging import judges as judges_module
 from autograder.judging.judges import Judges, Settings, preloading
+from autograder.judging.link import Ended
 from autograder.names import names_in
 from autograder.results.feedback import hide
+from autograder.sandbox import watch
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
 from autograder.wire.plain import Decoder, Encoder
+from autograder.wire.protocol import MOST_PIECES
 
 pytestmark = pytest.mark.sandbox
 
@@ -328,7 +337,7 @@ def test_a_test_that_does_not_run_to_its_end_has_not_passed_whatever_shows_its_e
             def _render_traceback_(self):
                 raise KeyboardInterrupt
     """
-    assert judged(judges, ("given", silent), ("test", f"{failure}\\n1"))[0] != [None]
+    assert judged(judges, ("given", silent), ("test", f"{failure}\n1"))[0] != [None]
 
 
 def test_what_a_sandbox_prints_and_raises_can_be_written_and_stored(judges):
@@ -423,6 +432,80 @@ def test_a_test_that_is_tried_again_after_a_crash_begins_anew(judges):
         ("test", "assert score == 1, score"),
     )
     assert judged(judges, *cells)[0][1] is None
+
+
+def test_a_notebook_keeps_a_bounded_number_of_outputs_and_every_error(judges):
+    flood = "for _ in range(200): get_ipython().display_pub.publish({'text/plain': '', 'k' * 190: ''})"
+    flooding = [("own", f"{flood}\nraise ValueError('number {number}')") for number in range(15)]
+    notebook = v4.new_notebook(cells=[cell(source, role) for role, source in [*flooding, ("test", "1 / 0")]])
+    shown = judges.judge(notebook).notebook
+    assert sum(len(each.outputs) for each in shown.cells) <= MOST_PIECES + 2 * len(shown.cells)
+    assert "kkk" not in str(shown)
+    assert [each.outputs[-1].evalue for each in shown.cells[:-1]] == [f"number {number}" for number in range(15)]
+    assert shown.cells[-1].outputs[-1].ename == "ZeroDivisionError"
+
+
+class Ringing:
+    """In place of a link: the judge's alarm ends it. `deadline`: it never rings by itself."""
+
+    def __init__(self):
+        self.deadline, self.ended = time.monotonic() + 3600, None
+
+    def end(self, verdict, words):
+        self.ended = Ended(verdict, words)
+        return self.ended
+
+
+def ring_at(number, link, shell, source):
+    """Run a cell, and let the alarm ring at line `number` of the judge's own code; the record, and whether it rang."""
+    lines = 0
+
+    def traced(frame, event, _):
+        nonlocal lines
+        if frame.f_code.co_filename not in (judge.__file__, runner.__file__):
+            return None
+        if event == "line" and signal.getitimer(signal.ITIMER_REAL)[0]:
+            lines += 1
+            if lines == number:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.raise_signal(signal.SIGALRM)
+        return traced
+
+    sys.settrace(traced)
+    try:
+        record = judge._run_until_alarm(link, shell, source)
+    finally:
+        sys.settrace(None)
+    return record, lines >= number
+
+
+@pytest.mark.parametrize("source", ["sorted([1, []])", "print(1)\n2"])
+def test_wherever_the_alarm_rings_the_cell_has_a_record_and_the_submission_is_out_of_time(source, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    shell, handler = make_shell(), signal.getsignal(signal.SIGALRM)
+    for number in itertools.count(1):
+        link = Ringing()
+        record, rang = ring_at(number, link, shell, source)
+        if not rang:
+            break
+        assert link.ended.verdict == "time" and isinstance(record, runner.Record)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert number > 20 and record.passed == (source != "sorted([1, []])")
+    signal.signal(signal.SIGALRM, handler)
+
+
+def test_a_judge_that_is_killed_leaves_no_folder_and_no_control_group(tmp_path, monkeypatch):
+    swept = []
+    monkeypatch.setattr(judges_module, "sweep", lambda pid: swept.append(pid) or watch.sweep(pid))
+    monkeypatch.setattr(judges_module, "GRACE", 1.0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with Judges(Settings(preload=("numpy",), packages=(), inside=(), submission_seconds=2)) as judges:
+        result = judges.judge(v4.new_notebook(cells=[cell("7 ** (10**9)", "test")]))
+        assert list(result.remarks.values()) == ["time"]
+    assert list(tmp_path.iterdir()) == []
+    for parent in watch._parents() or ():
+        assert swept and not list(parent.glob(f"submission-{swept[0]}-*"))
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,14 @@ def test_whatever_a_sandbox_says_changes_nothing_but_what_a_call_has_passed():
     run_state_machine_as_test(Conversation, settings=SETTINGS)
 
 
+def test_a_display_has_only_kinds_that_a_page_shows_and_their_names_count():
+    shown = {"output_type": "display_data", "data": {"image/png": "aGk="}, "metadata": {}}
+    assert protocol.outputs([shown]) == [shown]
+    assert protocol.size([shown]) == len("image/png") + len("aGk=")
+    with pytest.raises(protocol.Hostile):
+        protocol.outputs([shown | {"data": {"k" * 190: ""}}])
+
+
 # Judges that believe too much: {what they believe: (the check that they leave out, what they have in its place)}
 GULLIBLE = {
     "values of names that nobody asked for": ("values", lambda given, asked: given),

@@ -219,6 +219,15 @@ def test_memory_is_of_the_whole_tree_with_its_scratch(warm, counting):
             assert ended(inside) == "memory"
 
 
+def test_a_submission_has_one_share_of_the_processors_however_many_sessions_it_starts(warm):
+    with enter(warm.address) as inside:
+        if inside.counted_by != "control groups":
+            pytest.skip("blocked: this user may make no control groups here")
+        groups = [line.split(":") for line in Path(f"/proc/{inside.init}/cgroup").read_text().splitlines()]
+        by_controller = {name: path for _, names, path in groups for name in names.split(",")}
+        assert "/submission-" in by_controller.get("cpu", by_controller.get("", ""))
+
+
 def test_a_fork_bomb_ends_and_leaves_nothing(warm, counting):
     with enter(warm.address, Limits(processes=40)) as inside:
         namespace = os.readlink(f"/proc/{inside.init}/ns/pid")

@@ -1,6 +1,5 @@
 """Fits find the constants that made the data, features are what formulas say, and the recorded runs hold."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from collectives import price, ranks, topology
 from collectives.algorithms import pairwise, ring, tree
-from collectives.measure import calibrate
+from collectives.measure import calibrate, registered
 
 pytestmark = pytest.mark.ranks
 
@@ -19,62 +18,139 @@ KIB = 2**10
 @pytest.mark.parametrize("alpha, beta", [(1e-5, 1e-9), (0.0, 1e-9), (3e-4, 0.0)])
 def test_a_fit_finds_the_line_that_made_the_data(alpha, beta):
     sizes = np.array([64, 1024, 2**14, 2**20, 2**24])
-    assert calibrate.fit(sizes, alpha + beta * sizes) == pytest.approx((alpha, beta), rel=1e-9, abs=1e-18)
+    link = calibrate.fit(sizes, alpha + beta * sizes)
+    assert (link.alpha, link.beta) == pytest.approx((alpha, beta), rel=1e-9, abs=1e-18)
 
 
 def test_a_fit_serves_small_messages_as_well_as_large_ones():
     """Noise of 5 % moves alpha by about as much, though it is many times alpha on the largest message."""
     sizes = 2 ** np.arange(6, 25)
     wobble = 1 + 0.05 * np.random.default_rng(1).standard_normal((50, len(sizes)))
-    fits = np.array([calibrate.fit(sizes, (2e-5 + 1e-9 * sizes) * each) for each in wobble])
+    links = [calibrate.fit(sizes, (2e-5 + 1e-9 * sizes) * each) for each in wobble]
+    fits = np.array([(link.alpha, link.beta) for link in links])
     np.testing.assert_allclose(fits, np.tile([2e-5, 1e-9], (50, 1)), rtol=0.12)
 
 
+WORK = [
+    calibrate.features(algorithm(world_size), size * KIB)
+    for algorithm in calibrate.ALL_REDUCES.values()
+    for world_size in (4, 8)
+    for size in (64, 256, 1024)
+]
+TRUE = calibrate.Fitted({"steps": 2.983e-5, "path_added": 2.535e-10, "messages": 4.75e-4, "total_bytes": 3.95e-10})
+
+
+def columns_of(work):
+    return np.array([[getattr(each, term) for term in calibrate.TERMS] for each in work])
+
+
 def test_no_term_costs_less_than_nothing_and_no_other_choice_fits_better():
-    """Against every choice of terms to leave out, solved exactly."""
+    """Against every choice of terms to leave out, solved exactly, on times that no choice explains."""
     rng = np.random.default_rng(2)
-    for _ in range(30):
-        columns, seconds = rng.uniform(0, 1, (12, 4)), rng.uniform(0.5, 2, 12)
-        costs = calibrate.fit_terms(columns, seconds)
-        shares = columns / seconds[:, None]
+    for _ in range(10):
+        seconds = rng.uniform(0.5, 2, len(WORK)) * [TRUE.seconds(work) for work in WORK]
+        costs = np.array(list(calibrate.fit_terms(WORK, seconds).costs.values()))
+        shares = columns_of(WORK) / seconds[:, None]
+        scale = np.linalg.norm(shares, axis=0)
         best = np.inf
-        for kept in range(1, 16):
-            chosen = [term for term in range(4) if kept >> term & 1]
-            solved = np.linalg.lstsq(shares[:, chosen], np.ones(12), rcond=None)[0]
+        for kept in range(1, 32):
+            chosen = [term for term in range(5) if kept >> term & 1]
+            solved = np.linalg.lstsq(shares[:, chosen] / scale[chosen], np.ones(len(WORK)), rcond=None)[0]
             if (solved >= 0).all():
-                best = min(best, np.linalg.norm(shares[:, chosen] @ solved - 1))
+                best = min(best, np.linalg.norm(shares[:, chosen] / scale[chosen] @ solved - 1))
         assert (costs >= 0).all()
         assert np.linalg.norm(shares @ costs - 1) == pytest.approx(best, rel=1e-9)
 
 
-def test_terms_of_very_different_size_and_terms_that_repeat_each_other_are_fitted_all_the_same():
-    rng = np.random.default_rng(3)
-    columns = rng.uniform(1, 2, (20, 3)) * [1, 1e9, 1e9]
-    columns[:, 2] = 2 * columns[:, 1]
-    seconds = columns @ [1e-3, 1e-9, 0]
-    np.testing.assert_allclose(columns @ calibrate.fit_terms(columns, seconds), seconds, rtol=1e-6)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fit_knows_its_terms_by_name_in_whatever_order_they_come(seed):
+    """Two columns in another order than the costs once moved a crossing of 83 MiB to 0."""
+    terms = list(calibrate.TERMS)
+    np.random.default_rng(seed).shuffle(terms)
+    times = [TRUE.seconds(work) for work in WORK]
+    shuffled = calibrate.fit_terms(WORK, times, terms)
+    assert [shuffled.seconds(work) for work in WORK] == pytest.approx(times, rel=1e-6)
+    swapped = dict(shuffled.costs) | {
+        "messages": shuffled.costs["total_bytes"],
+        "total_bytes": shuffled.costs["messages"],
+    }
+    wrong = calibrate.Fitted(swapped)
+    race = ring.all_reduce(8), tree.all_reduce(8)
+    assert calibrate.ahead_from(*race, shuffled.seconds) == pytest.approx(83 * KIB**2, rel=0.01)
+    assert calibrate.ahead_from(*race, wrong.seconds) < KIB**2
+
+
+def test_what_a_fit_works_with_has_no_positions_to_confuse():
+    with pytest.raises((TypeError, ValueError)):
+        np.array([1.0, 2.0]) @ WORK[0]
+    with pytest.raises(TypeError):
+        _ = [*WORK[0]]
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: calibrate.fit_terms(WORK, [1.0] * len(WORK), ["bytes"]), lambda: calibrate.Fitted({"bytes": 1.0})]
+)
+def test_a_term_that_no_schedule_has_is_refused_in_one_line(wrong):
+    with pytest.raises(
+        ValueError, match=r"no schedule has the term 'bytes'; the terms are steps, path_bytes, .*"
+    ) as error:
+        wrong()
+    assert "\n" not in str(error.value)
 
 
 def test_the_features_of_a_schedule_are_what_its_formulas_say():
     size = 4 * 6 * 1000
-    assert calibrate.features(ring.all_reduce(6), size) == pytest.approx(
-        (10, size * 5 / 3, size * 5 / 6, 60, 10 * size)
-    )
-    assert calibrate.features(tree.all_reduce(6), size) == pytest.approx((6, 6 * size, 3 * size, 10, 10 * size))
+    by_ring = calibrate.Features(10, size * 5 / 3, size * 5 / 6, 60, 10 * size)
+    by_tree = calibrate.Features(6, 6 * size, 3 * size, 10, 10 * size)
+    for algorithm, expected in ((ring.all_reduce, by_ring), (tree.all_reduce, by_tree)):
+        assert vars(calibrate.features(algorithm(6), size)) == pytest.approx(vars(expected))
 
 
-def test_prices_are_the_first_three_features_times_the_constants():
+def test_a_machine_s_link_is_the_price_and_its_processors_count_what_all_ranks_do():
     for schedule in (ring.all_reduce(5), tree.all_reduce(7), pairwise.all_reduce(4)):
-        steps, path_bytes, path_added, messages, total = calibrate.features(schedule, 840)
+        work, link = calibrate.features(schedule, 840), topology.Link(2.0, 3.0)
         plain = price(schedule, 840, topology.uniform(schedule.world_size, 2.0, 3.0), 4)
-        added = price(schedule, 840, topology.uniform(schedule.world_size, 0, 0, gamma=1.0), 4)
-        assert plain.seconds == pytest.approx(2 * steps + 3 * path_bytes)
-        assert (added.seconds, plain.messages, plain.bytes_sent.sum()) == (path_added, messages, total)
+        assert calibrate.Machine(link).seconds(work) == pytest.approx(plain.seconds)
+        busy = calibrate.Machine(link, per_message=1e6, per_byte=10.0).seconds(work)
+        assert busy == pytest.approx(1e6 * plain.messages + 10 * plain.bytes_sent.sum())
+
+
+def test_a_machine_is_calibrated_by_the_fastest_of_several_moments():
+    sizes = np.array([4, 1000, 10**6])
+    known = {
+        "ping_pong": {"sizes": sizes, "moments": [9 * (1e-5 + 1e-9 * sizes), 1e-5 + 1e-9 * sizes]},
+        "crowd": {"sizes": sizes, "moments": {"8": [2e-4 + 5e-10 * sizes, 7 * (2e-4 + 5e-10 * sizes)]}},
+    }
+    machine = calibrate.machine_of(known, 8)
+    found = machine.link.alpha, machine.link.beta, machine.per_message, machine.per_byte
+    assert found == pytest.approx((1e-5, 1e-9, 2e-4, 5e-10), rel=1e-6)
+    on_lines = known | {"crowd": {"sizes": [4], "moments": {"8": [[3e-4], [2e-4]]}}}
+    assert calibrate.machine_of(on_lines, 8) == calibrate.Machine(machine.link, per_message=2e-4)
+
+
+def test_in_a_crowd_every_rank_sends_in_every_step():
+    work = calibrate.features(calibrate.crowd(6, num_steps=5), 40)
+    assert (work.steps, work.messages, work.total_bytes) == (5, 30, 30 * 40)
+
+
+@pytest.mark.parametrize("alpha, beta", [(1e-5, 1e-9), (1e-3, 1e-9), (1e-6, 1e-7)])
+def test_the_size_from_which_one_schedule_is_ahead_is_where_the_prices_meet(alpha, beta):
+    seconds = calibrate.Machine(topology.Link(alpha, beta)).seconds
+    meet = alpha / beta * (14 - 6) / (6 - 1.75)  # 14 messages against 6, and 6 payloads against 1.75
+    found = calibrate.ahead_from(ring.all_reduce(8), tree.all_reduce(8), seconds)
+    assert found == pytest.approx(meet, rel=0.01, abs=64)
+
+
+def test_one_schedule_may_be_ahead_at_all_sizes_or_at_none():
+    seconds = calibrate.Machine(topology.Link(1e-5, 1e-9)).seconds
+    few, many = ring.all_reduce(4), ring.all_reduce(8)
+    assert calibrate.ahead_from(few, many, seconds) == 0
+    assert calibrate.ahead_from(many, few, seconds) == np.inf
 
 
 def test_a_held_out_prediction_has_not_seen_what_it_predicts():
-    columns, fold = np.ones((4, 1)), [0, 0, 1, 1]
-    np.testing.assert_allclose(calibrate.held_out(columns, [1.0, 1.0, 3.0, 3.0], fold), [3, 3, 1, 1])
+    work, fold = [calibrate.Features(1, 0, 0, 0, 0)] * 4, [0, 0, 1, 1]
+    np.testing.assert_allclose(calibrate.held_out(work, [1.0, 1.0, 3.0, 3.0], fold, ["steps"]), [3, 3, 1, 1])
 
 
 def test_a_crossing_lies_where_two_curves_change_their_order():
@@ -105,53 +181,32 @@ def test_a_collective_takes_as_long_as_its_slowest_rank_in_the_median():
     assert calibrate.slowest([[[1, 9, 2]], [[3, 1, 1]]]) == [3.0]
 
 
-def test_an_addition_costs_something():
-    (seconds_a_byte,) = ranks.run(calibrate.adding, 1, 2**16, 3)
-    assert 0 < seconds_a_byte < 1e-6
-
-
 # The recorded runs that chapter 05 shows: what it says of them holds, or they are to be recorded again.
 
 
 def recorded(name):
-    found = json.loads((DATA / f"{name}.json").read_text())
-    return found, found["cells"]
+    return registered.Record.load(DATA / f"{name}.json")
 
 
-def test_on_recorded_lines_ping_pong_predicts_collectives_and_chooses_among_them():
-    found, cells = recorded("crossover_lines")
-    alpha, beta = calibrate.fit(*found["ping_pong"])
-    rows = [cell for cell in cells if cell["num_bytes"] >= 256 * KIB]
-    for cell in rows:
-        links = topology.uniform(cell["world_size"], alpha, beta)
-        schedule = calibrate.ALL_REDUCES[cell["algorithm"]](cell["world_size"])
-        cell["predicted"] = price(schedule, cell["num_bytes"], links, 4).seconds
-    for ranks_of in ((4,), (4, 8)):
-        here = [cell for cell in rows if cell["world_size"] in ranks_of]
-        assert calibrate.off([cell["predicted"] for cell in here], [cell["seconds"] for cell in here]) < 0.10
-    regrets = []
-    for place in {(cell["world_size"], cell["num_bytes"]) for cell in rows}:
-        here = [cell for cell in rows if (cell["world_size"], cell["num_bytes"]) == place]
-        chosen = min(here, key=lambda cell: cell["predicted"])
-        regrets.append(chosen["seconds"] / min(cell["seconds"] for cell in here) - 1)
-    assert np.median(regrets) < 0.02  # ring and halving-doubling send the same bytes: what parts them is mostly noise
-    assert max(regrets) < 0.05
+def up_to(record, most):
+    return [cell for cell in record.cells if cell["num_bytes"] <= most]
 
 
-def test_on_recorded_loopback_five_terms_predict_sizes_that_they_have_not_seen():
-    found, cells = recorded("loopback")
-    cells = [cell for cell in cells if cell["algorithm"] in calibrate.ALL_REDUCES]
-    seconds = np.array([cell["seconds"] for cell in cells])
-    columns = np.array(
-        [
-            calibrate.features(calibrate.ALL_REDUCES[cell["algorithm"]](cell["world_size"]), cell["num_bytes"])
-            for cell in cells
-        ]
-    )
-    sizes = sorted({cell["num_bytes"] for cell in cells})
-    fold = [sizes.index(cell["num_bytes"]) % 2 for cell in cells]
-    alpha, beta = calibrate.fit(*found["ping_pong"])
-    plain = alpha * columns[:, 0] + beta * columns[:, 1]
-    five = calibrate.off(calibrate.held_out(columns, seconds, fold), seconds)
-    assert five <= 0.30
-    assert five < calibrate.off(plain, seconds) / 1.5
+def test_on_recorded_lines_two_constants_serve_large_buffers_and_fail_small_ones():
+    record = recorded("crossover_lines")
+    large = [cell for cell in record.cells if cell["num_bytes"] >= 256 * KIB]
+    assert registered.off(large, "link") < 0.08
+    assert registered.off(up_to(record, 16 * KIB), "link") > 0.5
+    choice = record.at(world_size=8, num_bytes=16 * KIB)  # halving-doubling, where the tree has few messages
+    assert registered.regret(choice, "link") > 0.5 > registered.regret(choice, "link and processors")
+
+
+def test_on_recorded_lines_the_processors_explain_what_the_link_does_not():
+    small = up_to(recorded("crossover_lines"), 16 * KIB)
+    assert registered.off(small, "link and processors") < registered.off(small, "link") / 1.5
+
+
+def test_on_recorded_loopback_two_constants_are_far_off_and_four_are_closer():
+    cells = recorded("loopback").cells
+    assert registered.off(cells, "link") > 0.5
+    assert registered.off(cells, "link and processors") < registered.off(cells, "link") / 1.5

@@ -142,7 +142,7 @@ def test_bad_input_is_told_in_one_line():
         (lambda: Cluster("H100", 2, network=None), "2 nodes need a network"),
         (lambda: Cluster("H100", network="Token Ring"), "there is no network 'Token Ring'; use one of InfiniBand HDR"),
         (lambda: Cluster("H100", nic_rate=400), "400 Gb/s are 50e9, and 400 can't be"),
-        (lambda: choose("all_reduce", 1, Cluster("H100", 1, 1)), "2 GPUs, not 1 and 1"),
+        (lambda: choose("all_reduce", 1, Cluster("H100", 1, 1)), "at least 2 GPUs, not one alone"),
         (lambda: choose("gossip", 1, RUNNING_CASE), "there is no model of 'gossip'"),
         (lambda: choose("all_gather", 1, RUNNING_CASE, algorithm="Tree"), "'Tree' can't run all_gather"),
         (lambda: rails.all_reduce(6, 4), "6 ranks do not fill nodes of 4"),

@@ -1,5 +1,6 @@
 """The planner says what published runs say, what schedules cost when they are priced, and why a layout cannot be."""
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from collectives import price
 from collectives.algorithms import ring
 from collectives.figures.calculator import GB, SECONDS, Calculator, Choice, Output, Slider
 from collectives.topology import Link, uniform
-from collectives.training import costs, pipeline, published
+from collectives.training import costs, evidence, fit, network, pipeline, published, runs
+from collectives.training.kernels import FITTED, LEFT_OUT, NAMES
 from collectives.training.memory import at_rest
 from collectives.training.planner import (
     MACHINES,
@@ -21,6 +23,7 @@ from collectives.training.planner import (
     Layout,
     Machine,
     Model,
+    Software,
     layouts,
     main,
     memory,
@@ -29,6 +32,7 @@ from collectives.training.planner import (
     simulate,
     step,
 )
+from collectives.training.registry import flat
 
 GPT3, LLAMA, EXPERTS = MODELS["gpt3-175b"], MODELS["llama-3-70b"], MODELS["deepseek-v3"]
 H100 = MACHINES["h100"]
@@ -62,22 +66,121 @@ def test_where_the_planner_is_wrong_it_is_known_to_be():
     assert min(errors.values()) > 0.2
 
 
-def test_one_fraction_serves_all_rows_of_table_1():
-    """And none does better, in the error of the worst row, than that which is kept."""
-
-    def worst(percent):
-        a100 = replace(MACHINES["a100"], fraction=percent / 100)
-        return max(abs(row.error) for row in published.megatron_2021(a100) if row.source.endswith("Table 1"))
-
-    assert min(range(55, 70), key=worst) == round(100 * MACHINES["a100"].fraction)
+# --- runs that are judged by the same command as rows from elsewhere ---
 
 
-def test_the_fraction_of_the_h100_is_that_of_the_first_llama_run():
-    def error(percent):
-        (run, measured), *_ = published.llama_3_runs(replace(H100, fraction=percent / 100))
-        return abs(step(*run).flops_per_second / 1e12 - measured)
+@pytest.fixture(scope="module")
+def rows():
+    return evidence.load()
 
-    assert min(range(40, 80), key=error) == round(100 * H100.fraction)
+
+@pytest.fixture(scope="module")
+def used(rows):
+    return fit.samples(rows)[0]
+
+
+def test_the_constants_are_those_that_a_fit_from_the_priors_finds(used):
+    found = fit.refit(used)
+    for name in NAMES:
+        assert getattr(found, name) == pytest.approx(getattr(FITTED, name), rel=0.03), name
+
+
+def test_the_planner_holds_on_the_runs_that_it_is_fitted_to(rows):
+    """All but five of 463 rows can be used, and each of these says why it can't."""
+    found = evidence.gather(rows, leave_out=False)
+    assert len(found.used) == 458
+    assert sorted(found.unused.values()) == [2, 3]
+    everything = evidence.summary(found.fitted)
+    assert everything.median < 0.06
+    assert everything.near > 0.95
+    by_model = evidence.groups(found, found.fitted, "model")
+    assert by_model["dense"].median < by_model["experts"].median < 0.12
+    assert "worst five" in evidence.report(found)
+
+
+@pytest.mark.parametrize("source", ["maxtext/README_70b", "grok1", "benchmarks/llama3_h100"])
+def test_a_source_that_is_left_out_is_predicted_within_a_quarter(source, used):
+    theirs = [sample for sample in used if source in sample.source]
+    others = [sample for sample in used if source not in sample.source]
+    found = evidence.summary(fit.errors(theirs, fit.refit(others, FITTED, steps=3)))
+    assert found.rows >= 4
+    assert found.median < 0.15
+    assert found.near > 0.8
+
+
+def test_a_row_is_predicted_with_its_interval(rows):
+    row = next(row for row in rows if row["model"] == "LLAMA3_70B" and row["gpu"] == "H100")
+    found = published.predict(row)
+    assert found.tokens_per_s_per_gpu == pytest.approx(row["metric"]["value"], rel=0.1)
+    assert found.seconds * found.tokens_per_s_per_gpu == pytest.approx(row["global_batch"] * row["seq"] / row["n_gpus"])
+    assert found.relative_sigma == LEFT_OUT["dense"]
+    low, high = step(*runs.read(row)).interval
+    assert low < found.seconds < high
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "TPU v5e"}, "the GPU 'TPU v5e' isn't known"),
+        ({"n_gpus": None}, "the number of GPUs isn't given"),
+        ({"model": "Mystery", "params_b": None}, "the model 'Mystery' isn't known, and its size isn't given"),
+        ({"n_gpus": 60}, "60 GPUs don't divide by tp 4 x pp 8 x cp 1"),
+        ({"metric": {"value": 1, "unit": "s"}, "global_batch": None}, "a step's seconds need its batch"),
+        ({"metric": {"value": 1, "unit": "s"}, "seq": None}, "a step's seconds need its sequence length"),
+        ({"metric": {"value": 1, "unit": "furlongs"}}, "the unit 'furlongs' isn't known"),
+    ],
+)
+def test_a_row_that_cannot_be_used_gives_one_reason(change, reason, rows):
+    row = next(row for row in rows if row["model"] == "LLAMA3_70B" and row["gpu"] == "H100") | change
+    with pytest.raises(runs.Unusable, match=re.escape(reason)):
+        runs.measured(row, runs.read(row))
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "is_like"),
+    [
+        ("DeepSeek-R1", 671, "deepseek-v3"),
+        ("Qwen2.5-32B", None, "qwen-2.5-32b"),
+        ("Mixtral-8x22B", 141, "mixtral-8x22b"),
+        ("LLAMA3.1_405B", 405.9, "llama-3-405b"),
+        ("GPT-3 13B", None, "gpt3-13b"),
+        ("Mystery 22B", None, "like llama-"),
+        ("Mystery-100B-A6B", None, "like "),
+    ],
+)
+def test_models_are_known_by_any_spelling_or_built_by_their_size(name, billions, is_like, rows):
+    model = runs.read(dict(rows[0], model=name, params_b=billions)).model
+    assert model.name.startswith(is_like)
+    assert (model.experts > 0) == any(word in name for word in ("A6B", "Mixtral", "DeepSeek"))
+
+
+def test_the_metrics_of_a_run_mean_the_same_seconds(rows):
+    """One run printed five ways; TFLOP/s count half of the scores."""
+    row = next(row for row in rows if row["model"] == "LLAMA3_70B" and row["gpu"] == "H100")
+    run = runs.read(row)
+    rate = run.tokens / 8
+    values = {
+        "s": 8,
+        "ms": 8000,
+        "tokens/s/GPU": rate,
+        "tokens/s": rate * row["n_gpus"],
+        "samples/s": rate * row["n_gpus"] / row["seq"],
+        "TFLOP/s/GPU": run.model.flops(rate) / 1e12,
+    }
+    for unit, value in values.items():
+        printed = row | {"metric": {"value": value, "unit": unit}, "also": {}}
+        assert runs.measured(printed, run) == pytest.approx(8), unit
+
+
+def test_the_command_judges_rows_of_another_file(tmp_path, capsys, rows):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows[:5]))
+    assert published.main([str(path)]) == 0
+    assert "5 rows used, 0 not" in capsys.readouterr().out
+    path.write_text("not rows")
+    with pytest.raises(SystemExit, match="2"):
+        published.main([str(path)])
+    assert "holds no rows" in capsys.readouterr().err
 
 
 # --- models ---
@@ -137,6 +240,7 @@ def test_experts_count_where_they_are_met():
         (lambda: replace(H100, memory=0), "memory must be more than 0"),
         (lambda: replace(H100, fraction=1.5), "above 0 and at most 1"),
         (lambda: Layout(recompute="some"), "recompute is one of none, selective, full"),
+        (lambda: Software(precision="fp9"), "precision is one of bf16, fp8, mxfp8, nvfp4, not 'fp9'"),
         (lambda: Layout(stage=4), "no stage 4"),
         (lambda: search(LLAMA, H100, 0), "at least 1 sequence"),
     ],
@@ -214,7 +318,7 @@ def test_a_ring_by_formula_is_the_ring_as_priced():
     link = H100.between
     for size, num_bytes in product((1, 2, 5, 64), (0, 640, 6.4e8)):
         cost = price(ring.all_reduce(size), int(num_bytes), uniform(size, link.alpha, link.beta))
-        assert 2 * costs.ring(size, num_bytes, link) == pytest.approx(cost.seconds)
+        assert 2 * network.ring(size, num_bytes, link) == pytest.approx(cost.seconds)
 
 
 SIMULATED = [
@@ -255,9 +359,14 @@ def test_llama_on_16384_ranks_is_simulated_in_seconds():
 
 
 def test_what_hides_needs_something_to_hide_behind():
-    """A last layer's gradients always show; all but them do not, where the backward pass is long enough."""
+    """A last layer's gradients always show; all but them do not, where the backward pass is long enough.
+
+    On a machine whose GPU is known, what hides still slows the kernels.
+    """
     layout = Layout(dp=64, tp=8, micro_batch=2)
-    fast, slow = (step(LLAMA, replace(H100.of(64), between=Link(0, beta)), layout) for beta in (1 / 50e9, 1 / 1e8))
+    machines = (replace(H100.of(64), between=Link(0, beta)) for beta in (1 / 50e9, 1 / 1e8))
+    fast, slow = (step(LLAMA, flat(machine), layout) for machine in machines)
+    assert step(LLAMA, H100.of(64), layout).data > 2 * fast.data
     assert fast.data / fast.seconds < 0.02
     assert slow.data / slow.seconds > 0.5
     hidden = step(EXPERTS, H100.of(16), Layout(dp=128, ep=64, hide_experts=True))
@@ -308,11 +417,7 @@ REASONS = [
     (Layout(dp=32, ep=2), "0 experts do not divide by ep 2"),
     (Layout(dp=32, micro_batch=3, num_micro_batches=1), "a batch of 64 does not divide by dp 32 x micro-batches of 3"),
     (Layout(dp=4, tp=8, interleave=2, num_micro_batches=16), "no pipeline to interleave by 2"),
-    (
-        Layout(dp=2, tp=4, pp=4, interleave=2, micro_batch=16, num_micro_batches=2),
-        "2 micro-batches do not divide into rounds",
-    ),
-    (Layout(dp=32, num_micro_batches=2), "needs 1,.* GB of 80"),
+    (Layout(dp=32, num_micro_batches=2), "needs 1,.* GB of 82.8"),
     (Layout(dp=4, pp=8, interleave=0, num_micro_batches=16), "at least 1 stage, not 0"),
     (Layout(dp=4, pp=8, micro_batch=0, num_micro_batches=16), "a batch of 64 does not divide"),
     (Layout(dp=4, pp=8, micro_batch=-1, num_micro_batches=-16), "a batch of 64 does not divide"),
@@ -328,17 +433,59 @@ def test_other_things_that_cannot_be():
     assert refuse(MODELS["gpt2-xl"], H100, Layout(tp=8), 1) == "25 heads do not divide by tp 8"
     short = replace(LLAMA, sequence=12)
     assert refuse(short, H100, Layout(cp=8), 1) == "a sequence of 12 does not divide by cp 8 x tp 1"
-    assert refuse(EXPERTS, H100, Layout(dp=8, ep=16), 8) == "dp 8 does not divide by ep 16"
+    assert refuse(EXPERTS, H100, Layout(dp=8, ep=16), 8) == "dp 8 x cp 1 x tp 1 does not divide by ep 16"
     assert refuse(replace(LLAMA, layers=4), H100, Layout(pp=8), 1) == "pp 8 is more than 4 layers"
     assert refuse(replace(LLAMA, ffn=100), H100, Layout(tp=8), 1) == "an MLP 100 wide does not divide by tp 8"
     assert refuse(GPT3, H100.of(3), Layout(tp=6, pp=4), 1) == "tp 6 spans nodes of 8"
 
 
-def test_published_layouts_are_not_refused():
-    """On GPUs of 80 GiB: the "80 GB" that they had."""
+def test_published_layouts_are_not_refused(used):
+    """With the memory that their GPUs report, less a reserve; one row of 458 can't be as its source prints it.
+
+    Its neighbours shard the same 70 billion parameters by FSDP, and it says ZeRO-1: on one rank, 141 GB of parameters
+    and as much of gradients.
+    """
     for run in (*(run for run, _ in published.llama_3_runs()), published.deepseek_v3_run()):
-        machine = replace(run.machine, memory=80 * 2**30)
-        assert refuse(run.model, machine, run.layout, run.layout.batch) is None
+        assert refuse(*run, run.layout.batch) is None
+    (misprint,) = (sample for sample in used if not evidence.fits(sample.run))
+    assert misprint.row["model"] == "LLAMA3_70B"
+    assert misprint.run.layout.world_size == misprint.run.layout.dp == 64
+    assert misprint.run.layout.stage == 1
+
+
+def test_the_memory_that_sources_print_is_what_the_planner_counts(used):
+    """Within a tenth in 10 of 14 rows. Two compile their loss, so they keep less; with tp 8, two keep a fifth more."""
+    printed = [sample for sample in used if sample.row.get("memory_gb")]
+    ratios = [costs.memory(*sample.run[::2]).total / 2**30 / sample.row["memory_gb"] for sample in printed]
+    assert len(ratios) == 14
+    assert sum(0.9 < ratio < 1.1 for ratio in ratios) >= 10
+    assert all(0.75 < ratio < 1.5 for ratio in ratios)
+
+
+@pytest.mark.parametrize(("pp", "interleave", "m"), [(4, 2, 8), (4, 2, 6), (4, 2, 3), (4, 2, 2), (8, 4, 12)])
+def test_the_bubble_is_the_schedules_for_any_number_of_micro_batches(pp, interleave, m):
+    schedule = pipeline.interleaved(pp, m, interleave)
+    alone = pipeline.price(schedule, 1 / interleave, 1 / interleave, 1 / interleave).seconds
+    layout = Layout(pp=pp, interleave=interleave, num_micro_batches=m)
+    assert alone / 3 - m == pytest.approx(costs.bubble(layout))
+
+
+def test_micro_batches_need_not_divide_by_the_stages():
+    """Llama 3, section 3.3.2: 2 or 6 micro-batches on 4 stages, interleaved."""
+    for m in (2, 6):
+        layout = Layout(dp=2, tp=4, pp=4, stage=1, interleave=2, num_micro_batches=m, recompute="full")
+        assert refuse(LLAMA, H100.of(4), layout, 2 * m) is None
+
+
+def test_a_search_of_16384_ranks_is_interactive():
+    """Four seconds of one core; the bound is for slower ones."""
+    start = time.process_time()
+    plans = search(MODELS["llama-3-405b"], H100.of(2048), 2048)
+    assert time.process_time() - start < 8
+    assert len(plans.ranked) + plans.refused.total() > 200_000
+    low, high = plans.best.step.interval
+    assert low * high == pytest.approx(plans.best.step.seconds**2)
+    assert 1.2 < high / low < 1.4
 
 
 @pytest.mark.parametrize(("model", "machine"), [(LLAMA, H100.of(4)), (MODELS["mixtral-8x7b"], H100.of(2))])
@@ -363,7 +510,7 @@ def test_a_model_that_fits_nowhere_has_no_best_plan():
     assert not plans.ranked
     reasons = [refuse(model, H100, layout, 8) for layout in layouts(model, H100, 8)]
     needed = [float(reason.split()[1].replace(",", "")) for reason in reasons if reason.startswith("needs")]
-    assert plans.examples["does not fit"] == f"needs {min(needed):,.1f} GB of 80"
+    assert plans.examples["does not fit"] == f"needs {min(needed):,.1f} GB of 82.8"
     with pytest.raises(ValueError, match="no layout of megatron-1t is feasible"):
         _ = plans.best
 
@@ -416,3 +563,23 @@ def test_the_command_helps_and_loads_no_torch():
     command = [sys.executable, "-m", "collectives.training.planner", "--help"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "example: python -m collectives.training.planner --model" in answer.stdout
+
+
+def test_steps_of_sources_that_the_fit_never_saw_are_predicted_within_ten_percent_and_nine_of_ten_within_a_quarter():
+    whole = evidence.summary(evidence.recorded().left_out)
+    assert whole.median < 0.10 and whole.near > 0.90
+
+
+def test_the_recorded_errors_are_those_of_constants_that_never_saw_the_source():
+    found = evidence.recorded()
+    maxtext = [place for place, sample in enumerate(found.used) if "maxtext/README_70b" in sample.source]
+    unseen = fit.refit([sample for sample in found.used if "maxtext/README_70b" not in sample.source])
+    now = fit.errors([found.used[place] for place in maxtext], unseen)
+    assert len(maxtext) == 10
+    assert found.left_out[maxtext] == pytest.approx(now, abs=0.02)
+
+
+def test_a_record_of_other_runs_or_of_other_constants_is_refused(tmp_path):
+    (tmp_path / "old.json").write_text(evidence.LEFT_OUT.read_text().replace('"of": "', '"of": "x'))
+    with pytest.raises(ValueError, match=r"old\.json is not of these runs and constants; run `make evidence`"):
+        evidence.recorded(tmp_path / "old.json")

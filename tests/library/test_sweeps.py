@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from collectives.measure import sweeps
-from collectives.network import FITTED, GUESSED
+from collectives.network import COLLECTIVES, FITTED, GUESSED
 
 READ, UNUSED = sweeps.read()
 
@@ -25,17 +25,26 @@ def test_the_constants_are_those_that_a_fit_finds_and_beat_the_guesses():
     assert median["fit"] < 0.08 < median["guess"]
 
 
-def test_a_source_that_was_left_out_is_predicted_within_fifteen_percent():
-    """Three sources here; `make evidence` leaves out each of them in turn."""
-    held = {
-        "https://github.com/NVIDIA/nccl-tests/issues/290",
-        "dstackai/dstack:mkdocs/docs/examples/clusters/nebius.md",
-    }
-    mine = [sweep for sweep in READ if any(sweep.source.startswith(name) for name in held)]
-    assert len(mine) == 2
-    constants = sweeps.fit([sweep for sweep in READ if sweep not in mine])
-    found = [point for point in sweeps.points(mine, constants) if point.num_bytes >= sweeps.LARGE]
-    assert sweeps.errors(found).median < 0.15
+def test_the_recorded_predictions_are_those_of_constants_that_never_saw_the_source():
+    nebius = [sweep for sweep in READ if sweep.name == "h100_nebius_2n_allreduce"]
+    unseen = sweeps.fit([sweep for sweep in READ if sweep.source != nebius[0].source])
+    now = [point.predicted.seconds for point in sweeps.points(nebius, unseen)]
+    kept = [point.predicted.seconds for point in sweeps.recorded() if point.sweep.name == nebius[0].name]
+    assert kept == pytest.approx(now, rel=0.03)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_it_has_not_seen_it_predicts_within_fifteen_percent_from_a_mebibyte_up(collective):
+    found = [point for point in sweeps.recorded() if point.sweep.collective == collective]
+    assert sweeps.errors(found).median < 0.30
+    assert sweeps.errors([point for point in found if point.num_bytes >= sweeps.LARGE]).median < 0.15
+
+
+def test_a_record_of_other_sweeps_or_of_another_model_is_refused(tmp_path):
+    old = json.loads(sweeps.LEFT_OUT.read_text()) | {"of": "0" * 16}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    with pytest.raises(ValueError, match=r"old\.json is not of these sweeps and this model; run `make evidence`"):
+        sweeps.recorded(tmp_path / "old.json")
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,16 @@ MUTANTS = [
         "which nothing hides, holds",
         origin="D15",
     ),
+    written(
+        "nine buckets, whatever the sizes",
+        "choose",
+        "def choose(sizes, backward, alpha, beta):\n"
+        "    order = list(reversed(range(len(sizes))))\n"
+        "    each = -(-len(order) // 9)\n"
+        "    return [order[at : at + each] for at in range(0, len(order), each)]\n",
+        CHOSEN,
+        "where 20.0% is allowed",
+    ),
     broken("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks", origin="C22"),
     broken(
         "divided only",
@@ -416,6 +426,36 @@ def test_the_fewest_and_the_fastest_are_what_trying_everything_finds(seed):
     )
     within = [cut for cut in all_cuts(count) if all(sum(sizes[i] for i in bucket) <= bound for bucket in cut)]
     assert ch08_data_parallel.fewest(sizes, bound) == min(map(len, within))
+
+
+def test_the_buckets_that_are_counted_are_those_that_were_within_the_bound():
+    asked, cases = [], ch08_data_parallel.random_bounds(1)
+
+    def fill(sizes, bound):
+        asked.append((sizes, bound))
+        filled = [[]]
+        for number in reversed(range(len(sizes))):
+            if sum(sizes[each] for each in filled[-1]) + sizes[number] > bound:
+                filled.append([])
+            filled[-1].append(number)
+        return filled
+
+    ch08_data_parallel.check_fewest(fill, cases)
+    assert asked == cases
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 9, 12, 16, 24])
+def test_no_number_of_buckets_is_fair_to_every_model(monkeypatch, count):
+    monkeypatch.setattr(ch08_data_parallel, "show", lambda _: None)
+    models = ch08_data_parallel.random_models(1806, 20, most_alpha=1)
+    for of_bucket in (lambda sizes: [1] * len(sizes), lambda sizes: sizes):  # as many gradients in each, or bytes
+
+        def choose(sizes, *_, of_bucket=of_bucket):
+            weights = of_bucket(sizes)
+            return assign_buckets(weights, -(-sum(weights) // count))
+
+        with pytest.raises(checks.NotYet, match=r"where 20\.0% is allowed"):
+            ch08_data_parallel.check_choice(choose, models, ch08_data_parallel.FAIR)
 
 
 def test_no_single_rule_gets_every_model_right(monkeypatch):

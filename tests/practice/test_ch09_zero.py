@@ -6,7 +6,7 @@ import textwrap
 import observed
 import pytest
 import torch
-from answers import Mutant, assert_accepted, assert_refused, points_of, solution_of, verdicts, with_slip
+from answers import Mutant, assert_accepted, assert_refused, points_of, solution_of, verdicts, with_slip, written
 
 from collectives.practice import ch09_zero, checks
 from collectives.training import memory, traffic
@@ -186,6 +186,24 @@ REDUCE = "        execute(ring.reduce_scatter(world_size), unit.gradients)\n"
 UPDATE = "update(unit.state, unit.reduced, world_size)"
 FREE = "        unit.gradients = None\n"
 KEEP = "        unit.reduced = shard if unit.reduced is None else unit.reduced + shard\n"
+KEPT_AS_BYTES = """
+    def arrived(rank, world_size, unit, tensor):
+        if unit.collect(tensor):
+            vars(unit).setdefault("kept", []).append(unit.gradients.float().numpy().tobytes())
+            unit.gradients = None
+
+    def step(rank, world_size, units, update):
+        for unit in units:
+            begin, end = shard_bounds(len(unit.parameters), rank, world_size)
+            total = None
+            for kept in unit.kept:
+                whole = torch.frombuffer(bytearray(kept), dtype=torch.float32).bfloat16()
+                execute(ring.reduce_scatter(world_size), whole)
+                total = whole[begin:end].clone() if total is None else total + whole[begin:end]
+            unit.kept.clear()
+            unit.parameters[begin:end] = update(unit.state, total, world_size)
+            execute(ring.all_gather(world_size), unit.parameters)
+"""
 MUTANTS = [
     Mutant(
         "a length rounded down",
@@ -350,6 +368,7 @@ MUTANTS = [
         "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: does it free",
         origin="D05",
     ),
+    written("kept as bytes until the step", "zero-2", KEPT_AS_BYTES, {"c2-memory"}, "bytes of complete gradients to"),
     Mutant(
         "fp32 shards",
         "zero-2",

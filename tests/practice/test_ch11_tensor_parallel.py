@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
-from answers import Mutant, assert_accepted, assert_refused, solution_of, verdicts, with_slip
+from answers import Mutant, assert_accepted, assert_refused, solution_of, verdicts, with_slip, written
 
 from collectives.practice import ch11_tensor_parallel, on_ranks
 from collectives.training import shardings
 
-EXERCISE = "11_tensor_parallel"
+EXERCISE, EVERY = "11_tensor_parallel", ch11_tensor_parallel.EVERY
 
 
 # Right answers, each in another style than the solution's.
@@ -252,6 +254,13 @@ MUTANTS = [
         {A3},
         "but nothing needs to be sent",
         origin="M06",
+    ),
+    written(
+        "gathered twice, whatever is asked",
+        "collectives",
+        'def collectives(x, w, y):\n    return ["all_gather", "all_gather"]\n',
+        {A1, A2, A3},
+        "X is whole on every rank, W is whole on every rank: Y needs no collective then, and no collective moves a",
     ),
     Mutant(
         "a name",
@@ -561,6 +570,22 @@ def test_whether_a_list_leads_there_agrees_with_what_the_library_derives():
     assert not ch11_tensor_parallel.leads(("inner", "inner", None), ["all_gather", "reduce_scatter"])
     assert len(ch11_tensor_parallel.FITTING) == 12
     assert len(ch11_tensor_parallel.EVERY) == 27
+
+
+def test_no_list_leads_to_every_layout():
+    names = [each for length in range(4) for each in product(shardings.ALGORITHMS, repeat=length)]
+    assert not [each for each in names if all(ch11_tensor_parallel.leads(case, each) for case in EVERY)]
+
+
+def test_the_answers_that_are_priced_are_those_that_were_checked():
+    asked = []
+
+    def collectives(*case):
+        asked.append(case)
+        return shardings.derive(*case).collectives
+
+    ch11_tensor_parallel.check_cheapest(collectives, EVERY)
+    assert asked == EVERY
 
 
 def test_a_part_of_attention_has_its_heads_of_the_dense_weights():

@@ -244,6 +244,7 @@ MUTANTS = [
     ),
     broken("as it came", SCATTER, "return rows", HOME, "leaves the rows in the order of sending", origin="page 12"),
     broken("sorted again", SCATTER, "return rows[order]", HOME, "applies the order a second time", origin="page 12"),
+    broken("by what is in them", SCATTER, "return rows[rows[:, 0].argsort()]", HOME, "at place 0 there is the answer"),
     broken("backwards", SCATTER, "home[order] = rows\n    return home.flip(0)", HOME, "there is the answer to place"),
     broken("one too many", TURN, "return (turn <= places + 1).view(experts.shape)", KEPT, "one too many of each"),
     broken(

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from answers import Mutant, assert_accepted, assert_refused, cells_of, solution_of, verdicts, with_slip
@@ -150,12 +151,24 @@ CLONED = {
         return there.cpu()
 """,
 }
+GATHERED = {
+    "one-function": """
+    from torch.distributed import all_gather as gather
+
+    def average(numbers, device):
+        mine = numbers.to(device)
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        gather(every, mine)
+        return torch.stack(every).mean(0).cpu()
+""",
+}
 RIGHT = {
     "line by line": LINE_BY_LINE,
     "by two points": TWO_POINTS,
     "by counting": BY_COUNTING,
     "by numpy's polyfit": NP_POLYFIT,
     "copied to the device": CLONED,
+    "gathered by another name": GATHERED,
 }
 
 
@@ -372,6 +385,14 @@ MUTANTS = [
         "there bytes take twice as long as alpha",
     ),
     Mutant(
+        "a byte that holds no size",
+        "model",
+        "            return size\n",
+        "            return torch.tensor(0, dtype=torch.int8)\n",
+        SLOW,
+        "tensor(0, dtype=torch.int8) is not a text, a plain number or None",
+    ),
+    Mutant(
         "the longest",
         "model",
         "    for size, seconds in rows:\n",
@@ -440,7 +461,7 @@ MUTANTS = [
         ".to(device)",
         "",
         GLOO,
-        "all-reduces a tensor on the cpu, wherever `device` is",
+        "sends a tensor that is on the cpu, wherever `device` is",
         origin="C23",
     ),
     Mutant(
@@ -450,6 +471,14 @@ MUTANTS = [
         "",
         GLOO,
         "returns [0.5, 1.0]; the mean is [5.5, 11.0]",
+    ),
+    Mutant(
+        "nothing on a GPU",
+        "one-function",
+        "    total = numbers.clone().to(device)\n",
+        "    if device != 'cpu':\n        raise RuntimeError\n    total = numbers.clone()\n",
+        GLOO,
+        "calls none of dist's collectives where `device` is a GPU",
     ),
     Mutant(
         "a list",
@@ -566,6 +595,14 @@ def test_the_solution_is_right_over_nccl(capsys):
             "Small rows show alpha; a least squares fit",
         ),
         (lambda f: ch15_gpus.check_half(f, [(1e-5, 1e-11)]), "1", "which is not a number"),
+        (lambda f: ch15_gpus.check_half(f, [(1e-5, 1e-11)]), np.timedelta64("NaT"), "which is not a number"),
+        (
+            lambda f: ch15_gpus.check_basics(f, ["nodes"], ch15_gpus.texts("issue-1052")),
+            {"nodes": torch.tensor(2)},
+            "'nodes': tensor(2) is not a text, a plain number or None",
+        ),
+        (lambda f: ch15_gpus.check_transport(f, ch15_gpus.texts("issue-1781-after")), [], "[] is not a text, a plain"),
+        (lambda f: ch15_gpus.check_picked(f, ch15_gpus.texts("issue-1453")), [[], "LL"], "[] is not a text, a plain"),
         (lambda f: ch15_gpus.check_slow(f, [(None, 1)]), 1024, "within 2 % of what these make: return None"),
         (
             lambda f: ch15_gpus.check_environment(f, [(1, 1)]),
