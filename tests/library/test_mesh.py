@@ -30,7 +30,7 @@ from collectives.training.mesh import (
     together,
     within,
 )
-from collectives.training.models import MODELS
+from collectives.training.registry import MODELS
 
 MESHES = [Mesh(dp=2, tp=2), Mesh(dp=3, pp=2, tp=4), Mesh(tp=5), Mesh(dp=1, tp=4)]
 INSIDE, ACROSS = Link(1e-6, 1e-10), Link(1e-5, 1e-9)
