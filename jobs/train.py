@@ -6,8 +6,9 @@
 For several nodes see jobs/README.md. Ranks use NCCL if each rank of a node can have its own GPU, else gloo. torchrun
 sets LOCAL_RANK, the number of a process's GPU, and RANK, its number among all; `ranks.run` uses both.
 
-For each strategy and precision it prints and saves the median step time, tokens per second, peak memory, the bytes that
-a rank sends, and the machine.
+For each strategy and precision it prints and saves the median step time, tokens per second, FLOP/s of a rank and their
+share of the GPU's peak (MFU), peak memory, the bytes that a rank sends, and the machine. With `--checkpoint FOLDER` it
+saves its state now and then, and goes on from there when it is started again.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from collectives.measure import bandwidth
 from collectives.measure.held import BytesHeld
 from collectives.measure.wire import BytesSent
 from collectives.training import fsdp, traffic
+from collectives.training.models import Model
+from collectives.training.registry import GPUS
 from collectives.training.transformer import Block
 
 STRATEGIES = ("ddp", "zero2", "fsdp")
 PRECISIONS = ("fp32", "bf16")
+UNTIMED = 3  # steps before the clock starts
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,16 @@ class Job:
         if self.width % self.heads:
             raise ValueError(f"a width of {self.width} does not divide into {self.heads} heads")
 
+    @property
+    def name(self) -> str:
+        """Strategy and precision, which name the folder of this job's checkpoints."""
+        return f"{self.strategy}-{self.precision}"
 
-class Layer(nn.Module):
-    """A block for a batch, [batch, tokens, width], which it processes one sequence at a time."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.block = Block(width, heads)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.block(sequence) for sequence in x])
+    @property
+    def flops(self) -> float:
+        """FLOPs of a rank in a step: those of the matrices and of attention without what its mask hides."""
+        model = Model(self.name, self.layers, self.width, self.heads, self.vocabulary, self.sequence)
+        return model.flops(self.batch * self.sequence)
 
 
 class Embedding(nn.Module):
@@ -96,7 +100,7 @@ class Embedding(nn.Module):
 def transformer(job: Job) -> nn.Sequential:
     """Return the model, with the same parameters on every rank. FSDP shards and gathers each child as a unit."""
     torch.manual_seed(0)
-    layers = [Layer(job.width, job.heads) for _ in range(job.layers)]
+    layers = [Block(job.width, job.heads) for _ in range(job.layers)]
     head = nn.Sequential(nn.LayerNorm(job.width), nn.Linear(job.width, job.vocabulary, bias=False))
     return nn.Sequential(Embedding(job), *layers, head)
 
@@ -127,14 +131,19 @@ def batch_of(job: Job, step: int, rank: int) -> torch.Tensor:
     return tokens.to(ranks.device())
 
 
-def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
+def train(rank: int, world_size: int, job: Job, checkpoint: Path | None = None, every: int = 100) -> dict[str, Any]:
     """Train, and return what a step costs on this rank.
 
-    Three untimed steps come first. Memory and bytes sent are measured in the third.
+    Three untimed steps come first. Memory and bytes sent are measured in the third. `checkpoint`: a folder for the
+    state after each `every` steps and at the end; training continues from the last state there. Raises `ValueError` if
+    that state leaves fewer than four steps to do.
     """
     model = parallel(transformer(job), job)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     half = job.strategy == "ddp" and job.precision == "bf16"  # FSDP casts with its own policy
+    first, last = resume(checkpoint, model, optimizer), UNTIMED + job.steps
+    if last - first <= UNTIMED:
+        raise ValueError(f"{checkpoint} has {first} of {last} steps, and {UNTIMED + 1} must be left: raise --steps")
 
     def step(number: int) -> torch.Tensor:
         tokens = batch_of(job, number, rank)
@@ -146,18 +155,21 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
         optimizer.zero_grad()
         return loss.detach()
 
-    losses = [step(0), step(1)]  # Adam creates its state in the first; DDP rebuilds its buckets after it
-    peak, sent = measured(lambda: losses.append(step(2)))
+    losses = [step(first), step(first + 1)]  # Adam creates its state in the first; DDP rebuilds its buckets after it
+    peak, sent = measured(lambda: losses.append(step(first + 2)))
     times = []
-    for number in range(3, 3 + job.steps):
+    for number in range(first + UNTIMED, last):
         dist.barrier()
         begun = time.perf_counter()
         losses.append(step(number))
         bandwidth.finish()
         times.append(time.perf_counter() - begun)
+        if checkpoint and ((number + 1) % every == 0 or number + 1 == last):
+            save(checkpoint, model, optimizer, number + 1)
     total = torch.stack(losses)
     dist.all_reduce(total)
     return {
+        "first_step": first,
         "step_seconds": statistics.median(times),
         "peak_bytes": peak,
         "payloads": dict(sent.payloads),
@@ -166,6 +178,38 @@ def train(rank: int, world_size: int, job: Job) -> dict[str, Any]:
         "backend": dist.get_backend(),
         "machine": bandwidth.machine(),
     }
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what a checkpoint holds, with names that don't depend on the strategy or the number of ranks."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
+
+
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Save the state after `number` steps, each rank its own shard, and then point `latest` to it."""
+    from torch.distributed import checkpoint
+
+    checkpoint.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{number}")
+    if dist.get_rank() == 0:
+        (folder / "latest.new").write_text(str(number))
+        (folder / "latest.new").replace(folder / "latest")  # in one go: a job may be killed at any moment
+
+
+def resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load the latest state in `folder`, if there is one; return how many steps it has behind it."""
+    if folder is None or not (folder / "latest").exists():
+        return 0
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    number = int((folder / "latest").read_text())
+    state = state_of(model, optimizer)
+    checkpoint.load(state, checkpoint_id=folder / f"step-{number}")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return number
 
 
 def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
@@ -181,22 +225,42 @@ def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:
     return (torch.cuda.max_memory_allocated() if on_gpu else sum(held.peak.values())), sent
 
 
-def run(job: Job, world_size: int, backend: str | None = None, timeout: float = 3600.0) -> dict[str, Any]:
+def peak_flops(job: Job, machine: dict[str, Any]) -> float | None:
+    """Return the rated bf16 FLOP/s of the machine's GPUs, or None if they are unknown or the job computes in fp32."""
+    gpu = machine.get("gpus", [""])[0] if job.precision == "bf16" else ""
+    return next((known.peak for name, known in GPUS.items() if name.partition("-")[0].upper() in gpu), None)
+
+
+def run(
+    job: Job,
+    world_size: int,
+    backend: str | None = None,
+    timeout: float = 3600.0,
+    peak: float | None = None,
+    checkpoint: Path | None = None,
+    every: int = 100,
+) -> dict[str, Any]:
     """Train on ranks of this machine, or under torchrun on the existing ones, and return the job with its results.
 
-    The step time is that of the slowest rank, the peak memory that of the fullest.
+    The step time is that of the slowest rank, the peak memory that of the fullest. `peak`: FLOP/s that a rank's device
+    can do at best, by default the rating of a known GPU. `checkpoint`, `every`: see `train`.
     """
     ranks.preload(*fsdp.IMPORTS)
-    by_rank = ranks.run(train, world_size, job, timeout=timeout, backend=backend)
+    folder = checkpoint.absolute() / job.name if checkpoint else None
+    by_rank = ranks.run(train, world_size, job, folder, every, timeout=timeout, backend=backend)
     seconds = max(result["step_seconds"] for result in by_rank)
     first = by_rank[0]
+    peak = peak or peak_flops(job, first["machine"])
     return asdict(job) | {
         "world_size": world_size,
         "backend": first["backend"],
         "parameters": sum(tensor.numel() for tensor in transformer(job).parameters()),
         "step_seconds": seconds,
         "tokens_per_second": world_size * job.batch * job.sequence / seconds,
+        "flops_per_second": job.flops / seconds,
+        "mfu": job.flops / seconds / peak if peak else None,
         "peak_bytes": max(result["peak_bytes"] for result in by_rank),
+        "first_step": first["first_step"],
         "bytes_sent": first["bytes_sent"],
         "payloads": first["payloads"],
         "losses": first["losses"],
@@ -206,10 +270,12 @@ def run(job: Job, world_size: int, backend: str | None = None, timeout: float = 
 
 
 def line(result: dict[str, Any]) -> str:
-    """Format a result as one line: milliseconds, tokens per second, MB (1e6 bytes)."""
+    """Format a result as one line: milliseconds, tokens per second, TFLOP/s of a rank, MB (1e6 bytes)."""
+    mfu = "MFU unknown" if result["mfu"] is None else f"MFU {result['mfu']:.1%}"
     return (
         f"{result['strategy']:<6} {result['precision']}  {result['world_size']} ranks over {result['backend']}: "
         f"{result['step_seconds'] * 1e3:8.1f} ms a step, {result['tokens_per_second']:9,.0f} tokens/s, "
+        f"{result['flops_per_second'] / 1e12:.3g} TFLOP/s a rank, {mfu}, "
         f"peak {result['peak_bytes'] / 1e6:8.1f} MB, sends {result['bytes_sent'] / 1e6:8.1f} MB a step, "
         f"loss {result['losses'][0]:.3f} -> {result['losses'][-1]:.3f}"
     )
@@ -231,24 +297,32 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=getattr(Job, name), help=f"{words} ({getattr(Job, name)})")
     parser.add_argument("--ranks", type=int, default=2, help="ranks to start, unless under torchrun (2)")
     parser.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl if every rank can have a GPU")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of a rank's device, for the MFU (known GPUs: their bf16)")
+    parser.add_argument("--checkpoint", type=Path, help="folder to save the state in, and to continue from")
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (100)")
     parser.add_argument("--save", type=Path, help="JSON file for the results and the machine's description")
     options = vars(parser.parse_args())
-    strategies, precisions, save = options.pop("strategy"), options.pop("precision"), options.pop("save")
+    strategies, precisions, target = options.pop("strategy"), options.pop("precision"), options.pop("save")
     world_size, backend = int(os.environ.get("WORLD_SIZE", options.pop("ranks"))), options.pop("backend")
     options.pop("ranks", None)
-    if save and not save.parent.is_dir():  # fail now, not after hours of training
-        parser.error(f"--save {save}: there is no folder {save.parent}")
+    peak, folder, every = options.pop("peak"), options.pop("checkpoint"), options.pop("every")
+    if peak is not None and not 0 < peak < 1e5:
+        parser.error(f"--peak {peak:g}: it is in TFLOP/s, such as 989 for an H100 in bf16")
+    if every < 1:
+        parser.error(f"--every {every}: must be at least 1 step")
+    if target and not target.parent.is_dir():  # fail now, not after hours of training
+        parser.error(f"--save {target}: there is no folder {target.parent}")
     try:
         jobs = [Job(strategy, precision, **options) for strategy in strategies for precision in precisions]
     except ValueError as error:
         parser.error(str(error))
     results, first = [], os.environ.get("RANK", "0") == "0"  # under torchrun, every rank runs this line
     for job in jobs:
-        results.append(run(job, world_size, backend))
+        results.append(run(job, world_size, backend, peak=peak and peak * 1e12, checkpoint=folder, every=every))
         if first:
             print(line(results[-1]), flush=True)
-    if save and first:
-        save.write_text(json.dumps(results, indent=1) + "\n")
+    if target and first:
+        target.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

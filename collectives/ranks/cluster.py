@@ -7,7 +7,7 @@ there unchanged, and results, printed lines and errors come back as with `ranks.
 
 Engines take seconds to start, or longer if the job waits in a queue. So keep them for several runs:
 
-    with Engines(16, "slurm", submit=["--nodes=2", "--gpus-per-task=1"]) as engines:
+    with Engines(16, "slurm", submit=["--nodes=2", "--gpus-per-node=8"]) as engines:
         engines.run(function, *args)
 
 An optional extra: `pip install -e ".[cluster]"`. Engines on other machines need this package at the same path, for

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import price
+from .. import network, price
 from ..contracts import Contract, ContractError
+from ..machines import Cluster
 from ..price import Cost
 from ..schedule import Schedule, ScheduleError, Step
 from ..topology import Topology
@@ -232,12 +233,14 @@ def sends(
     micro_batches: int = 1,
     stage: int = 3,
     itemsize: int = 2,
+    gradient_itemsize: int | None = None,
 ) -> list[Sends]:
     """Return the collectives that a rank calls in one training step of a transformer, along each axis of `mesh`.
 
     `hidden`: the model's width. `tokens`: per micro-batch and data-parallel rank. `layer_parameters`: per layer,
     12 hidden² by default. `unsplit`: how many of these tensor parallelism doesn't split (norms). `micro_batches`: per
-    step and data-parallel rank. `itemsize`: bytes per number on the wire.
+    step and data-parallel rank. `itemsize`: bytes per number on the wire. `gradient_itemsize`: bytes of a gradient that
+    data parallelism reduces, by default `itemsize`; 4 for the recipes that reduce in fp32, such as Llama 3's.
 
     - "tp": four all-reduces of activations per layer and micro-batch (Megatron's f and g).
     - "pp": activations to the next stage and gradients back, once per micro-batch, whole on every tensor-parallel rank.
@@ -252,12 +255,14 @@ def sends(
     number below 1.
     """
     all_parameters = 12 * hidden**2 if layer_parameters is None else layer_parameters
+    widths = {"parameters": itemsize, "gradients": itemsize if gradient_itemsize is None else gradient_itemsize}
     counts = dict(hidden=hidden, tokens=tokens, micro_batches=micro_batches, itemsize=itemsize)
+    counts["gradient_itemsize"] = widths["gradients"]
     _refuse(mesh, stage, layers, all_parameters, unsplit, **counts)
     hybrid = _is_hybrid(mesh)
     own_layers = layers // mesh.size("pp")
     activations = itemsize * tokens * hidden
-    slice_bytes = itemsize * ((all_parameters - unsplit) // mesh.size("tp") + unsplit)
+    own_parameters = (all_parameters - unsplit) // mesh.size("tp") + unsplit
     sums = SUMS_PER_LAYER * own_layers * micro_batches
     calls = [
         Sends("tp", "all_reduce", activations, sums, "activations"),
@@ -265,9 +270,10 @@ def sends(
     ]
     for collective, what in traffic.COLLECTIVES[stage]:
         again = micro_batches if stage == 3 or (stage, what) == (2, "gradients") else 1
-        calls.append(Sends("shard" if hybrid else "dp", collective, slice_bytes, own_layers * again, what))
+        num_bytes = widths[what] * own_parameters
+        calls.append(Sends("shard" if hybrid else "dp", collective, num_bytes, own_layers * again, what))
     if hybrid:
-        shard = slice_bytes // mesh.size("shard")
+        shard = widths["gradients"] * own_parameters // mesh.size("shard")
         calls.append(Sends("replicate", "all_reduce", shard, own_layers, "gradients"))
     return [call for call in calls if mesh.size(call.axis) > 1]
 
@@ -308,30 +314,71 @@ def by_axis(sent: Iterable[Sends]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def seconds_along(
-    mesh: Mesh, axis: str, collective: str, topology: Topology, algorithms: Mapping[str, Algorithm] = ALGORITHMS
+    mesh: Mesh,
+    axis: str,
+    collective: str,
+    machine: Topology | Cluster,
+    algorithms: Mapping[str, Algorithm] = ALGORITHMS,
 ) -> timeline.Price:
     """Return a function from bytes (S) to the seconds of one `collective` in all groups along `axis` at once.
 
-    The groups run at the same time, so those that leave a node through the same NIC share it.
+    The groups run at the same time, so those that leave a node share its network cards. On a topology a group runs one
+    of `algorithms`, by default a single ring, message by message. On a cluster it runs what NCCL takes: a ring for each
+    card that its ranks have, a tree, or the switch's sums (see `collectives.network`). Raises `ValueError` for a
+    collective without an algorithm.
     """
+    if isinstance(machine, Cluster):
+        if collective in network.COLLECTIVES:
+            part = cluster_of(mesh, axis, machine)
+            return lambda num_bytes: network.choose(collective, num_bytes, part).seconds
+        machine = machine.topology()  # a send has no algorithm to choose
     if collective not in algorithms:
         raise ValueError(f"no algorithm is given for {collective!r}, only for {', '.join(algorithms)}")
     schedule = together(mesh, axis, algorithms[collective])
-    return lambda num_bytes: price(schedule, round(num_bytes), topology).seconds
+    return lambda num_bytes: price(schedule, round(num_bytes), machine).seconds
 
 
-def seconds(mesh: Mesh, topology: Topology, sent: Iterable[Sends]) -> dict[str, float]:
+def cluster_of(mesh: Mesh, axis: str, cluster: Cluster) -> Cluster:
+    """Return the part of `cluster` that one group along `axis` has to itself while all groups communicate.
+
+    A group with L of a node's G ranks gets L/G of the node's network cards, or of the rate of one that they share.
+    Raises `ValueError` if the mesh has another number of ranks, or if nodes hold different numbers of a group's ranks.
+    """
+    _check_size(mesh, cluster)
+    in_node = [
+        np.unique(np.array(group) // cluster.gpus_per_node, return_counts=True)[1] for group in mesh.groups(axis)
+    ]
+    sizes = np.unique(np.concatenate(in_node))
+    if len(sizes) > 1:
+        raise ValueError(f"groups along {axis} of {mesh} lie unevenly on nodes of {cluster.gpus_per_node} ranks")
+    gpus, nodes = int(sizes[0]), len(in_node[0])
+    if nodes == 1:
+        return replace(cluster, nodes=1, gpus_per_node=gpus)
+    share = gpus / cluster.gpus_per_node
+    cards = max(1, int(cluster.nics_per_node * share))
+    rate = cluster.far_rate * cluster.oversubscription * share / cards
+    return replace(cluster, nodes=nodes, gpus_per_node=gpus, nics_per_node=cards, nic_rate=rate)
+
+
+def seconds(mesh: Mesh, machine: Topology | Cluster, sent: Iterable[Sends]) -> dict[str, float]:
     """Return {axis: seconds} that a rank communicates in a step if compute hides nothing.
 
-    Rank r of `mesh` is rank r of `topology`, whose nodes fill in order: the order of the axes is the placement.
+    Rank r of `mesh` is rank r of `machine`, whose nodes fill in order: the order of the axes is the placement. How
+    collectives run there: see `seconds_along`.
     """
-    if mesh.world_size != topology.world_size:
-        raise ValueError(f"{mesh} has {mesh.world_size} ranks, the topology {topology.world_size}")
+    _check_size(mesh, machine)
     total: dict[str, float] = {}
     for call in sent:
-        seconds_per_call = seconds_along(mesh, call.axis, call.collective, topology)(call.num_bytes)
+        seconds_per_call = seconds_along(mesh, call.axis, call.collective, machine)(call.num_bytes)
         total[call.axis] = total.get(call.axis, 0.0) + call.times * seconds_per_call
     return total
+
+
+def _check_size(mesh: Mesh, machine: Topology | Cluster) -> None:
+    if mesh.world_size != machine.world_size:
+        raise ValueError(
+            f"{mesh} has {mesh.world_size} ranks, the {type(machine).__name__.lower()} {machine.world_size}"
+        )
 
 
 def leaving(cost: Cost, ranks_per_node: int) -> int:

@@ -22,7 +22,7 @@ def nothing(x: torch.Tensor) -> torch.Tensor:
 
 
 class MLP(nn.Module):
-    """A two-layer MLP with GELU: [tokens, width] -> [tokens, hidden] -> [tokens, width]."""
+    """A two-layer MLP with GELU: [..., tokens, width] -> [..., tokens, hidden] -> [..., tokens, width]."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -37,7 +37,7 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention over one sequence: [tokens, width] -> [tokens, width], in heads of `head_size`."""
+    """Causal multi-head attention over one sequence or a batch: [..., tokens, width] -> the same, by `head_size`."""
 
     def __init__(self, width: int, num_heads: int):
         super().__init__()
@@ -49,13 +49,13 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         entered = self.enter(x)
-        q, k, v = (project(entered).unflatten(1, (-1, self.head_size)).transpose(0, 1) for project in self.first)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [heads, tokens, head_size]
-        return self.leave(self.second(attended.transpose(0, 1).flatten(1)))
+        q, k, v = (project(entered).unflatten(-1, (-1, self.head_size)).transpose(-3, -2) for project in self.first)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [..., heads, tokens, head_size]
+        return self.leave(self.second(attended.transpose(-3, -2).flatten(-2)))
 
 
 class Block(nn.Module):
-    """A transformer block: x + attention(norm(x)), then x + mlp(norm(x)), [tokens, width] -> [tokens, width]."""
+    """A transformer block: x + attention(norm(x)), then x + mlp(norm(x)), [..., tokens, width] -> the same shape."""
 
     def __init__(self, width: int, num_heads: int, hidden: int | None = None):
         super().__init__()

@@ -71,12 +71,31 @@ def test_kubernetes_own_schemas_know_every_field_of_the_job(kubernetes, version)
         kubernetes.validate(misspelt, version, strict=True)
 
 
-def test_without_its_gpu_line_the_job_is_still_one_that_kubernetes_knows(kubernetes):
-    lines = TEXTS["kubernetes.yaml"].splitlines(keepends=True)
-    service, job = yaml.safe_load_all("".join(line for line in lines if "nvidia.com" not in line))
-    kubernetes.validate(job, "1.37", strict=True)
+def cut_down(*words):
+    """The Job that is left by the `sed` in the head of kubernetes.yaml that deletes the lines with these words."""
+    (expression,) = re.findall(rf"sed '({'; '.join(f'/{word}/d' for word in words)})' jobs", TEXTS["kubernetes.yaml"])
+    command = ["sed", expression, JOBS / "kubernetes.yaml"]
+    service, job = yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert service == SERVICE
-    assert not job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    return job
+
+
+def test_the_job_asks_for_all_that_infiniband_needs():
+    """E47: the card, pinned memory and the verbs library; and NCCL must not fall back to sockets unnoticed."""
+    limits = TORCHRUN["resources"]["limits"]
+    assert [name for name in limits if name.startswith("rdma/")] and limits["nvidia.com/gpu"] == 8
+    assert TORCHRUN["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert of_pod(TORCHRUN)["NCCL_NET"] == "IB"
+    assert "libibverbs1" in TORCHRUN["args"][0]
+
+
+def test_without_its_gpu_or_rdma_lines_the_job_is_still_one_that_kubernetes_knows(kubernetes):
+    for words, limits in ((("rdma",), {"nvidia.com/gpu": 8}), (("rdma", "nvidia.com"), None)):
+        job = cut_down(*words)
+        kubernetes.validate(job, "1.37", strict=True)
+        (left,) = job["spec"]["template"]["spec"]["containers"]
+        assert left["args"] == TORCHRUN["args"] and left["resources"]["limits"] == limits
+        assert "securityContext" not in left and "NCCL_NET" not in of_pod(left)
 
 
 def test_the_pods_find_each_other_by_the_names_that_the_service_gives_them():
@@ -148,6 +167,25 @@ def test_skypilots_own_schemas_know_every_field_of_the_task():
 # What the files say
 
 
+def test_nobody_gets_a_slow_network_or_a_part_of_a_node_by_default():
+    """E48: SkyPilot's fast network, Slurm's whole memory, GPUs by node, and a job that may start again."""
+    assert SKYPILOT["resources"]["network_tier"] == "best"
+    options = re.findall(r"^#SBATCH (\S+)", TEXTS["slurm.sbatch"], re.MULTILINE)
+    assert {"--exclusive", "--mem=0", "--requeue", "--open-mode=append"} <= set(options)
+    asked = [
+        text for text in (*TEXTS.values(), cluster.__doc__) if re.search(r"(sbatch|submit=)[^\n]*--gpus-per-task", text)
+    ]
+    assert asked == [], "each rank would see its own GPU alone"
+
+
+def test_what_16_gpus_cost_is_16_times_what_one_costs():
+    rows = re.findall(r"\| \$([\d.]+) \| \$(\d+) \| \$([\d,]+) \|", TEXTS["README.md"])
+    assert len(rows) >= 3
+    for one, all_of_them, weekend in rows:
+        assert round(16 * float(one)) == int(all_of_them)
+        assert abs(60 * 16 * float(one) - int(weekend.replace(",", ""))) < 1
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_can_read_every_script(name):
     done = subprocess.run(["bash", "-n"], input=SCRIPTS[name], capture_output=True, text=True)
@@ -165,14 +203,25 @@ def test_every_file_and_module_that_is_named_exists():
 
 def test_every_option_that_is_named_is_one_that_the_program_knows():
     programs = {
-        "jobs/train.py": JOBS / "train.py",
-        "collectives.measure.bandwidth": ROOT / "collectives" / "measure" / "bandwidth.py",
+        "jobs/train.py": ["jobs/train.py"],
+        "collectives.measure.bandwidth": ["-m", "collectives.measure.bandwidth"],
     }
-    for name, path in programs.items():
-        known = set(re.findall(r'"(--[a-z]+)"', path.read_text()))
+    for name, program in programs.items():
+        command = [sys.executable, *program, "--help"]
+        known = set(re.findall(r"--[a-z]+", subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout))
         for text in TEXTS.values():
             for words in re.findall(rf"{re.escape(name)}((?: --[a-z]+(?: [a-z]+)*)+)", text):
                 assert set(re.findall(r"--[a-z]+", words)) <= known
+
+
+def test_the_variables_that_find_a_hang_are_ones_that_the_pinned_torch_reads():
+    """Chapter 15 and the README name them. Those with NCCL in their name are only in torch's build for GPUs."""
+    page = (ROOT / "book" / "15_gpus.md").read_text() + TEXTS["README.md"]
+    named = set(re.findall(r"`?(TORCH_(?!NCCL)[A-Z_]+)=", page))
+    assert named >= {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_DISTRIBUTED_DEBUG"}
+    library = (Path(torch.__file__).parent / "lib" / "libtorch_cpu.so").read_bytes()
+    assert [name for name in named if name.encode() not in library] == []
+    assert shutil.which("torchfrtrace", path=Path(sys.executable).parent), "which reads what they make ranks write"
 
 
 # What the files do

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from collectives.training import memory
+from collectives.training.transformer import Block
 
 pytestmark = pytest.mark.ranks
 
@@ -74,8 +76,56 @@ def test_the_peak_of_memory_is_above_what_is_held_at_rest_and_lower_where_layers
     assert results["fsdp", "bf16"]["peak_bytes"] < results["fsdp", "fp32"]["peak_bytes"]
 
 
-def test_what_cannot_be_trained_is_refused():
-    job = runpy.run_path(str(ROOT / "jobs" / "train.py"))["Job"]
+@pytest.fixture(scope="module")
+def file():
+    """The names in jobs/train.py."""
+    return runpy.run_path(str(ROOT / "jobs" / "train.py"))
+
+
+def test_a_layer_takes_its_whole_batch_in_one_call_of_attention(file, monkeypatch):
+    calls, attention = [], functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        functional, "scaled_dot_product_attention", lambda *a, **o: calls.append(a) or attention(*a, **o)
+    )
+    job = file["Job"](layers=3, width=32, batch=5, sequence=16)
+    file["transformer"](job)(torch.zeros(5, 16, dtype=torch.long))
+    assert [call[0].shape for call in calls] == [(5, 4, 16, 8)] * 3
+    block, batch = Block(32, 4).double(), torch.randn(5, 7, 32, dtype=torch.float64)
+    assert torch.allclose(block(batch), torch.stack([block(sequence) for sequence in batch]), rtol=0, atol=1e-12)
+
+
+def test_flops_are_six_for_each_weight_and_token_and_those_of_causal_attention(file, results):
+    job = file["Job"](layers=3, width=32, batch=5, sequence=16, vocabulary=64)
+    weights = 3 * 12 * 32**2 + 32 * 64
+    assert job.flops == pytest.approx(5 * 16 * (6 * weights + 6 * 3 * 16 * 32))
+    for result in results.values():
+        small = file["Job"](**{name: result[name] for name in file["Job"].__dataclass_fields__})
+        assert result["flops_per_second"] * result["step_seconds"] == pytest.approx(small.flops)
+        assert result["mfu"] is None, "of a CPU's peak nothing is known"
+
+
+def test_the_peak_is_a_known_gpus_in_bf16_or_what_the_user_says(file, tmp_path):
+    bf16, fp32, h100 = file["Job"](precision="bf16"), file["Job"](), {"gpus": ["NVIDIA H100 80GB HBM3"] * 8}
+    assert file["peak_flops"](bf16, h100) == 989.4e12
+    assert file["peak_flops"](fp32, h100) is file["peak_flops"](bf16, {}) is None
+    assert file["peak_flops"](bf16, {"gpus": ["NVIDIA RTX 9000"]}) is None
+    (result,), said = train(tmp_path, "--peak", "0.5")
+    assert result["mfu"] == pytest.approx(result["flops_per_second"] / 0.5e12)
+    assert f"MFU {result['mfu']:.1%}" in said
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_job_that_starts_again_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path, strategy):
+    arguments = ("--strategy", strategy, "--checkpoint", tmp_path / "state", "--every", "2")
+    (cut,), _ = train(tmp_path, *arguments, "--steps", "2")
+    (resumed,), _ = train(tmp_path, *arguments, "--steps", "6")
+    (whole,), _ = train(tmp_path, "--strategy", strategy, "--steps", "6")
+    assert (cut["first_step"], resumed["first_step"], whole["first_step"]) == (0, 5, 0)
+    assert cut["losses"] + resumed["losses"] == whole["losses"]
+
+
+def test_what_cannot_be_trained_is_refused(file):
+    job = file["Job"]
     with pytest.raises(ValueError, match="steps: must be at least 1"):
         job(steps=0)
     with pytest.raises(ValueError, match="no strategy 'hope': choose from ddp, zero2, fsdp"):
@@ -88,6 +138,8 @@ def test_what_cannot_be_trained_is_refused():
     ("arguments", "complaint"),
     [
         (["--heads", "3"], "error: a width of 128 does not divide into 3 heads"),
+        (["--peak", "989e12"], "error: --peak 9.89e+14: it is in TFLOP/s, such as 989 for an H100 in bf16"),
+        (["--every", "0"], "error: --every 0: must be at least 1 step"),
         (["--save", "nowhere/run.json"], "error: --save nowhere/run.json: there is no folder nowhere"),
     ],
 )
@@ -103,3 +155,4 @@ def test_on_gpus_it_trains_over_nccl(tmp_path):
         pytest.skip("blocked: no GPU")
     (result,), _ = train(tmp_path, "--strategy", "fsdp", "--precision", "bf16", "--ranks", "2")
     assert result["backend"] == "nccl" and result["machine"]["gpus"]
+    assert result["mfu"] is None or 0 < result["mfu"] < 1

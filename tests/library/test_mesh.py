@@ -7,18 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives import Schedule, contracts, machines, price, simulate, topology
+from collectives import Schedule, contracts, machines, network, price, simulate, topology
 from collectives.algorithms import halving_doubling, hierarchical, ring, tree
 from collectives.contracts import ContractError
+from collectives.machines import RUNNING_CASE, Cluster
 from collectives.schedule import COPY, REDUCE, ScheduleError, Transfer
 from collectives.topology import Link
-from collectives.training import traffic
+from collectives.training import costs, published, timeline, traffic
 from collectives.training.mesh import (
     ALGORITHMS,
     Mesh,
     Sends,
     by_axis,
     check,
+    cluster_of,
     hop,
     leaving,
     seconds,
@@ -28,6 +30,7 @@ from collectives.training.mesh import (
     together,
     within,
 )
+from collectives.training.registry import MODELS
 
 MESHES = [Mesh(dp=2, tp=2), Mesh(dp=3, pp=2, tp=4), Mesh(tp=5), Mesh(dp=1, tp=4)]
 INSIDE, ACROSS = Link(1e-6, 1e-10), Link(1e-5, 1e-9)
@@ -191,15 +194,25 @@ def test_hsdp_reduces_a_shard_across_replicas_and_idle_axes_send_nothing():
 
 
 def test_of_two_meshes_of_four_ranks_the_tokens_say_which_sends_less():
-    """The formulas of chapter 14: bytes that a rank sends for a layer, in bf16 and by rings."""
+    """The formulas of chapter 14: bytes that a rank sends for a layer, by rings, with gradients in bf16 or in fp32."""
     width, tokens = 64, 48
 
-    def sent(mesh):
-        found = sends(mesh, layers=1, hidden=width, tokens=tokens)
+    def sent(mesh, **options):
+        found = sends(mesh, layers=1, hidden=width, tokens=tokens, **options)
         return sum(one.times * traffic.sent({one.collective: one.num_bytes}, mesh.size(one.axis)) for one in found)
 
     assert sent(Mesh(replicate=2, shard=2)) == 48 * width**2
     assert sent(Mesh(dp=2, tp=2)) == 18 * width**2 + 8 * tokens * width
+    assert sent(Mesh(replicate=2, shard=2), gradient_itemsize=4) == 72 * width**2
+    assert sent(Mesh(dp=2, tp=2), gradient_itemsize=4) == 24 * width**2 + 8 * tokens * width
+
+
+@pytest.mark.parametrize("mesh", [Mesh(dp=4, tp=2), Mesh(replicate=2, shard=2)], ids=str)
+def test_gradients_in_fp32_double_what_is_reduced_and_nothing_else(mesh):
+    shape = dict(layers=2, hidden=8, tokens=4)
+    for narrow, wide in zip(sends(mesh, **shape), sends(mesh, **shape, gradient_itemsize=4), strict=True):
+        assert wide.num_bytes == narrow.num_bytes * (2 if wide.what == "gradients" else 1)
+        assert wide._replace(num_bytes=0) == narrow._replace(num_bytes=0)
 
 
 def test_what_cannot_be_sent_is_refused():
@@ -213,7 +226,14 @@ def test_what_cannot_be_sent_is_refused():
         sends(Mesh(dp=2), 3, 8, 4, stage=4)
     with pytest.raises(ValueError, match="stage 0 shards nothing"):
         sends(Mesh(replicate=2, shard=2), 3, 8, 4, stage=0)
-    for wrong in ({"layers": 0}, {"hidden": 0}, {"tokens": -4}, {"micro_batches": 0}, {"layer_parameters": -1}):
+    for wrong in (
+        {"layers": 0},
+        {"hidden": 0},
+        {"tokens": -4},
+        {"micro_batches": 0},
+        {"layer_parameters": -1},
+        {"gradient_itemsize": 0},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be at least 1"):
             sends(Mesh(dp=2), **{"layers": 3, "hidden": 8, "tokens": 4, **wrong})
     with pytest.raises(ValueError, match="unsplit must be between 0 and the layer's 768 parameters, not 769"):
@@ -266,6 +286,71 @@ def test_seconds_add_up_by_axis():
         seconds(mesh, topology.uniform(4, 0, 0), sent)
 
 
+# --- on a cluster, with what NCCL takes ---
+
+
+def test_a_group_has_its_share_of_the_network_cards():
+    case = RUNNING_CASE  # 8 nodes of 8
+    assert cluster_of(Mesh(dp=64), "dp", case).far_rate == case.far_rate
+    assert cluster_of(Mesh(dp=8, tp=8), "tp", case) == case.of(1)
+    alone = cluster_of(Mesh(dp=8, tp=8), "dp", case)
+    assert (alone.nodes, alone.gpus_per_node, alone.far_rate) == (8, 1, case.far_rate / 8)
+    shared = cluster_of(Mesh(dp=8, tp=8), "dp", replace(case, nics_per_node=1, oversubscription=2))
+    assert shared.far_rate == pytest.approx(case.far_rate / 128), "eight groups, one card, half the core"
+    halves = cluster_of(Mesh(dp=16, tp=4), "dp", case)
+    assert (halves.nodes, halves.gpus_per_node, halves.nics_per_node) == (8, 2, 2)
+    with pytest.raises(ValueError, match=r"groups along inner of .* lie unevenly on nodes of 8"):
+        cluster_of(Mesh(outer=2, inner=12), "inner", case.of(3))
+    with pytest.raises(ValueError, match="has 32 ranks, the cluster 64"):
+        seconds(Mesh(dp=32), case, [])
+
+
+def test_on_a_cluster_a_collective_takes_what_nccl_takes_and_a_send_is_a_message():
+    mesh, num_bytes = Mesh(pp=8, tp=8), 2**26
+    inner = seconds_along(mesh, "tp", "all_reduce", RUNNING_CASE)(num_bytes)
+    assert inner == network.choose("all_reduce", num_bytes, RUNNING_CASE.of(1)).seconds
+    hops = seconds_along(mesh, "pp", "send_recv", RUNNING_CASE)(num_bytes)
+    assert hops == seconds_along(mesh, "pp", "send_recv", RUNNING_CASE.topology())(num_bytes)
+
+
+def test_hsdp_is_slower_than_flat_fsdp_on_eight_nodes_and_less_than_twice_as_fast_on_sixty_four():
+    """A single ring over one card would make it 5 times as fast: what chapter 14 once said, as 7.4 in bf16 (E41)."""
+
+    def step(machine, mesh):
+        sent = sends(mesh, layers=32, hidden=4096, tokens=8192, gradient_itemsize=4)
+        return sum(seconds(mesh, machine, sent).values())
+
+    flat, hybrid, wrong = Mesh(dp=64), Mesh(replicate=8, shard=8), Mesh(shard=8, replicate=8)
+    assert step(RUNNING_CASE, flat) < step(RUNNING_CASE, hybrid) < step(RUNNING_CASE, wrong) / 2
+    flat, hybrid, large = Mesh(dp=512), Mesh(replicate=64, shard=8), RUNNING_CASE.of(64)
+    assert 1.1 < step(large, flat) / step(large, hybrid) < 2
+    one_ring = topology.two_level(64, 8, machines.link("NVLink 4 (H100)"), machines.link("InfiniBand NDR"))
+    assert step(one_ring, flat) / step(one_ring, hybrid) > 4
+
+
+def test_three_layers_expose_four_times_the_share_of_the_gathers_that_eighty_do():
+    """E42: what is exposed is the first gather of a pass, whatever the number of layers."""
+    model, mesh = MODELS["llama-3-70b"], Mesh(dp=8, tp=8)
+    share = (model.attention + model.mlp) / 8
+    forward = 2 * share * model.sequence / 400e12
+    along = [("tp", "all_reduce"), ("dp", "all_gather"), ("dp", "reduce_scatter")]
+    prices = [seconds_along(mesh, *each, RUNNING_CASE) for each in along]
+    gathers = []
+    for depth in (3, model.layers):
+        layers = [timeline.Layer(forward, 2 * forward, 2 * share)] * depth
+        tasks = timeline.tensor_and_sharded(layers, *prices, 2 * model.sequence * model.hidden)
+        gathers.append(timeline.run(tasks).by_kind["all_gather"])
+    few, many = (each.exposed / sum(each) for each in gathers)
+    assert few > 0.35 and many < 0.1
+
+
+def test_llama_s_step_takes_the_same_time_wherever_the_course_says_it():
+    """E46: chapter 14 divides the model's FLOPs by the published rate, and chapter 16 compares with that rate."""
+    run, teraflops = published.llama_3_runs()[1]
+    chapter_14 = MODELS["llama-3-405b"].flops(128 * 16 * 8192) / (16384 * teraflops * 1e12)
+    assert costs.step(*run).model_flops / (teraflops * 1e12) == pytest.approx(chapter_14)
+
+
 def test_tensor_parallelism_belongs_in_the_node():
     """On a real machine's ratings the cheapest of all orders have it last."""
     machine = topology.two_level(
@@ -277,6 +362,10 @@ def test_tensor_parallelism_belongs_in_the_node():
     best = sorted(cost, key=cost.get)[:2]
     assert all(order.endswith("tp=8)") for order in best)
     assert max(cost.values()) > 10 * min(cost.values())
+    for cards in (1, 8):  # what can't hide is also cheapest there with what NCCL takes
+        cluster = Cluster("H100", nodes=8, nics_per_node=cards)
+        sums = {str(order): seconds(order, cluster, sends(order, **shape))["tp"] for order in mesh.orders()}
+        assert sorted(sorted(sums, key=sums.get)[:2]) == sorted(best)
 
 
 def test_sixteen_thousand_ranks_are_priced_in_seconds():
