@@ -133,9 +133,13 @@ def ring(collective: str, cluster: Cluster) -> Traffic:
     rounds = 2 if collective == "all_reduce" else 1
     bytes_sent = rounds * (ranks - 1) / ranks
     if nodes == 1:
-        return Traffic(rounds * (ranks - 1), 0, bytes_sent, 0)
-    far_messages = rounds * (nodes - 1)
-    return Traffic(rounds * (ranks - 1) - far_messages, far_messages, bytes_sent * (1 - 1 / in_node), bytes_sent)
+        return Traffic(near_messages=rounds * (ranks - 1), far_messages=0, near_bytes=bytes_sent, far_bytes=0)
+    return Traffic(
+        near_messages=rounds * (ranks - nodes),
+        far_messages=rounds * (nodes - 1),
+        near_bytes=bytes_sent * (1 - 1 / in_node),
+        far_bytes=bytes_sent,
+    )
 
 
 def tree(cluster: Cluster) -> Traffic:

@@ -4,8 +4,8 @@
     python -m collectives.measure.sweeps FILE       # errors of the fitted model on other sweeps
 
 A sweep's cluster is read from its description. A sweep that can't be read, or that the model is not meant for, is
-counted with its reason. `left_out` judges the model on machines that it sees for the first time: for each source, it
-fits to all other sources and predicts this one.
+counted with its reason. `left_out` judges the model on measurements that it sees for the first time: for each
+repository or report, it fits to all others and predicts this one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +53,13 @@ class Sweep:
             algorithm=self.algorithm,
             from_torch=self.from_torch,
         )
+
+    @property
+    def origin(self) -> str:
+        """Where it was published: a repository, with all its files and issues, or an unnamed report."""
+        if "repository unknown" in self.source:
+            return self.source
+        return re.sub(r"https://github.com/|/issues/.*|:.*| @.*", "", self.source.replace("https://", ""))
 
     @property
     def measured(self) -> np.ndarray:
@@ -114,7 +121,7 @@ def sweep(row: dict[str, Any]) -> Sweep:
     if collective is None:
         raise ValueError(f"the model has no {row.get('collective')!r}")
     if "not re-verified" in str(row.get("notes", "")):
-        raise ValueError("who copied it was not sure which time belongs to which size")
+        raise ValueError("its copy does not say for sure which time belongs to which size")
     points = [(int(size), micro * 1e-6) for size, micro, *_ in row.get("rows") or () if size and micro]
     if not points:
         raise ValueError("it has no rows of sizes and times")
@@ -194,7 +201,10 @@ def errors(of: Sequence[Point]) -> Errors:
 
 def table(of: Sequence[Point]) -> str:
     """Return a Markdown table of the errors: all, by collective inside a node and across, and by source."""
-    head = ["| what | points | median | 90 % are below | from 1 MiB up | median |", "|---|--:|--:|--:|--:|--:|"]
+    head = [
+        "| what | points | median error | 90 % are below | points from 1 MiB up | median error |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     groups = {"**all**": list(of)}
     for point in of:
         place = "across nodes" if point.sweep.cluster.nodes > 1 else "in a node"
@@ -228,10 +238,12 @@ def _row(what: str, group: Sequence[Point]) -> str:
 
 
 def _short(sweep: Sweep) -> str:
-    """Return what identifies a source: its repository and file, without commit and remarks; else its sweep's name."""
+    """Return what identifies a source: its repository and the end of its path; else words from its sweep's name."""
     if "repository unknown" in sweep.source:
         return f"an unnamed report ({' '.join(sweep.name.split('_')[:2])})"
-    return re.sub(r"https://github.com/| @.*| \(.*", "", sweep.source.replace("|", "/"))
+    plain = re.sub(r"https://github.com/| @.*| \(.*| \+ .*", "", sweep.source.replace("|", "/"))
+    repository, _, path = plain.partition(":")
+    return ", ".join(filter(None, [repository, "/".join(path.split("/")[-2:])]))
 
 
 # --- fitting --------------------------------------------------------------------------------------------------------
@@ -271,12 +283,12 @@ MOST = {
 """The most that a constant can be: LL sends 4 bytes of flags with 4 bytes of data, LL128 8 with 120."""
 
 
-def left_out(sweeps: Sequence[Sweep], fitted: Callable[[Sequence[Sweep]], Constants] = fit) -> list[Point]:
-    """Return every point, predicted with constants fitted to the sweeps of all *other* sources."""
+def left_out(sweeps: Sequence[Sweep]) -> list[Point]:
+    """Return every point, predicted with constants fitted to the sweeps of all *other* repositories and reports."""
     found = []
-    for source in dict.fromkeys(sweep.source for sweep in sweeps):
-        others = [sweep for sweep in sweeps if sweep.source != source]
-        found += points([sweep for sweep in sweeps if sweep.source == source], fitted(others))
+    for origin in dict.fromkeys(sweep.origin for sweep in sweeps):
+        others = [sweep for sweep in sweeps if sweep.origin != origin]
+        found += points([sweep for sweep in sweeps if sweep.origin == origin], fit(others))
     return found
 
 
