@@ -311,8 +311,8 @@ def _asker(message: dict[str, Any]) -> Iterator[str]:
         asker = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
         asker.setblocking(False)
         _kept.append(asker)
-        with contextlib.suppress(OSError):  # the socket is full
-            for _ in range(1_000):
+        with contextlib.suppress(OSError):
+            for _ in range(1_000):  # more than fit; the kernel drops the rest
                 asker.sendto(question, (0, 0))
     time.sleep(2)  # the sandbox must end within these seconds
     yield from ()
