@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a formula begins in a spreadsheet
+# And within a cell, where a spreadsheet that separates cells otherwise would begin another one.
+INNER = re.compile(r"""([;,|"'\t\r\n]\s*)(?=[=+\-@＝＋－＠])""")
 NUMBER = re.compile(r"-?\d+([.,]\d+)?%?")
 
 
@@ -20,6 +22,6 @@ def text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def harmless(cell: Any) -> str:
-    """Return a cell as text, with a leading apostrophe if a spreadsheet would run it as a formula."""
-    shown = str(cell).encode("utf-8", "replace").decode()
+    """Return a cell as text, with an apostrophe before whatever a spreadsheet would run as a formula."""
+    shown = INNER.sub(r"\1'", str(cell).encode("utf-8", "replace").decode())
     return f"'{shown}" if FORMULA.match(shown) and not NUMBER.fullmatch(shown) else shown

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import multiprocessing.forkserver
@@ -17,6 +18,7 @@ import resource
 import signal
 import socket
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +30,9 @@ _CALLS = {
     "x86_64": dict(clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, io_uring_setup=425),
     "aarch64": dict(clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, io_uring_setup=425),
 }
-_NEW_NS, _NEW_USER, _SEIZE = 0x20000, 0x10000000, 0x4206
+_SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+_SET_SECCOMP, _OPEN_FILE_LOCK, _GET_LINK, _REQUEST = 22, 37, 18, 1
+_NEW_NS, _NEW_USER, _SHARED_FILES, _SEIZE = 0x20000, 0x10000000, 0x400, 0x4206
 _fork_server: Any = multiprocessing.forkserver._forkserver  # whose attributes are private
 
 
@@ -68,7 +72,8 @@ def _intruder(message: dict[str, Any]) -> Iterator[str]:
             continue
         yield fault
     with contextlib.suppress(PermissionError):
-        os.kill(1, signal.SIGKILL)  # if that works, the canary never answers, which `prove` reports
+        for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+            os.kill(1, number)  # if that works, the canary never answers, which `prove` reports
     _leave_daemon()
 
 
@@ -131,7 +136,8 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
 
     numbers = _CALLS.get(platform.machine(), {})
     if "clone" in numbers:
-        yield "clone with a user namespace", lambda: _clone(libc, numbers["clone"])
+        yield "clone with a user namespace", lambda: _clone(libc, numbers["clone"], _NEW_USER)
+        yield "clone with shared descriptors", lambda: _clone(libc, numbers["clone"], _SHARED_FILES)
     for name, arguments in {
         "keyctl": (0, ctypes.c_int(-3), 1),
         "perf_event_open": (None, 0, -1, -1, 0),
@@ -148,6 +154,15 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         ("audits", socket.AF_NETLINK, socket.SOCK_RAW, 9),
     ):
         yield f"socket for {name}", calling(libc.socket, family, kind, protocol)
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    _kept.append(udp)
+    for option in _SOCKET_FILTERS:
+        yield f"setsockopt with a filter ({option})", calling(libc.setsockopt, udp.fileno(), 1, option, None, 0)
+        high = ctypes.c_ulong(1 << 32 | option)  # the kernel doesn't read the upper half
+        yield f"setsockopt with a hidden filter ({option})", calling(libc.setsockopt, udp.fileno(), 1, high, None, 0)
+    yield "prctl for a filter of system calls", calling(libc.prctl, _SET_SECCOMP, 2, None)
+    yield "fcntl for locks of open files", calling(libc.fcntl, udp.fileno(), _OPEN_FILE_LOCK, None)
+    yield "prlimit of its init", calling(libc.prlimit, 1, resource.RLIMIT_CPU, None, None)
     yield "ptrace", calling(libc.ptrace, _SEIZE, _fork_server._forkserver_pid, None, None)
     yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)
     yield "personality", calling(libc.personality, 0x0040000)
@@ -161,8 +176,8 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "chroot", calling(libc.chroot, b"/tmp")
 
 
-def _clone(libc: ctypes.CDLL, number: int) -> None:
-    pid = libc.syscall(ctypes.c_long(number), ctypes.c_ulong(_NEW_USER | signal.SIGCHLD), None, None, None, None)
+def _clone(libc: ctypes.CDLL, number: int, flag: int) -> None:
+    pid = libc.syscall(ctypes.c_long(number), ctypes.c_ulong(flag | signal.SIGCHLD), None, None, None, None)
     if pid == 0:
         os._exit(0)
     if pid < 0 and ctypes.get_errno() == errno.ENOSYS:
@@ -280,4 +295,29 @@ def _breeder(message: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
-_ROLES = dict(neighbour=_neighbour, intruder=_intruder, glutton=_glutton, breeder=_breeder)
+def _locker(message: dict[str, Any]) -> Iterator[str]:
+    """Take many record locks, which no control group counts; if this answers at all, nobody else counts them."""
+    file = os.open("/tmp/locked", os.O_RDWR | os.O_CREAT)
+    for place in range(10_000):
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * place)  # no two of them are next to each other, so none are joined
+    time.sleep(2)  # the sandbox must end within these seconds
+    yield from ()
+
+
+def _asker(message: dict[str, Any]) -> Iterator[str]:
+    """Ask for the network's interfaces and read no answer; if this answers at all, nobody counts what waits."""
+    question = struct.pack("=IHHII BxHiII", 32, _GET_LINK, _REQUEST, 1, 0, 0, 0, 1, 0, 0)
+    for _ in range(900):
+        asker = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+        asker.setblocking(False)
+        _kept.append(asker)
+        with contextlib.suppress(OSError):
+            for _ in range(1_000):  # more than fit; the kernel drops the rest
+                asker.sendto(question, (0, 0))
+    time.sleep(2)  # the sandbox must end within these seconds
+    yield from ()
+
+
+_ROLES = dict(
+    neighbour=_neighbour, intruder=_intruder, glutton=_glutton, breeder=_breeder, locker=_locker, asker=_asker
+)

@@ -152,6 +152,7 @@ class _Init:
 
         Only the fork server for ranks and the nursery return from here, with their continuations.
         """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # else the student's code could end process 1 with it
         try:
             self._tell(hello=True)  # the kernel attaches this process's pid, as the outside sees it
             if not self.control.recv(1):  # the outside sends it once this process is in its control groups
@@ -259,6 +260,7 @@ class _Init:
 
         Only the fork server for ranks and the nursery return from here, with their continuations.
         """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as in any Python
         try:
             self._confine()
             for one in self.nursery:

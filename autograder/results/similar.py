@@ -7,7 +7,8 @@ MOSS works this way). Two answers with `RUN + WINDOW - 1` consecutive tokens in 
 An index from fingerprints to answers then yields the pairs worth a look. Fingerprints of the released notebook don't
 count, nor do those of more than `COMMON` answers, because there are only a few ways to write much of a short answer.
 
-The search parses student code in the cage and never runs it. It compares what it can't parse as plain text.
+The search parses student code in the cage and never runs it. It compares what it can't parse as words, and what is too
+long for that, or can't be read in the cage, only by a digest of its text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ LONG = 150  # tokens; identical answers of this length are reported, however man
 BUILTINS = frozenset(dir(builtins))
 BINDING = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 UNTOLD = ("annotation", "returns", "ctx")  # fields of a node that don't change what it does
-MOST_CHARACTERS = 50_000  # a longer answer is compared as plain text
+MOST_CHARACTERS = 50_000  # a longer answer is compared only by a digest
+CHARACTERS = 5  # of a token in such an answer, about
 MOST_SECONDS = 2.0  # to parse one answer
 ALL_SECONDS = 60.0  # to parse all answers of an exercise
 
@@ -88,7 +90,7 @@ class Own:
     def __init__(self, answer: Answer, stub: int, given: frozenset[int]):
         self.form = answer.form
         self.prints = answer.prints - given
-        share = len(self.prints) / max(1, len(answer.prints))
+        share = len(self.prints) / len(answer.prints) if answer.prints else 1.0
         self.tokens = min(answer.tokens - stub, round(answer.tokens * share))
 
 
@@ -125,13 +127,13 @@ def _near(cell: str, answers: Mapping[str, Own]) -> list[Alike]:
 
 
 def read_all(sources: Iterable[str]) -> dict[str, Answer]:
-    """Return sources in the form for comparing. One that the cage can't read is split into words."""
+    """Return sources in the form for comparing. One that the cage can't read has only a digest."""
     each = list(dict.fromkeys(sources))
     items = [json.dumps(source).encode() for source in each]
     found = {}
     for source, answer in zip(each, cage.each(read_one, items, MOST_SECONDS, ALL_SECONDS), strict=True):
         if isinstance(answer, cage.Failed):
-            found[source] = _as_words(source)
+            found[source] = _as_text(source)
         else:
             form, tokens, prints = json.loads(answer)
             found[source] = Answer(form, tokens, frozenset(prints))
@@ -146,10 +148,10 @@ def read_one(item: bytes) -> bytes:
 
 def read(source: str) -> Answer:
     """Return a source in the form for comparing. A source that isn't Python is split into words."""
+    if len(source) > MOST_CHARACTERS:
+        return _as_text(source)
     source = re.sub(r"^[ \t]*[%!].*$", "", textwrap.dedent(source), flags=re.MULTILINE)  # IPython's commands
     try:
-        if len(source) > MOST_CHARACTERS:
-            raise ValueError("too long to be parsed")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # for example of escapes in the student's strings
             tree = ast.parse(source)
@@ -168,6 +170,10 @@ def read(source: str) -> Answer:
 def _as_words(source: str) -> Answer:
     tokens = re.findall(r"\w+|[^\w\s]", source)
     return Answer(_digest(tokens), len(tokens), frozenset(_prints(tokens)))
+
+
+def _as_text(source: str) -> Answer:
+    return Answer(_digest([source]), len(source) // CHARACTERS, frozenset())
 
 
 def _walk(tree: ast.AST) -> tuple[list[str], set[str]]:

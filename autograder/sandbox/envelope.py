@@ -306,7 +306,7 @@ class Sandbox:
     def ended(self) -> str | None:
         """Return why it ended: "memory", "processes", "cpu", "signal 11", "exit 3", "closed" or "killed".
 
-        Return None while it runs.
+        It is "a failure of its process 1" if that runs our code into an error. Return None while it runs.
         """
         if self._verdict is None and self._gone(HANG_UP_SECONDS if self._hung_up() else 0):
             self._verdict = self._cause()
@@ -330,7 +330,7 @@ class Sandbox:
             return self._watch.reason
         with contextlib.suppress(OSError, CannotSandbox):
             self._listen(until="ended")
-        return self._report.get("ended", "killed")
+        return self._report.get("ended", "a failure of its process 1" if "failed" in self._report else "killed")
 
     def close(self) -> None:
         """Kill every process in it; return when all are gone."""

@@ -17,6 +17,7 @@ from .envelope import ENVIRONMENT, HOST_USERS, PACKAGE, CannotSandbox, Limits, S
 from .watch import members
 
 PATIENCE = 20.0  # seconds for a canary to answer or to be ended; on an idle machine the whole proof takes 1
+GLUTTONS = ("glutton", "locker", "asker")  # roles that take too much memory: their own, or the kernel's
 _SYSTEM = ("/", "/usr", "/etc", "/dev", "/proc", "/proc/sys")
 _SMALL = Limits(cpu_seconds=60, memory=256 * 2**20, processes=16, scratch=2**20)
 
@@ -28,15 +29,18 @@ def prove(address: str) -> str:
     """
     with contextlib.ExitStack() as stack:
         bait = stack.enter_context(_baits())
-        neighbour, intruder, glutton, breeder = (
-            stack.enter_context(enter(address, _SMALL, entry="autograder.inside.canary.serve")) for _ in range(4)
+        neighbour, intruder, breeder, *gluttons = (
+            stack.enter_context(enter(address, _SMALL, entry="autograder.inside.canary.serve"))
+            for _ in range(3 + len(GLUTTONS))
         )
         faults = _ask(neighbour, "neighbour", bait)
         if not faults:
-            for sandbox, role in ((intruder, "intruder"), (glutton, "glutton"), (breeder, "breeder")):
+            for sandbox, role in ((intruder, "intruder"), (breeder, "breeder"), *zip(gluttons, GLUTTONS, strict=True)):
                 _send(sandbox, role, bait)
             faults += _answer(intruder, "can end its init") + _outliving(intruder)
-            faults += _must_end(glutton, "memory") + _must_end(breeder, "processes")
+            faults += _must_end(breeder, "processes", "breeder")
+            for glutton, role in zip(gluttons, GLUTTONS, strict=True):
+                faults += _must_end(glutton, "memory", role)
     if faults:
         raise CannotSandbox(
             "the sandbox does not contain: a submission " + "; ".join(sorted(faults)) + ". Nothing has been graded"
@@ -103,8 +107,10 @@ def _outliving(sandbox: Sandbox) -> list[str]:
     return [f"leaves {len(after)} processes behind"] if after else []
 
 
-def _must_end(sandbox: Sandbox, reason: str) -> list[str]:
+def _must_end(sandbox: Sandbox, reason: str, role: str) -> list[str]:
     """Wait until a canary exceeds a limit; return a fault if its sandbox isn't ended for that `reason`."""
     select.select([sandbox.socket], [], [], PATIENCE)
     ended = sandbox.ended()
-    return [] if ended == reason else [f"is not ended for taking too much of: {reason} ({ended or 'it still runs'})"]
+    if ended == reason:
+        return []
+    return [f"is not ended for taking too much of: {reason} (as {role}: {ended or 'it still runs'})"]

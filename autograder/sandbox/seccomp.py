@@ -3,18 +3,21 @@
 The list names what is allowed. Every other call, new ones of newer kernels included, fails with "Function not
 implemented" (ENOSYS), and the C library then falls back where it can. A submission therefore can't mount, make
 namespaces, trace processes, load modules or reboot, and has no kernel keyring, bpf or io_uring. It also can't have
-memory outside its processes and its scratch (memfd, System V shared memory), which the limits wouldn't count.
+memory outside its processes and its scratch (memfd, System V shared memory), which the limits wouldn't count. Some
+calls are allowed only with the options listed here. The others include socket filters and a submission's own filters of
+system calls: the kernel compiles those into memory that the whole machine shares, and other sandboxes need some of it.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
 import tempfile
 
 FILES = """
 access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate
-fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fstat fstatfs fsync
+fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fstat fstatfs fsync
 ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr link linkat listxattr llistxattr lseek
 lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev
 pwritev2 read readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statfs statx symlink
@@ -27,7 +30,7 @@ pkey_alloc pkey_free pkey_mprotect
 PROCESSES = """
 alarm arch_prctl capget execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getegid geteuid
 getgid getgroups getitimer getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid
-gettid getuid ioprio_get kill nanosleep pause pidfd_open pidfd_send_signal prctl prlimit64 restart_syscall rseq
+gettid getuid ioprio_get kill nanosleep pause pidfd_open pidfd_send_signal restart_syscall rseq
 rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
 rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
 sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setparam sched_setscheduler sched_yield
@@ -43,11 +46,31 @@ timerfd_settime
 """
 SOCKETS = """
 accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto
-setsockopt shutdown
+shutdown
 """
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # NETLINK lists interfaces
 ROUTES = 0  # NETLINK_ROUTE, the only protocol of AF_NETLINK that is allowed: it lists interfaces
+# Options of setsockopt by level, from socket.h, in.h, tcp.h and in6.h. Of SOL_SOCKET's, neither filters (26, 50, 51,
+# 52) nor buffers beyond the system's limit.
+SOCKET_OPTIONS = {
+    socket.SOL_SOCKET: (*range(2, 4), *range(5, 11), 12, 13, 15, 16, *range(18, 22), 29, 35, 37, *range(63, 68)),
+    socket.IPPROTO_IP: (*range(1, 4), 6, 7, 8, 10, 11, 12, 13, *range(32, 37)),  # TOS to TTL, errors, multicast
+    socket.IPPROTO_TCP: (*range(1, 13), 13, 18, 23, 25, 30),  # NODELAY, keep-alive, time limits, fast open
+    socket.IPPROTO_IPV6: (*range(16, 22), 23, 24, 25, 26, 49, 51, 66, 67),  # V6ONLY, hops, errors, multicast
+}
+# Commands of fcntl: descriptors, flags, signals, sizes of pipes, and locks of a process, which `watch` counts. Not
+# locks of open files, leases and notices.
+FILE_COMMANDS = (
+    *(fcntl.F_DUPFD, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETFL, fcntl.F_DUPFD_CLOEXEC),
+    *(fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW),
+    *(fcntl.F_SETOWN, fcntl.F_GETOWN, fcntl.F_SETSIG, fcntl.F_GETSIG, 15, 16),  # 15, 16: F_SETOWN_EX, F_GETOWN_EX
+    *(1031, 1032, 1033, 1034),  # sizes of pipes, and seals
+)
+# Options of prctl, from prctl.h: death signal, dumpable, name, what is set, timer slack, subreaper, no new privileges,
+# huge pages, speculation, names of memory.
+PROCESS_OPTIONS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, *range(36, 43), 47, 52, 53, 0x53564D41)
 NAMESPACES = 0x7E020080  # all CLONE_NEW* flags: time, cgroup, uts, ipc, user, pid, net and mount
+SHARED_FILES, THREAD = 0x400, 0x10000  # CLONE_FILES, CLONE_THREAD
 
 
 def program() -> bytes:
@@ -68,8 +91,25 @@ def program() -> bytes:
 
     for name in (FILES + MEMORY + PROCESSES + WAITING + SOCKETS).split():
         allow(name)
+
+    def is_int(
+        place: int, value: int
+    ) -> seccomp.Arg:  # the kernel reads only the lower half of an argument of type int
+        return seccomp.Arg(place, seccomp.MASKED_EQ, 0xFFFFFFFF, value)
+
+    for level, options in SOCKET_OPTIONS.items():
+        for option in options:
+            allow("setsockopt", is_int(1, level), is_int(2, option))
+    for command in FILE_COMMANDS:
+        allow("fcntl", is_int(1, command))
+    for option in PROCESS_OPTIONS:
+        allow("prctl", is_int(0, option))
+    allow("prlimit64", is_int(0, 0))  # its own limits; with the grader's user it could else change those of its init
     # clone3 passes its flags in memory, which a filter can't read. It fails with ENOSYS, and libc falls back to clone.
-    allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES, 0))
+    # Only threads may share descriptors: the locks of a process that ended and left them to another aren't listed.
+    allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES | SHARED_FILES, 0))
+    of_thread = SHARED_FILES | THREAD
+    allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES | of_thread, of_thread))
     allow("personality", seccomp.Arg(0, seccomp.EQ, 0xFFFFFFFF))  # read it, don't change it
     for family in FAMILIES:
         protocol = [seccomp.Arg(2, seccomp.EQ, ROUTES)] if family == socket.AF_NETLINK else []

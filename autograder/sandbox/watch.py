@@ -19,6 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LOOK_SECONDS = 0.05  # between two looks
+# What the kernel keeps for a sandbox and no control group counts. Ranks list the network's interfaces when they start,
+# which takes a socket and some KiB for a moment; SQLite holds a handful of locks.
+MOST_QUEUED = 32 * 2**20  # bytes that AF_NETLINK sockets have received and nobody has read
+MOST_LINES = 2_000  # sockets of AF_NETLINK, or record locks
+LINE = 200  # bytes; at least as long as a line about one of them
 _PREFIX = "submission-"
 _numbers = itertools.count()
 
@@ -180,7 +185,8 @@ class Watch(threading.Thread):
 
     def look(self) -> None:
         """Set `reason` if the sandbox exceeds a limit."""
-        self.reason = self.reason or (self.groups.exceeded() if self.groups else self._exceeded())
+        counted = self.groups.exceeded() if self.groups else self._exceeded()
+        self.reason = self.reason or counted or _hoards(self.init)
 
     def _exceeded(self) -> str | None:
         tree = list(_descendants(self.init))
@@ -190,6 +196,20 @@ class Watch(threading.Thread):
         if scratch + sum(_at_most(pid) for pid, _ in tree) <= self.memory:
             return None  # this check costs 0.1 ms a process, and the exact one below some milliseconds
         return "memory" if scratch + sum(_share(pid) for pid, _ in tree) > self.memory else None
+
+
+def _hoards(init: int) -> str | None:
+    """Return "memory" if a sandbox makes the kernel keep too much that no control group counts, else None."""
+    sockets, locks = _lines(f"/proc/{init}/net/netlink"), _lines(f"/proc/{init}/root/proc/locks")
+    queued = sum(int(line.split()[4]) for line in sockets[1:] if len(line.split()) > 4)
+    return "memory" if queued > MOST_QUEUED or max(len(sockets), len(locks)) > MOST_LINES else None
+
+
+def _lines(file: str) -> list[bytes]:
+    """Return the lines of a file in /proc, of a long one only the first ones; none if it can't be read."""
+    with contextlib.suppress(OSError), open(file, "rb") as opened:
+        return opened.read(LINE * MOST_LINES).splitlines()
+    return []
 
 
 def _descendants(pid: int) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ MOST_CHARACTERS = 1_000_000  # in all its cells together; a long exercise with a
 MOST_CELLS = 1_000
 MOST_NAME = 255  # characters in the name of a cell or of an attachment; longer ones are cut
 MOST_ATTACHED = 5_000_000  # base64 characters of pictures in one cell
+MOST_PICTURES, MOST_IN_CELL = 100, 20  # pictures attached to a notebook's cells, and to one of them
 PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
@@ -60,9 +61,15 @@ def parsed(raw: bytes, notes: list[str]) -> list[Cell]:
         raise Failed(
             f"the notebook has {len(cells):,} cells, and the limit is {MOST_CELLS:,}; delete the cells you added"
         )
-    read = [_cell(cell) for cell in cells if isinstance(cell, dict)]
+    pictures = _Pictures()
+    read = [_cell(cell, pictures) for cell in cells if isinstance(cell, dict)]
     if sum(len(cell.source) for cell in read) > MOST_CHARACTERS:
         raise Failed(f"the notebook's cells hold more than {MOST_CHARACTERS:,} characters; shorten them")
+    if pictures.dropped:
+        notes.append(
+            f"{pictures.dropped:,} of the attached pictures were left out: a picture is a PNG, JPEG or GIF, and a cell "
+            f"may have {MOST_IN_CELL} with {MOST_ATTACHED / 1e6:g} MB in all, a notebook {MOST_PICTURES}."
+        )
     return read
 
 
@@ -77,7 +84,7 @@ def _decoded(raw: bytes, notes: list[str]) -> str:
     return text
 
 
-def _cell(cell: dict) -> Cell:
+def _cell(cell: dict, pictures: _Pictures) -> Cell:
     kind = cell.get("cell_type")
     source = _text(cell.get("source", cell.get("input", "")))
     if kind == "heading":
@@ -88,7 +95,7 @@ def _cell(cell: dict) -> Cell:
         source,
         _name(_field(_field(metadata, "nbgrader"), "grade_id")),
         _name(cell.get("id")),
-        _attachments(cell.get("attachments")),
+        pictures.of(cell.get("attachments")),
     )
 
 
@@ -110,17 +117,27 @@ def _text(value: Any) -> str:
     return storable(text)
 
 
-def _attachments(value: Any) -> dict[str, dict[str, str]]:
-    """Return the pictures attached to a written answer, without anything that is no picture or exceeds the limit."""
-    kept: dict[str, dict[str, str]] = {}
-    left = MOST_ATTACHED
-    for name, versions in value.items() if isinstance(value, dict) else []:
-        for kind, data in versions.items() if isinstance(versions, dict) else []:
-            data = _text(data)
-            if kind in PICTURES and len(data) <= left and is_base64(data):
-                kept.setdefault(_text(name)[:MOST_NAME], {})[kind] = data
-                left -= len(data)
-    return kept
+class _Pictures:
+    """The pictures attached to a notebook's cells. `left`: how many more it may have; `dropped`: how many were not."""
+
+    def __init__(self) -> None:
+        self.left, self.dropped = MOST_PICTURES, 0
+
+    def of(self, attached: Any) -> dict[str, dict[str, str]]:
+        """Return a cell's pictures, without anything that is empty, is no picture or exceeds a limit."""
+        kept: dict[str, dict[str, str]] = {}
+        left, characters = min(self.left, MOST_IN_CELL), MOST_ATTACHED
+        for name, versions in attached.items() if isinstance(attached, dict) else []:
+            for kind, data in versions.items() if isinstance(versions, dict) else []:
+                data = _text(data) if left else ""
+                if kind in PICTURES and data.strip() and len(data) <= characters and is_base64(data):
+                    kept.setdefault(_text(name)[:MOST_NAME], {})[kind] = data
+                    characters -= len(data)
+                    left -= 1
+                    self.left -= 1
+                else:
+                    self.dropped += 1
+        return kept
 
 
 def is_base64(data: str) -> bool:

@@ -291,6 +291,60 @@ hand_in(
 )
 
 
+hand_in(
+    "starving",
+    "record_locks",
+    "Takes locks on every other byte of its files, which the kernel remembers and no control group counts.",
+    {
+        "mean": """
+        import fcntl
+        kept = [open(f"/tmp/{number}", "w") for number in range(900)]
+        for file in kept:
+            for place in range(10_000):
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * place)
+        """
+    },
+    says=("memory",),
+)
+hand_in(
+    "starving",
+    "unread_answers",
+    "Asks the kernel for the network's interfaces again and again, and reads no answer.",
+    {
+        "mean": """
+        import contextlib, socket, struct
+        question, kept = struct.pack("=IHHII BxHiII", 32, 18, 1, 1, 0, 0, 0, 1, 0, 0), []
+        for _ in range(900):
+            kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+            kept[-1].setblocking(False)
+            kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)
+            with contextlib.suppress(OSError):
+                for _ in range(1_000):
+                    kept[-1].sendto(question, (0, 0))
+        """
+    },
+    says=("memory",),
+)
+hand_in(
+    "starving",
+    "socket_filters",
+    "Gives each of its sockets a long filter, which the kernel compiles into memory that all sandboxes share.",
+    {
+        "mean": """
+        import ctypes, os, socket, struct, time
+        words = struct.pack("HBBI", 0x94, 0, 0, 0xFFFF) * 4095 + struct.pack("HBBI", 6, 0, 0, 0)
+        code = ctypes.create_string_buffer(words, len(words))
+        described = struct.pack("HxxxxxxP", 4096, ctypes.addressof(code))
+        kept = []
+        for _ in range(900):
+            kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            kept[-1].setsockopt(socket.SOL_SOCKET, 26, described)
+        mean = min
+        """
+    },
+)
+
+
 def _empty_displays(notebook):
     flood = 'for _ in range(200): display({"text/plain": "", **{f"{n:0190d}": "" for n in range(20)}}, raw=True)'
     notebook.cells += [new_code_cell(f"from IPython.display import display\n{flood}") for _ in range(60)]
@@ -309,6 +363,20 @@ hand_in(
     "empty_displays",
     "Displays nothing, 12,000 times, in twenty kinds with long names.",
     edit=_empty_displays,
+)
+
+
+def _empty_attachments(notebook):
+    cell = new_markdown_cell("# hi ![x](attachment:a1)")
+    cell["attachments"] = {f"a{number}": {"image/png": ""} for number in range(98_000)}
+    notebook.cells.append(cell)
+
+
+hand_in(
+    "starving",
+    "empty_attachments",
+    "Attaches 98,000 pictures of no bytes to one cell.",
+    edit=_empty_attachments,
 )
 hand_in(
     "starving",

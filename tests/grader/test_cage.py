@@ -205,11 +205,35 @@ def test_a_notebook_that_is_slow_to_read_is_refused_with_a_reason(monkeypatch):
         raise AssertionError("it was read")
 
 
-def test_answers_that_the_cage_cannot_parse_in_time_are_compared_as_words(monkeypatch):
-    monkeypatch.setattr(similar, "ALL_SECONDS", 0.0)
-    source = "\n".join(f"x{number} = f({number}) + {number}" for number in range(40))
+@pytest.mark.parametrize("size", [20, 10_000])
+def test_a_notebook_keeps_few_attached_pictures_and_says_how_many_were_left_out(size):
+    """98,000 empty ones held up the only writer for 31 s."""
+    named = {f"a{number}": {"image/png": "aGk=" if number < 30 else ""} for number in range(size)}
+    cells = [{"cell_type": "markdown", "source": "", "attachments": named} for _ in range(9)]
+    notes = []
+    read = intake.read_cells(json.dumps({"cells": cells}).encode(), notes)
+    counts = [len(cell.attachments) for cell in read]
+    assert counts == [20] * 5 + [0] * 4
+    assert len(notes) == 1 and notes[0].startswith(f"{9 * size - 100:,} of the attached pictures were left out")
+    (honest,) = intake.read_cells(json.dumps({"cells": [cells[0] | {"attachments": {"x": named["a0"]}}]}).encode(), [])
+    assert honest.attachments == {"x": {"image/png": "aGk="}}
+
+
+def test_an_empty_picture_is_none():
+    cell = {"cell_type": "markdown", "source": "", "attachments": {"x": {"image/png": "", "image/gif": [" "]}}}
+    assert intake.read_cells(json.dumps({"cells": [cell]}).encode(), [])[0].attachments == {}
+
+
+SHORT_ANSWER = "\n".join(f"x{number} = f({number}) + {number}" for number in range(40))
+
+
+@pytest.mark.parametrize("seconds, source", [(0.0, SHORT_ANSWER), (60.0, SHORT_ANSWER * 100)])
+def test_answers_that_cannot_be_parsed_are_compared_by_a_digest(seconds, source, monkeypatch):
+    """Too late, or too long. Outside the cage no text is split, and millions of tokens would fill the memory."""
+    monkeypatch.setattr(similar, "ALL_SECONDS", seconds)
     (found,) = similar.alike({"c": {"ada": source, "bob": source, "eve": "x = 1"}}, {"c": ""})
     assert found.students == ("ada", "bob")
+    assert not similar.read_all([source])[source].prints
 
 
 def test_every_csv_file_is_written_by_the_one_function_that_guards_against_formulas():

@@ -133,6 +133,15 @@ def test_what_a_spreadsheet_would_run_is_made_text_and_numbers_stay_numbers(name
     assert [sheet.harmless(cell) for cell in ("-1.5", "12", "Ada", "a=b", "")] == ["-1.5", "12", "Ada", "a=b", ""]
 
 
+@pytest.mark.parametrize("separator", [";", ",", "\t", "|", '"', '";', "\n", "; "])
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-x", "@x", "＝x"])
+def test_nothing_becomes_a_formula_where_other_characters_separate_cells(separator, formula):
+    assert sheet.harmless(f"a{separator}{formula}") == f"a{separator}'{formula}"
+    assert sheet.harmless(f"{separator}{formula}").endswith(f"{separator}'{formula}")
+    for name in ("Lee-Ann O'Brien", "Ada, Countess", "a+b@c.org; d@e.org", 'Jo "J" Hall', "a1 10/10, b1 7/10"):
+        assert sheet.harmless(name) == name
+
+
 @pytest.mark.parametrize(
     "arguments, reason",
     [

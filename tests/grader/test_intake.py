@@ -136,6 +136,11 @@ def link(notebook, path):
     path.symlink_to(elsewhere)
 
 
+def piped_folder(notebook, path):
+    path.parent.rmdir()
+    os.mkfifo(path.parent)
+
+
 def linked_folder(notebook, path):
     elsewhere = path.parents[3] / "elsewhere"
     elsewhere.mkdir()
@@ -297,6 +302,11 @@ HANDED_IN = {
     ),
     "is_a_link": (link, "0/5 (unreadable: squares.ipynb is a link; hand in the notebook itself", "is a link"),
     "is_a_linked_folder": (linked_folder, "0/5 (unreadable: a link was handed in", UNREADABLE),
+    "is_a_piped_folder": (
+        piped_folder,
+        "0/5 (unreadable: what was handed in is neither a file nor a folder",
+        UNREADABLE,
+    ),
     "byte_order_mark": (encoded("utf-8-sig"), "3/5, 2 to grade (", "the sígn is lost"),
     "utf_16": (encoded("utf-16"), "3/5, 2 to grade (The file was written as UTF-16", "the sígn is lost"),
     "latin_1": (encoded("latin-1"), "3/5, 2 to grade (The file was written as LATIN-1", "the sígn is lost"),

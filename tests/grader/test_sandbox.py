@@ -342,7 +342,9 @@ WITHOUT = {
             "        self._limit()\n": "",
         },
         ["has capabilities", "without a filter", "may make user namespaces", "RLIMIT_CPU", "RLIMIT_NPROC",
-         *(f"can call {name}" for name in ("unshare", "mount", "ptrace", "memfd_create", "clone", "bpf", "socket"))],
+         *(f"can call {name}" for name in ("unshare", "mount", "ptrace", "memfd_create", "clone", "bpf", "socket")),
+         "setsockopt with a filter", "setsockopt with a hidden filter", "prctl for a filter", "fcntl for locks",
+         "prlimit of its init", "clone with shared descriptors"],
     ),
     "closing what is open": (
         {"        self._close_descriptors()\n": ""},
@@ -358,6 +360,19 @@ WITHOUT = {
 @pytest.mark.parametrize("weakening", WITHOUT)
 def test_the_proof_refuses_a_sandbox_without(weakening, entry, monkeypatch, tmp_path):
     edits, faults = WITHOUT[weakening]
+    weaken(edits, monkeypatch, tmp_path)
+    monkeypatch.setattr(prove, "PATIENCE", 3.0)
+    if "NEW_NET" in str(edits):  # and the envelope in the host's own
+        words = [word for word in envelope._envelope() if word != "--unshare-net"]
+        monkeypatch.setattr(envelope, "_envelope", lambda: words)
+    with Warm((), entry=entry) as weak, pytest.raises(CannotSandbox) as refused:
+        prove.prove(weak.address)
+    for fault in faults:
+        assert fault in str(refused.value)
+
+
+def weaken(edits, monkeypatch, tmp_path):
+    """Let sandboxes run a copy of `warm` with these edits, {old: new}."""
     copy = tmp_path / "autograder"
     shutil.copytree(envelope.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     code = (copy / "inside" / "warm.py").read_text()
@@ -369,14 +384,72 @@ def test_the_proof_refuses_a_sandbox_without(weakening, entry, monkeypatch, tmp_
         if folder.owner() == Path.home().owner() and folder.is_relative_to("/tmp/"):
             folder.chmod(0o755)
     monkeypatch.setattr(envelope, "PACKAGE", copy)
+
+
+def test_the_proof_refuses_a_sandbox_whose_kernel_memory_nobody_counts(entry, monkeypatch):
+    monkeypatch.setattr(watch, "_hoards", lambda init: None)
     monkeypatch.setattr(prove, "PATIENCE", 3.0)
-    if "NEW_NET" in str(edits):  # and the envelope in the host's own
-        words = [word for word in envelope._envelope() if word != "--unshare-net"]
-        monkeypatch.setattr(envelope, "_envelope", lambda: words)
     with Warm((), entry=entry) as weak, pytest.raises(CannotSandbox) as refused:
         prove.prove(weak.address)
-    for fault in faults:
-        assert fault in str(refused.value)
+    assert "as locker" in str(refused.value) and "as asker" in str(refused.value)
+
+
+END_ITS_INIT = """
+import os, resource, signal, time
+for number in range(1, 65):
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        os.kill(1, number)
+try:
+    print(resource.prlimit(1, resource.RLIMIT_CPU, (0, 0)))
+except OSError as error:
+    print(error)
+time.sleep(0.3)
+"""
+
+
+def test_a_submission_with_the_graders_user_cannot_end_its_init(entry, monkeypatch):
+    monkeypatch.setattr(envelope, "has_second_user", lambda: False)
+    with Warm((), entry=entry) as shared, enter(shared.address) as inside:
+        assert run(inside, END_ITS_INIT) == "[Errno 38] Function not implemented"
+        assert inside.ended() is None
+        assert run(inside, "os.kill(os.getpid(), signal.SIGINT)") is None  # ends its own process, as ever
+        assert inside.ended() == "exit 1"
+
+
+def test_an_init_that_fails_is_the_fault_of_what_ran_in_it(entry, monkeypatch, tmp_path):
+    weaken({"signal.signal(signal.SIGINT, signal.SIG_IGN)": "pass"}, monkeypatch, tmp_path)
+    monkeypatch.setattr(envelope, "has_second_user", lambda: False)
+    with Warm((), entry=entry) as shared, enter(shared.address) as inside:
+        assert run(inside, "import os, time; os.kill(1, 2); time.sleep(5)") is None
+        assert inside.ended() == "a failure of its process 1"
+
+
+def test_honest_programs_have_their_locks_and_socket_options(warm):
+    use = """
+import asyncio, fcntl, socket, sqlite3
+with sqlite3.connect("/tmp/kept.db") as base:
+    base.execute("create table t (a)")
+    base.execute("insert into t values (7)")
+    print(base.execute("select a from t").fetchall())
+file = open("/tmp/locked", "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+fcntl.lockf(file, fcntl.LOCK_EX)
+async def echo():
+    async def answer(reader, writer):
+        writer.write(await reader.read(2))
+        writer.close()
+    server = await asyncio.start_server(answer, "localhost", 0, reuse_port=True)
+    reader, writer = await asyncio.open_connection("localhost", server.sockets[0].getsockname()[1])
+    writer.write(b"hi")
+    print(await reader.read())
+asyncio.run(echo())
+with socket.socket() as one:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+"""
+    with enter(warm.address) as inside:
+        assert run(inside, use) == "[(7,)]\nb'hi'"
 
 
 def test_the_proof_refuses_an_envelope_that_shows_or_shares_too_much(entry, monkeypatch):
@@ -421,8 +494,8 @@ NOBODY = 65534
 PROVE = """
 import sys
 sys.path[:0] = sys.argv[2:]
-from autograder import prove, sandbox
-with sandbox.Warm((), entry=sys.argv[1]) as warm:
+from autograder.sandbox import envelope, prove
+with envelope.Warm(("cloudpickle",), entry=sys.argv[1]) as warm:
     print(prove.prove(warm.address))
 """
 
@@ -439,15 +512,19 @@ def test_a_normal_user_has_all_of_it_too(tmp_path):
     usable = "import os, sys; sys.exit(sys.version_info < (3, 11) or not os.access(sys.base_exec_prefix, os.R_OK) or "
     usable += "not os.path.exists(os.path.realpath(sys.executable)))"
     python = next((one for one in pythons if subprocess.run(as_nobody(one, "-c", usable)).returncode == 0), None)
-    readable = python and subprocess.run(as_nobody("test", "-r", ROOT / "autograder" / "warm.py")).returncode == 0
+    readable = (
+        python and subprocess.run(as_nobody("test", "-r", envelope.PACKAGE / "inside" / "warm.py")).returncode == 0
+    )
     if not readable:
         pytest.skip("blocked: another user than root can read no Python here, or not this folder")
+    import cloudpickle
     import pyseccomp
 
     folder = Path("/tmp") / tmp_path.name  # where another user may look
     folder.mkdir()
     try:
         shutil.copy(pyseccomp.__file__, folder)
+        shutil.copytree(Path(cloudpickle.__file__).parent, folder / "cloudpickle")
         (folder / "runs_what_it_is_sent.py").write_text(ENTRY)
         command = [python, "-c", PROVE, "runs_what_it_is_sent.serve", str(ROOT), str(folder)]
         done = subprocess.run(as_nobody(*command), capture_output=True, text=True, cwd="/")
