@@ -423,6 +423,40 @@ def test_a_cell_that_a_students_error_ends_early_leaves_none_of_its_names_to_the
     assert errors == [None, "NameError: name 'want' is not defined"]
 
 
+TAKEN_BACK = {
+    "to the very object that it had": ("n = 3", "n = 3"),
+    "in a loop, to an object at a reused address": ("n = 12345", "for n in range(1000, 1004): pass"),
+    "in the branch that the student's code avoids": ("n = 2000", "for n in half(0): pass"),
+    "in a function's default, after the error": ("n = 0", "assert n == 3\ndef case(k=(n := 3)): pass"),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN_BACK)
+def test_a_name_that_a_test_binds_is_no_longer_the_students_however_it_is_bound(judges, how):
+    first, binding = TAKEN_BACK[how]
+    cells = [
+        ("answer", f"{first}\ndef half(k):\n    return []"),
+        ("test", binding),
+        ("answer", "def f(k):\n    return 0\nn = 0"),
+        ("test", "assert f(n) == n * n"),
+    ]
+    assert judged(judges, *cells, answers=["n", "half", "f"])[0][1] is None  # the same cells hand it over anew
+    book = v4.new_notebook(cells=[cell(source, role) for role, source in cells])
+    defines = declared(book)
+    list(defines.values())[1]["names"].remove("n")
+    book.metadata["autograder"] = {"defines": defines}
+    assert not judges.judge(book).notebook.cells[-1].metadata.autograder.passed
+
+
+def test_a_student_who_binds_what_a_locked_cell_bound_before_has_bound_it(judges):
+    cells = [
+        ("given", "n, flag = 5, True"),
+        ("answer", "n = 5\nflag = True"),
+        ("test", "assert n == 5 and flag is True"),
+    ]
+    assert judged(judges, *cells)[0] == [None]
+
+
 def test_a_test_that_is_tried_again_after_a_crash_begins_anew(judges):
     crashing = "import os\ndef f(x):\n    if x == 2:\n        os._exit(1)\n    return x"
     cells = (
@@ -521,6 +555,13 @@ def test_a_judge_that_is_killed_leaves_no_folder_and_no_control_group(tmp_path, 
             set(),
         ),
         ("%%time\nimport xml.dom\nfrom math import *\nx, (y, *z) = t", {"x", "y", "z"}, {"xml", "*"}),
+        (
+            "@(lambda g, h=(a := 1): g)\ndef u(k=(b := 1), *, m: (c := 1) = (d := 1)) -> (e := 1): x = 1",
+            set("uabcde"),
+            set(),
+        ),
+        ("class K((a := object), metaclass=(b := type)): x = 1\nf = lambda k=(c := 1): (y := k)", set("Kabfc"), set()),
+        ("del n, table[0]\nz = [(lambda k=(v := 1): (w := k)) for _ in t]", {"n", "z", "v"}, set()),
         ("def broken(", set(), set()),
     ],
 )
