@@ -10,6 +10,7 @@ import contextlib
 import dis
 import importlib
 import inspect
+import json
 import operator
 import os
 import socket
@@ -22,7 +23,7 @@ from typing import Any
 import cloudpickle
 
 from ..wire import channel
-from ..wire.plain import Contents, Decoder, Encoder, NotPlain, Resolve, trusted
+from ..wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_ARGS, MAX_BASES, MAX_FRAMES, MAX_NAME, MAX_PACKED, MAX_SIGNATURE, MAX_WORDS
 from .shell import lay_out, make_shell, reseed
 
@@ -61,7 +62,10 @@ class Inside:
     def answer(self, message: bytes) -> bytes:
         """Carry out a request; return the bytes of the answer."""
         decoder = self._decoder()
-        word, number, *fields = decoder.read(message)
+        try:
+            word, number, *fields = decoder.read(message)
+        except BadMessage as error:  # a class of the instructor's that can't be made here
+            return self._written(_number(message), "raised", self._raised(NotPlain(f"cannot receive {error}")), [])
         if word == "call":
             self.passed, self.calling = decoder.objects, number
         answer = getattr(self, f"do_{word}")(*fields)
@@ -272,6 +276,12 @@ def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
     if special is None:
         raise TypeError(f"{type(target).__name__!r} object has no {method}")
     return special(target, *args, **kwargs)
+
+
+def _number(message: bytes) -> str:
+    """Return the number of a request whose values can't be read."""
+    _, (_, number, *_) = json.loads(message[8 : 8 + int.from_bytes(message[:8], "big")])["value"]
+    return number
 
 
 def _stored(code: CodeType, nested: bool = False) -> set[str]:
