@@ -65,6 +65,7 @@ class Inside:
         try:
             word, number, *fields = decoder.read(message)
         except BadMessage as error:  # a class of the instructor's that can't be made here
+            self.passed = {}
             return self._written(_number(message), "raised", self._raised(NotPlain(f"cannot receive {error}")), [])
         if word == "call":
             self.passed, self.calling = decoder.objects, number
@@ -137,7 +138,7 @@ class Inside:
 
     def do_changes(self, numbers: tuple[int, ...]) -> tuple:
         """Return what is now in these objects of the last call's arguments, by number."""
-        return "changed", Contents({number: self.passed[number] for number in numbers})
+        return "changed", Contents({number: self.passed[number] for number in numbers if number in self.passed})
 
     def do_pack(self, values: tuple) -> tuple:
         """Return values in a pickle for ranks, with their source; what the ranks calculate with never comes here."""

@@ -494,8 +494,16 @@ def test_objects_of_a_locked_cells_classes_cross_whatever_the_classes_are(judges
                 raise AssertionError("no error")
             assert "combination of members" in words or "'double'" in words, words
     """
-    cells = ("given", given), ("answer", answers), ("test", tests), ("test", "assert same(1) == 1")
-    assert judged(judges, *cells) == ([None, None], [])
+    outside = """
+        import sys
+        class Late:
+            pass
+        if "autograder.judging.link" not in sys.modules:
+            del Late  # as where a cell fails in the sandbox
+    """
+    cells = ("given", given), ("answer", answers), ("test", tests), ("given", outside), ("test", "same(Late())")
+    errors, remarks = judged(judges, *cells, ("test", "assert same(1) == 1"))
+    assert errors[0] is errors[2] is None and "cannot receive a __main__.Late" in errors[1] and remarks == []
 
 
 def test_a_student_who_binds_what_a_locked_cell_bound_before_has_bound_it(judges):
