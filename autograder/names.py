@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_SCOPES = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.Lambda
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _AROUND = re.compile(r"\s*%%(time|capture|prun)\b.*\n")  # magics that run the rest of their cell in the notebook
 
 
 @dataclass
 class Names:
-    """A cell's names. `read`: anywhere in it, functions included. `bound`, `classes`, `imported`: at its top level.
+    """A cell's names. `read`: anywhere in it, functions included. `bound`, `classes`, `imported`: at its top level;
+    `bound` includes what it deletes.
 
     `imported`: {name: (module, the name within it, or "" for the module itself)}; these aren't in `bound`.
     """
@@ -47,6 +49,7 @@ def _add(names: Names, statements: list[ast.stmt]) -> None:
             names.bound |= {name for node in ast.walk(statement) if isinstance(node, ast.Global) for name in node.names}
             if isinstance(statement, ast.ClassDef):
                 names.classes.add(statement.name)
+            _add_assigned(names, _around(statement))
         elif isinstance(statement, ast.Import):
             for alias in statement.names:
                 names.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "")
@@ -55,23 +58,40 @@ def _add(names: Names, statements: list[ast.stmt]) -> None:
                 imported = {alias.asname or alias.name: (statement.module, alias.name) for alias in statement.names}
                 names.imported |= imported
         else:
-            _add_assigned(names, statement)
+            _add_assigned(names, [*ast.iter_child_nodes(statement)])
 
 
-def _add_assigned(names: Names, statement: ast.stmt) -> None:
-    """Add what a statement binds: targets, patterns and `:=`, but no variable of a comprehension or a lambda."""
-    below: list[ast.AST] = [*ast.iter_child_nodes(statement)]
+def _around(definition: Any) -> list[ast.AST]:
+    """Return what a definition or a lambda evaluates where it stands: defaults, annotations, bases, decorators."""
+    parts: list[ast.AST | None] = [*getattr(definition, "decorator_list", ())]
+    if isinstance(definition, ast.ClassDef):
+        parts += [*definition.bases, *(keyword.value for keyword in definition.keywords)]
+    else:
+        arguments = definition.args
+        each = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        parts += [*arguments.defaults, *arguments.kw_defaults, *(one.annotation for one in each if one is not None)]
+        parts.append(getattr(definition, "returns", None))
+    return [part for part in parts if part is not None]
+
+
+def _add_assigned(names: Names, below: list[ast.AST]) -> None:
+    """Add what these parts of a statement bind or delete: targets, patterns and `:=`.
+
+    A comprehension's own variables are left out, and a lambda counts with its defaults alone.
+    """
     blocks: list[ast.stmt] = []
     while below:
         node: Any = below.pop()
         if isinstance(node, ast.stmt):
             blocks.append(node)
             continue
-        if isinstance(node, _SCOPES):
-            walrus = (each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr))
-            names.bound |= set() if isinstance(node, ast.Lambda) else set(walrus)
+        if isinstance(node, ast.Lambda):
+            below += _around(node)
             continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, _COMPREHENSIONS):
+            names.bound |= {each.target.id for each in _walk_here(node) if isinstance(each, ast.NamedExpr)}
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             names.bound.add(node.id)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             names.bound.add(node.name)
@@ -79,6 +99,13 @@ def _add_assigned(names: Names, statement: ast.stmt) -> None:
             names.bound.add(node.rest)
         below += ast.iter_child_nodes(node)
     _add(names, blocks)
+
+
+def _walk_here(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of an expression in which `:=` binds a name around it: all but the bodies of lambdas."""
+    yield node
+    for part in _around(node) if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node):
+        yield from _walk_here(part)
 
 
 def defined(cells: dict[str, str]) -> dict[str, dict[str, Any]]:

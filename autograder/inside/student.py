@@ -5,22 +5,25 @@ The judge outside trusts nothing in here: a student's code runs in the same proc
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dis
 import importlib
 import inspect
+import json
 import operator
 import os
 import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from ..wire import channel
-from ..wire.plain import Contents, Decoder, Encoder, NotPlain, Resolve, trusted
+from ..wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_ARGS, MAX_BASES, MAX_FRAMES, MAX_NAME, MAX_PACKED, MAX_SIGNATURE, MAX_WORDS
 from .shell import lay_out, make_shell, reseed
 
@@ -59,7 +62,11 @@ class Inside:
     def answer(self, message: bytes) -> bytes:
         """Carry out a request; return the bytes of the answer."""
         decoder = self._decoder()
-        word, number, *fields = decoder.read(message)
+        try:
+            word, number, *fields = decoder.read(message)
+        except BadMessage as error:  # a class of the instructor's that can't be made here
+            self.passed = {}
+            return self._written(_number(message), "raised", self._raised(NotPlain(f"cannot receive {error}")), [])
         if word == "call":
             self.passed, self.calling = decoder.objects, number
         answer = getattr(self, f"do_{word}")(*fields)
@@ -87,12 +94,24 @@ class Inside:
 
     def do_cell(self, source: str, name: str, given: bool) -> tuple:
         """Run a cell; return its outputs and what it bound. `given`: the cell is the instructor's."""
-        before = {key: id(value) for key, value in self.shell.user_ns.items()}
+        before = dict(self.shell.user_ns)
         outputs = self.shell.run(source, name)
-        new = {key: value for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
+        bound = self._bound(source)  # `n = 5` binds n even if it was 5 before
+        new = {
+            key: value
+            for key, value in self.shell.user_ns.items()
+            if key in bound or key not in before or before[key] is not value
+        }
         if given:
             self.given |= new
         return "ran", outputs, {name: self._kind(new[name]) for name in self.names if name in new}
+
+    def _bound(self, source: str) -> set[str]:
+        """Return the names that a cell may bind; none if it isn't Python."""
+        with contextlib.suppress(Exception):
+            code = self.shell.transform_cell(source)
+            return _stored(compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
+        return set()
 
     def do_look(self, names: tuple[str, ...]) -> tuple:
         """Return the values of these names, as far as they are bound."""
@@ -119,7 +138,7 @@ class Inside:
 
     def do_changes(self, numbers: tuple[int, ...]) -> tuple:
         """Return what is now in these objects of the last call's arguments, by number."""
-        return "changed", Contents({number: self.passed[number] for number in numbers})
+        return "changed", Contents({number: self.passed[number] for number in numbers if number in self.passed})
 
     def do_pack(self, values: tuple) -> tuple:
         """Return values in a pickle for ranks, with their source; what the ranks calculate with never comes here."""
@@ -258,6 +277,19 @@ def _do(target: Any, method: str | None, args: list, kwargs: dict) -> Any:
     if special is None:
         raise TypeError(f"{type(target).__name__!r} object has no {method}")
     return special(target, *args, **kwargs)
+
+
+def _number(message: bytes) -> str:
+    """Return the number of a request whose values can't be read."""
+    _, (_, number, *_) = json.loads(message[8 : 8 + int.from_bytes(message[:8], "big")])["value"]
+    return number
+
+
+def _stored(code: CodeType, nested: bool = False) -> set[str]:
+    """Return the notebook's names that compiled code may bind, in its functions and classes as well."""
+    instructions = ("STORE_GLOBAL",) if nested else ("STORE_GLOBAL", "STORE_NAME")
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in instructions}
+    return names.union(*(_stored(part, True) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def _has_use(value: Any) -> bool:

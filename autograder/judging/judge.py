@@ -166,14 +166,8 @@ class Judgement:
         return inside if ended is not None and not record.outputs else record.outputs, ended
 
     def test(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
-        """Run a test cell outside the sandbox; once more if the sandbox crashed, which can happen by accident."""
-        before, theirs = dict(self.shell.user_ns), set(self.theirs)
+        """Run a test cell outside the sandbox, once: a second try after a crash would draw other inputs."""
         record, ended = self._here(cell["source"])
-        if ended is not None and ended.verdict == "crash" and time.monotonic() < self.end:
-            self.shell.user_ns.clear()  # the second try must not go on from where the first one ended
-            self.shell.user_ns |= before
-            self.theirs = theirs
-            record, ended = self._here(cell["source"])
         if ended is not None:  # the test may have caught `Ended`, and gone on to its end
             streams = [output for output in record.outputs if output["output_type"] == "stream"]
             record = Record(outputs=[*streams, error_of(ended)], relayed=record.relayed)
@@ -207,11 +201,12 @@ class Judgement:
             self._take_back(self.theirs)  # an instructor's own cell runs all the same, without what is lost
         link = self.link
         assert link is not None  # `_connected` made it
-        before = {key: id(value) for key, value in self.shell.user_ns.items()}
+        before = dict(self.shell.user_ns)  # the objects, not their ids: Python gives an id to another object
         record = _run_until_alarm(link, self.shell, source)
-        changed = {key for key, value in self.shell.user_ns.items() if before.get(key) != id(value)}
-        if not record.passed or link.ended is not None:  # the student's code may have ended it before it bound a name
-            self._take_back((names.bound | names.imported.keys()) & self.theirs - changed)
+        changed = {key for key, value in self.shell.user_ns.items() if key not in before or before[key] is not value}
+        changed |= record.bound & self.shell.user_ns.keys()
+        # Of its names, it may have left some unbound: the student's code ended it first, or chose another branch.
+        self._take_back((names.bound | names.imported.keys() | record.bound) & self.theirs - changed)
         self.theirs -= changed
         if given:
             self.shared |= {key: self.shell.user_ns[key] for key in changed}

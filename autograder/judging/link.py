@@ -280,7 +280,7 @@ class Link:
     def thing(self, target: tuple, kind: str, about: dict, made: bool = False) -> Any:
         """Return a proxy; for an exception's class, a class of this side, which `except` and `raises` recognize."""
         if kind == "exception":
-            return self.exceptions.kind(about["bases"])
+            return self.exceptions.handed_over(about["bases"], target[1] if made else "")
         return PROXIES[kind](self, target, about, made)
 
     def _called_back(self, number: str, which: Any, args: Any, kwargs: Any) -> bytes:

@@ -22,7 +22,7 @@ from ..wire.protocol import Error
 
 _REMEMBERED: dict[str, str] = {}  # files of the sandbox's tracebacks, and the names that they have here
 MAX_FILES = 100  # of them; each takes memory for its lines
-_FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__", "__exit__")
+_FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _UNARY = ("neg", "pos", "abs")
 _CONVERSIONS = ("__int__", "__float__", "__index__")
@@ -137,7 +137,7 @@ class Class(Function):
 
 def _forward(method: str) -> Callable:
     def forwarded(self: Remote, *args: Any) -> Any:
-        return self._link.call(self._target, method, [_plain_error(arg) for arg in args])
+        return self._link.call(self._target, method, list(args))
 
     forwarded.__name__ = method
     return forwarded
@@ -164,13 +164,19 @@ def _guarded(method: str) -> Callable:
     return guarded
 
 
-def _plain_error(value: Any) -> Any:
-    """Return None for an exception, a traceback or a class, which `__exit__` gets and which can't cross."""
-    return None if isinstance(value, BaseException) or inspect.istraceback(value) or inspect.isclass(value) else value
+def _exit(self: Remote, kind: Any, error: Any, traceback: Any) -> Any:
+    """End a `with` block. It can't swallow or replace an error: a test's own AssertionError would be lost.
+
+    An exception can't cross, so the student's `__exit__` gets None, as after a block without one.
+    """
+    with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):
+        answer = self._link.call(self._target, "__exit__", [None, None, None])
+    return answer if error is None else False
 
 
 for _method in _FORWARDED:
     setattr(Remote, _method, _forward(_method))
+Remote.__exit__ = _exit  # type: ignore[attr-defined]
 _ARITHMETIC = [*(f"__{name}__" for name in _BINARY + _UNARY), *(f"__r{name}__" for name in _BINARY)]
 for _method in (*_COMPARISONS, *_ARITHMETIC, *_CONVERSIONS):
     setattr(Remote, _method, _guarded(_method))
@@ -218,6 +224,20 @@ class Exceptions:
     def __init__(self, resolve: Callable[[str, str], type | None]):
         self.resolve = resolve
         self.made: dict[str, type] = {}
+        self.aliases: dict[tuple[str, str], type[Exception]] = {}  # stand-ins for classes that the judge has, too
+
+    def handed_over(self, bases: list[tuple[str, str]], name: str = "") -> type[Exception]:
+        """Return the class for one that a test gets from the student, which it may use to catch exceptions.
+
+        `name`: set if the exercise asks for a class of this name. It is then a stand-in whatever the student bound to
+        it, and so is a class that would catch an AssertionError: after `Refused = Exception`, `raises(Refused)` must
+        not catch what the test itself raises. What the student's code raises as Exception is then that stand-in.
+        """
+        kind = self.kind(bases)
+        if bases[0] in self.aliases or kind in self.made.values() or not (name or issubclass(AssertionError, kind)):
+            return kind
+        stand_in = type(name or kind.__name__, (kind,), {"__module__": "__main__"})
+        return self.aliases.setdefault(bases[0], stand_in)
 
     def kind(self, bases: list[tuple[str, str]]) -> type[Exception]:
         """Return the class for a class's bases, (module, qualified name), with the class itself first.
@@ -226,7 +246,8 @@ class Exceptions:
         """
         name = bases[0][1].rpartition(".")[2]
         for number, (module, qualified) in enumerate(bases):
-            base = getattr(builtins, qualified, None) if module == "builtins" else self.resolve(module, qualified)
+            known = getattr(builtins, qualified, None) if module == "builtins" else self.resolve(module, qualified)
+            base = self.aliases.get((module, qualified), known)
             if isinstance(base, type) and issubclass(base, Exception) and not issubclass(base, BaseExceptionGroup):
                 return base if number == 0 else self._make(name, base)
         return self._make(name, Exception)

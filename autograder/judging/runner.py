@@ -14,6 +14,7 @@ import inspect
 import math
 import numbers
 import traceback
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,8 @@ class Record:
     """What became of a cell. `passed`: it ran to its end and raised nothing.
 
     `points`: the number that its last line gives, or None. `line`: the line of the cell that raised, from 1, or None.
-    `relayed`: which of its texts, counted from 0, a function of the student's printed.
+    `relayed`: which of its texts, counted from 0, a function of the student's printed. `bound`: what its top level has
+    bound or deleted, whatever the value was before.
     """
 
     passed: bool = False
@@ -34,6 +36,31 @@ class Record:
     line: int | None = None
     outputs: list[dict] = field(default_factory=list)
     relayed: list[int] = field(default_factory=list)
+    bound: set[str] = field(default_factory=set)
+
+
+class Locals(MutableMapping):
+    """A namespace that notes which names a cell's top level binds: the value alone can't show that `n = 5` ran."""
+
+    def __init__(self, namespace: dict[str, Any], bound: set[str]):
+        self.namespace, self.bound = namespace, bound
+
+    def __getitem__(self, name: str) -> Any:
+        return self.namespace[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.bound.add(name)
+        self.namespace[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self.bound.add(name)
+        del self.namespace[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.namespace)
+
+    def __len__(self) -> int:
+        return len(self.namespace)
 
 
 _FILES: set[str] = set()  # the names that the instructor's cells have in tracebacks
@@ -49,7 +76,7 @@ def run(shell: Shell, source: str) -> Record:
             code = shell.transform_cell(source)
             file = shell.compile.cache(code)  # also lets `inspect.getsource` find what the cell defines
             _FILES.add(file)
-            value = _value(shell, code, file)
+            value = _value(shell, code, file, record.bound)
             record.points = _number(value)
             record.passed = True
         except BaseException as error:
@@ -74,14 +101,18 @@ def _cleaned(output: dict) -> dict:
     return output | {"text": clean(output["text"])} if "text" in output else output
 
 
-def _value(shell: Shell, code: str, file: str) -> Any:
-    """Run a cell; return the value of its last line, or None if that is no expression or ends in a semicolon."""
+def _value(shell: Shell, code: str, file: str, bound: set[str]) -> Any:
+    """Run a cell; return the value of its last line, or None if that is no expression or ends in a semicolon.
+
+    `bound`: gets the names that the cell binds.
+    """
+    names = Locals(shell.user_ns, bound)
     tree = ast.parse(code, file)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    _execute(shell, _compiled(tree, file, "exec"))
+    _execute(shell, names, _compiled(tree, file, "exec"))
     if not isinstance(last, ast.Expr):
         return None
-    value = _execute(shell, _compiled(ast.Expression(last.value), file, "eval"))
+    value = _execute(shell, names, _compiled(ast.Expression(last.value), file, "eval"))
     return None if code.rstrip().endswith(";") else value
 
 
@@ -90,8 +121,8 @@ def _compiled(tree: ast.AST, file: str, mode: str) -> Any:
     return compile(tree, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)  # type: ignore[call-overload]
 
 
-def _execute(shell: Shell, code: Any) -> Any:
-    result = eval(code, shell.user_ns)
+def _execute(shell: Shell, names: Locals, code: Any) -> Any:
+    result = eval(code, shell.user_ns, names)
     return asyncio.run(result) if code.co_flags & inspect.CO_COROUTINE else result
 
 

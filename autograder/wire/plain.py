@@ -7,6 +7,7 @@ that occurs twice arrives as one object. A reader makes new objects only: it is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import io
 import json
@@ -16,6 +17,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Container
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +25,7 @@ MAX_BYTES = 64 * 2**20  # bytes of a message
 MAX_DEPTH = 100  # levels of nested lists
 MAX_OBJECTS = 100_000  # JSON objects in a message: one, and one for each handle
 NODE = 32  # bytes that one list or number counts for, about its size in memory
+_WRITTEN_IN_PYTHON = 1 << 9  # of a class's flags: Py_TPFLAGS_HEAPTYPE
 _JSON_INT = 2**53  # not every JSON parser reads larger integers exactly
 
 # (module, qualified name) -> the class, or None if this side may not make its instances.
@@ -121,6 +124,8 @@ class Encoder:
             return value
         if write := _IMMUTABLE.get(kind):
             return write(self, value, depth + 1)
+        if isinstance(value, Enum) and self.resolve(kind.__module__, kind.__qualname__) is kind:
+            return _member(value)
         if id(value) in self.known:
             return ["yours", self.known[id(value)]]
         if kind is Contents:
@@ -161,8 +166,12 @@ class Encoder:
 
     def record(self, value: Any, depth: int) -> list:
         """Return the tree of a NamedTuple, a dataclass or a notebook's object: its class and its fields."""
-        values = _fields(value)
+        values, kind = _fields(value), type(value)
         assert values is not None  # or `_record_writer` had not chosen this writer
+        if not (isinstance(value, tuple) or dataclasses.is_dataclass(kind)):
+            values = {name: each for name, each in values.items() if not _is_cache(kind, name)}
+            if hidden := next((name for name in values if not _is_data(kind, name)), None):
+                raise NotPlain(f"a {_name_of(kind)} with an attribute {str(hidden)!r:.100}, which is no name for data")
         fields = [[name, self.tree(field, depth)] for name, field in values.items()]
         return ["record", type(value).__module__, type(value).__qualname__, fields]
 
@@ -337,10 +346,31 @@ _READ: dict[str, Callable] = {
     "tuple": lambda decoder, items: tuple(map(decoder.value, items)),
     "frozenset": lambda decoder, items: frozenset(map(decoder.value, items)),
     "decimal": lambda decoder, digits: Decimal(digits),
-    "fraction": lambda decoder, *parts: Fraction(*map(decoder.value, parts)),
+    "fraction": lambda decoder, *parts: _fraction(*map(decoder.value, parts)),
+    "member": lambda decoder, module, name, member: _read_member(decoder.resolve(module, name), member),
     "scalar": lambda decoder, blob: decoder.array(blob)[()],
     "dtype": lambda decoder, module, name: _dtype(module, name),
 }
+
+
+def _fraction(numerator: int, denominator: int) -> Fraction:
+    if type(numerator) is not int or type(denominator) is not int:
+        raise BadMessage("a fraction of other things than whole numbers")
+    return Fraction(numerator, denominator)
+
+
+def _member(value: Enum) -> list:
+    """Return the tree of an enum's member: the class, and the member's name. It arrives as the reader's own member."""
+    kind, name = type(value), value._name_
+    if kind.__members__.get(name) is not value:
+        raise NotPlain(f"a combination of members of {_name_of(kind)}")
+    return ["member", kind.__module__, kind.__qualname__, name]
+
+
+def _read_member(kind: type | None, name: str) -> Enum:
+    if kind is None or not issubclass(kind, Enum) or name not in kind.__members__:
+        raise BadMessage(f"a member {name!r:.100} of no enum")
+    return kind.__members__[name]
 
 
 def _range(*ends: int) -> range:
@@ -455,7 +485,14 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
-    return dict(vars(value)) if type(value).__module__ == "__main__" and hasattr(value, "__dict__") else None
+    is_object = type(value).__module__ == "__main__" and hasattr(value, "__dict__") and _is_made_bare(type(value))
+    return dict(vars(value)) if is_object else None
+
+
+def _is_made_bare(kind: type) -> bool:
+    """Return whether an instance is its attributes alone: no text, number or dict, and no enum's member."""
+    compiled = next(base for base in kind.__mro__ if not base.__flags__ & _WRITTEN_IN_PYTHON)
+    return compiled is object and not issubclass(kind, Enum)
 
 
 def _may_change(value: Any) -> bool:
@@ -515,15 +552,22 @@ def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: l
     if kind is not None and (issubclass(kind, tuple) or dataclasses.is_dataclass(kind)):
         value = _build(kind, {field: decoder.value(tree) for field, tree in fields})
     elif kind is not None and module == "__main__":
-        value = decoder.objects[number] = kind.__new__(kind)
+        if not _is_made_bare(kind):
+            raise BadMessage(f"a {name}, which is more than its attributes"[:200])
+        value = decoder.objects[number] = object.__new__(kind)  # its own `__new__` may want arguments
         for field, tree in fields:
-            if not _is_data(kind, field):
+            if not _is_data(kind, field) or _is_cache(kind, field):
                 raise BadMessage(f"an attribute called {field!r}"[:100])
             object.__setattr__(value, field, decoder.value(tree))
     else:
         raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
     decoder.objects[number] = value
     return value
+
+
+def _is_cache(kind: type, field: str) -> bool:
+    """Return whether an attribute is what a cached_property has computed: the reader computes it anew."""
+    return isinstance(inspect.getattr_static(kind, field, None), functools.cached_property)
 
 
 def _is_data(kind: type, field: str) -> bool:

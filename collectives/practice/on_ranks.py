@@ -117,6 +117,7 @@ def stand_ins(function: Callable, **others: Callable) -> Iterator[None]:
 # What the loopback may carry beyond the payload, with room above what was measured:
 GROUP_BYTES = 1_000  # for two ranks to find each other in a group; measured: at most 560
 MESSAGE_BYTES = 800  # around one message, with its acknowledgement; measured: at most 430
+EMPTY = 100  # messages to each peer that may have nothing in them, as where there are more ranks than elements
 WIRE = 1.3  # times the payload, for headers and acknowledgements; measured: 1.02, and 1.07 on a crowded machine
 
 
@@ -176,11 +177,24 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         if outcome.collectives:
             names = ", ".join(f"dist.{name}" for name in outcome.collectives)
             raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
+        if not _possible(outcome, buffers):
+            raise NotYet(
+                f"with {world_size} ranks, rank {rank} reports more messages, or fewer bytes, than there can be"
+            )
     bytes_reported = sum(sum(outcome.bytes_to.values()) for outcome in outcomes)
     witnessed(outcomes, least=0, most=bytes_reported, messages=sum(outcome.messages for outcome in outcomes))
     if buffers.nbytes >= MUCH:
         witnessed_pairs(outcomes)
     return outcomes
+
+
+def _possible(outcome: Outcome, buffers: np.ndarray) -> bool:
+    """Return whether a rank may have sent what it reports: each message excuses bytes that nothing else explains.
+
+    Even element by element it sends no more messages than there are elements; some more may be empty.
+    """
+    most = buffers.size + EMPTY * len(buffers)
+    return 0 <= outcome.messages <= most and min(outcome.bytes_to.values(), default=0) >= 0
 
 
 def _on_rank(rank: int, world_size: int, function: Callable, own: np.ndarray) -> Outcome:

@@ -423,15 +423,158 @@ def test_a_cell_that_a_students_error_ends_early_leaves_none_of_its_names_to_the
     assert errors == [None, "NameError: name 'want' is not defined"]
 
 
-def test_a_test_that_is_tried_again_after_a_crash_begins_anew(judges):
-    crashing = "import os\ndef f(x):\n    if x == 2:\n        os._exit(1)\n    return x"
+TAKEN_BACK = {
+    "to the very object that it had": ("n = 3", "n = 3"),
+    "in a loop, to an object at a reused address": ("n = 12345", "for n in range(1000, 1004): pass"),
+    "in the branch that the student's code avoids": ("n = 2000", "for n in half(0): pass"),
+    "in a function's default, after the error": ("n = 0", "assert n == 3\ndef case(k=(n := 3)): pass"),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN_BACK)
+def test_a_name_that_a_test_binds_is_no_longer_the_students_however_it_is_bound(judges, how):
+    first, binding = TAKEN_BACK[how]
+    cells = [
+        ("answer", f"{first}\ndef half(k):\n    return []"),
+        ("test", binding),
+        ("answer", "def f(k):\n    return 0\nn = 0"),
+        ("test", "assert f(n) == n * n"),
+    ]
+    assert judged(judges, *cells, answers=["n", "half", "f"])[0][1] is None  # the same cells hand it over anew
+    book = v4.new_notebook(cells=[cell(source, role) for role, source in cells])
+    defines = declared(book)
+    list(defines.values())[1]["names"].remove("n")
+    book.metadata["autograder"] = {"defines": defines}
+    assert not judges.judge(book).notebook.cells[-1].metadata.autograder.passed
+
+
+def test_objects_of_a_locked_cells_classes_cross_whatever_the_classes_are(judges):
+    given = """
+        import enum, functools
+        class Color(enum.Enum):
+            RED = [1]
+            BLUE = 2
+        class Level(enum.IntFlag):
+            LOW = 1
+            HIGH = 2
+        class Box:
+            def __new__(cls, x):
+                return super().__new__(cls)
+            def __init__(self, x):
+                self.x = x
+            def double(self):
+                return 2 * self.x
+            @functools.cached_property
+            def area(self):
+                return self.x**2
+        class Word(str):
+            pass
+    """
+    answers = """
+        def other(color): return {Color.RED: Color.BLUE}.get(color, Color.RED)
+        def same(value): return value
+        def grow(box):
+            grown = Box(2 * box.x)
+            assert grown.area == 4 * box.area
+            return grown
+        def broken(box):
+            box.double = 4
+            return box
+    """
+    tests = """
+        assert other(Color.RED) is Color.BLUE and other(Color.BLUE) is Color.RED and same(Level.LOW) is Level.LOW
+        box = Box(2)
+        assert box.area == 4 and grow(box).area == 16 and same(Word("word")) == "word"
+        for argument, function in [(Level.LOW | Level.HIGH, same), (box, broken)]:
+            try:
+                function(argument)
+            except TypeError as error:
+                words = str(error)
+            else:
+                raise AssertionError("no error")
+            assert "combination of members" in words or "'double'" in words, words
+    """
+    outside = """
+        import sys
+        class Late:
+            pass
+        if "autograder.judging.link" not in sys.modules:
+            del Late  # as where a cell fails in the sandbox
+    """
+    cells = ("given", given), ("answer", answers), ("test", tests), ("given", outside), ("test", "same(Late())")
+    errors, remarks = judged(judges, *cells, ("test", "assert same(1) == 1"))
+    assert errors[0] is errors[2] is None and "cannot receive a __main__.Late" in errors[1] and remarks == []
+
+
+def test_a_student_who_binds_what_a_locked_cell_bound_before_has_bound_it(judges):
+    cells = [
+        ("given", "n, flag = 5, True"),
+        ("answer", "n = 5\nflag = True"),
+        ("test", "assert n == 5 and flag is True"),
+    ]
+    assert judged(judges, *cells)[0] == [None]
+
+
+def test_a_test_is_run_once_so_a_crash_draws_no_other_inputs_and_undoes_no_change(judges):
+    crashing = """
+        import os
+        seen = 0
+        def f(items):
+            global seen
+            seen += 1
+            if seen == 2:
+                os._exit(1)
+            items.clear()
+    """
     cells = (
-        ("given", "score = 0"),
+        ("given", "items, tries = [3, 1, 2], []"),
         ("answer", crashing),
-        ("test", "score += 1\nf(2)"),
-        ("test", "assert score == 1, score"),
+        ("test", "tries.append(len(items))\nf(items)\nf(items)"),
+        ("test", "assert tries == [3], tries"),
     )
-    assert judged(judges, *cells)[0][1] is None
+    errors, remarks = judged(judges, *cells, answers=["f"])
+    assert errors[0].startswith("Crash") and errors[1] is None and remarks == ["crash"]
+
+
+def test_a_with_block_of_the_students_swallows_and_replaces_no_error_of_the_test(judges):
+    answers = """
+        class Lock:
+            def __enter__(self): return self
+            def __exit__(self, *error): return True
+        class Trap(Lock):
+            def __exit__(self, *error): raise ValueError
+        def square(x): return 0
+    """
+    cells = [
+        ("given", "import pytest"),
+        ("answer", answers),
+        ("test", "with Lock():\n    assert square(3) == 9"),
+        ("test", "with pytest.raises(ValueError):\n    with Trap():\n        assert square(3) == 9"),
+        ("test", "with Lock() as lock:\n    assert square(0) == 0\nassert isinstance(lock, Lock)"),
+    ]
+    errors, _ = judged(judges, *cells)
+    assert [error is None for error in errors] == [False, False, True]
+
+
+@pytest.mark.parametrize("base", ["Exception", "AssertionError", "ValueError"])
+def test_a_students_name_for_pythons_exception_catches_only_what_the_student_raises(judges, base):
+    asked = {"names": ["Refused", "push"], "classes": ["Refused"], "imports": {}}
+    push = "def push(x):\n    if x < 0: raise Refused('negative')"
+    refuses = "with pytest.raises(Refused, match='negative') as caught:\n    push(-1)\nassert caught.type is Refused"
+    swallows = f"try:\n    push(1)\n    raise {base}('the test has failed')\nexcept Refused:\n    pass"
+    for bound in (f"Refused = {base}", f"class Refused({base}): pass"):
+        sources = [("given", "import pytest"), ("answer", f"{bound}\n{push}"), ("test", refuses), ("test", swallows)]
+        book = v4.new_notebook(cells=[cell(source, role) for role, source in sources])
+        book.metadata["autograder"] = {"defines": dict.fromkeys(declared(book), asked)}
+        tests = judges.judge(book).notebook.cells[2:]
+        assert [each.metadata.autograder.passed for each in tests] == [True, False], tests
+
+
+def test_no_class_that_a_student_hands_over_catches_a_tests_assertion_error(judges):
+    cells = [("answer", "class Stack:\n    Full = Exception\nkinds = (AssertionError,)\nwrong = ValueError")]
+    cells += [("test", f"try:\n    assert 1 == 2\nexcept {kind}:\n    pass") for kind in ("Stack.Full", "kinds")]
+    errors, _ = judged(judges, *cells, ("test", "assert wrong is ValueError"))
+    assert [error is None for error in errors] == [False, False, True]
 
 
 def test_a_notebook_keeps_a_bounded_number_of_outputs_and_every_error(judges):
@@ -521,6 +664,13 @@ def test_a_judge_that_is_killed_leaves_no_folder_and_no_control_group(tmp_path, 
             set(),
         ),
         ("%%time\nimport xml.dom\nfrom math import *\nx, (y, *z) = t", {"x", "y", "z"}, {"xml", "*"}),
+        (
+            "@(lambda g, h=(a := 1): g)\ndef u(k=(b := 1), *, m: (c := 1) = (d := 1)) -> (e := 1): x = 1",
+            set("uabcde"),
+            set(),
+        ),
+        ("class K((a := object), metaclass=(b := type)): x = 1\nf = lambda k=(c := 1): (y := k)", set("Kabfc"), set()),
+        ("del n, table[0]\nz = [(lambda k=(v := 1): (w := k)) for _ in t]", {"n", "z", "v"}, set()),
         ("def broken(", set(), set()),
     ],
 )

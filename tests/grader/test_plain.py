@@ -144,6 +144,8 @@ LIES = {
     "a reference to nothing": message(["again", 7]),
     "a blob that is not there": message(["bytes", 3]),
     "a huge range": message(["range", 0, 10**12, 1]),
+    "a fraction of what is no number": message(["fraction", ["decimal", "1e999999"], 3]),
+    "a member of no enum": message(["member", "collections", "Counter", "x"]),
     "a huge number": message(["int", "z"]),
     "an array that asks for memory": message(
         ["new", 0, ["array", 0]], npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)})

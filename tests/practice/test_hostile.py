@@ -411,6 +411,13 @@ def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_went_over_
             check()
 
 
+@pytest.mark.parametrize(("sent", "messages"), [({1: 400_000}, -1), ({1: 400_000}, 10**9), ({1: -1}, 2)])
+def test_a_rank_that_reports_messages_to_excuse_its_other_traffic_is_refused(monkeypatch, sent, messages):
+    answers_with(monkeypatch, lambda *_: [on_ranks.Outcome(BUFFERS[0], BUFFERS[0], sent, messages, [])] * 3)
+    with pytest.raises(checks.NotYet, match="rank 0 reports more messages, or fewer bytes, than there can be"):
+        on_ranks.on_ranks(honest, BUFFERS)
+
+
 def seen_on_connections(reports, sent):
     """What ranks report, with what their connections carried: {(rank, peer): bytes}; no stream was kept."""
     everyone = Seen(reports)
