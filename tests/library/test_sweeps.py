@@ -27,7 +27,7 @@ def test_the_constants_are_those_that_a_fit_finds_and_beat_the_guesses():
 
 def test_the_recorded_predictions_are_those_of_constants_that_never_saw_the_source():
     nebius = [sweep for sweep in READ if sweep.name == "h100_nebius_2n_allreduce"]
-    unseen = sweeps.fit([sweep for sweep in READ if sweep.source != nebius[0].source])
+    unseen = sweeps.fit([sweep for sweep in READ if sweep.origin != nebius[0].origin])
     now = [point.predicted.seconds for point in sweeps.points(nebius, unseen)]
     kept = [point.predicted.seconds for point in sweeps.recorded() if point.sweep.name == nebius[0].name]
     assert kept == pytest.approx(now, rel=0.03)
