@@ -10,7 +10,7 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = sorted(path.stem for path in BOOK.glob("[0-9]*.md"))
 
 LINES_A_CHAPTER, LINES_A_CELL = 150, 25
-OLD = [name for name in CHAPTERS if name > "08"]  # Parts II to IV aren't in the frame yet
+OLD = [name for name in CHAPTERS if name > "09"]  # the rest of Parts II to IV isn't in the frame yet
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 BADGE = re.compile(r"\{checked\}`(\w+)`")
 
