@@ -36,6 +36,7 @@ from collectives.measure import bandwidth
 from collectives.measure.held import BytesHeld
 from collectives.measure.wire import BytesSent
 from collectives.training import fsdp, traffic
+from collectives.training.checkpoints import resume, save
 from collectives.training.models import Model
 from collectives.training.transformer import Block
 
@@ -178,38 +179,6 @@ def train(rank: int, world_size: int, job: Job, checkpoint: Path | None = None, 
         "backend": dist.get_backend(),
         "machine": bandwidth.machine(),
     }
-
-
-def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return what a checkpoint holds, with names that don't depend on the strategy or the number of ranks."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optimizer": moments}
-
-
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
-    """Save the state after `number` steps, each rank its own shard, and then point `latest` to it."""
-    from torch.distributed import checkpoint
-
-    checkpoint.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{number}")
-    if dist.get_rank() == 0:
-        (folder / "latest.new").write_text(str(number))
-        (folder / "latest.new").replace(folder / "latest")  # in one go: a job may be killed at any moment
-
-
-def resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the latest state in `folder`, if there is one; return how many steps it has behind it."""
-    if folder is None or not (folder / "latest").exists():
-        return 0
-    from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.state_dict import set_state_dict
-
-    number = int((folder / "latest").read_text())
-    state = state_of(model, optimizer)
-    checkpoint.load(state, checkpoint_id=folder / f"step-{number}")
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return number
 
 
 def measured(step: Callable[[], Any]) -> tuple[int, BytesSent]:

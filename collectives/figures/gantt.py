@@ -38,13 +38,14 @@ COMMUNICATION = {  # operation: pattern; communication has patterns, so that col
     "send_recv": "dots",
 }
 KINDS = {kind: (colour, COMMUNICATION.get(kind, "plain")) for kind, colour in OPERATIONS.items()}  # of spans
+KINDS |= {"checkpoint": ("#004b76", "plain"), "lost": (WRONG, "plain"), "restart": (GREY, "plain")}  # of a whole job
 OTHER_COLOURS = ("#e69f00", *RANK_COLOURS[8:])  # for kinds that `KINDS` lacks, in order of occurrence
 
 MAX_SPANS, MAX_LANES = 1500, 40  # larger figures are unreadable
 TICKS = 100_000  # length of the axis; the data's times are whole ticks
 TOGETHER = TICKS // 400  # edges within this distance, 2 pixels on a wide screen, count as one moment
 SPOKEN_LANES = 4  # a sentence describes up to 4 lanes one by one
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+UNITS = (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 Timelines = Mapping[str, Timeline]
 

@@ -215,8 +215,8 @@ def test_every_option_that_is_named_is_one_that_the_program_knows():
 
 
 def test_the_variables_that_find_a_hang_are_ones_that_the_pinned_torch_reads():
-    """Chapter 18 and the README name them. Those with NCCL in their name are only in torch's build for GPUs."""
-    page = (ROOT / "book" / "18_gpus.md").read_text() + TEXTS["README.md"]
+    """Chapter 19 and the README name them. Those with NCCL in their name are only in torch's build for GPUs."""
+    page = (ROOT / "book" / "19_failures.md").read_text() + TEXTS["README.md"]
     named = set(re.findall(r"`?(TORCH_(?!NCCL)[A-Z_]+)=", page))
     assert named >= {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_DISTRIBUTED_DEBUG"}
     library = (Path(torch.__file__).parent / "lib" / "libtorch_cpu.so").read_bytes()

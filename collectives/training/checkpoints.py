@@ -1,0 +1,54 @@
+"""Checkpoints: the state of a training job in a folder, from which it goes on as if nothing had happened.
+
+    first = resume(folder, model, optimizer)            # 0 if there is none
+    for step in range(first, steps):
+        ...
+        save(folder, model, optimizer, step + 1)        # each rank writes its own shard
+
+It is torch's distributed checkpoint (DCP). Names don't depend on how the model is sharded, so a job may go on with
+another number of ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+IMPORTS = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict")
+"""The modules that this module imports on first use, for `ranks.preload`."""
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what a checkpoint holds, with names that don't depend on the strategy or the number of ranks."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments}
+
+
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Save the state after `number` steps, each rank its own shard, and then point `latest` to it."""
+    from torch.distributed import checkpoint
+
+    checkpoint.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{number}")
+    if dist.get_rank() == 0:
+        (folder / "latest.new").write_text(str(number))
+        (folder / "latest.new").replace(folder / "latest")  # in one go: a job may be killed at any moment
+
+
+def resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load the latest state in `folder`, if there is one; return how many steps it has behind it."""
+    if folder is None or not (folder / "latest").exists():
+        return 0
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    number = int((folder / "latest").read_text())
+    state = state_of(model, optimizer)
+    checkpoint.load(state, checkpoint_id=folder / f"step-{number}")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return number
