@@ -14,11 +14,17 @@ from torch import nn
 from torch.nn import functional
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def nothing(x: torch.Tensor) -> torch.Tensor:
     """Return `x` unchanged: the gates of a dense block."""
     return x
+
+
+def causal(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return causal attention, [..., heads, tokens, head_size], where all tokens are on this rank."""
+    return functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
 
 
 class MLP(nn.Module):
@@ -37,20 +43,24 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention over one sequence or a batch: [..., tokens, width] -> the same, by `head_size`."""
+    """Causal multi-head attention over one sequence or a batch: [..., tokens, width] -> the same, by `head_size`.
+
+    `attend`: what heads do with queries, keys and values; see `context_parallel` for a sequence that ranks share.
+    """
 
     def __init__(self, width: int, num_heads: int):
         super().__init__()
         self.head_size = width // num_heads
         self.first = nn.ModuleList([nn.Linear(width, width) for _ in ("queries", "keys", "values")])
         self.second = nn.Linear(width, width, bias=False)
+        self.attend: Attend = causal
         self.enter: Gate = nothing
         self.leave: Gate = nothing
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         entered = self.enter(x)
         q, k, v = (project(entered).unflatten(-1, (-1, self.head_size)).transpose(-3, -2) for project in self.first)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # [..., heads, tokens, head_size]
+        attended = self.attend(q, k, v)  # [..., heads, tokens, head_size]
         return self.leave(self.second(attended.transpose(-3, -2).flatten(-2)))
 
 

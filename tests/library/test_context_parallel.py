@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional
 
 from collectives import ranks
@@ -18,6 +19,7 @@ from collectives.training.context_parallel import (
     zigzag,
 )
 from collectives.training.timeline import run
+from collectives.training.transformer import Block
 
 HEADS, KV_HEADS, PIECE, HEAD_SIZE, ITEMSIZE = 24, 12, 3, 4, 8  # fp64: what differs is a mistake, not rounding
 WAYS = {
@@ -64,6 +66,35 @@ def test_each_way_equals_full_attention_and_sends_what_its_formula_says(way, wor
     for error, *sent in ranks.run(attend, world_size, way):
         assert error < 1e-9
         assert tuple(sent) == expected
+
+
+def train(rank, world_size, way, steps=3):
+    """The losses of a block whose attention goes `way`. Ranks add up their gradients: each has seen its own tokens."""
+    torch.manual_seed(0)
+    block = Block(24, HEADS // 2).double()
+    block.halves[0].attend, cut = WAYS[way] if way else (block.halves[0].attend, in_order)
+    optimizer, losses = torch.optim.SGD(block.parameters(), lr=0.1), []
+    for step in range(steps):
+        whole = torch.randn(24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        pieces = whole.chunk(2 * world_size)
+        mine = torch.cat([pieces[piece] for piece in cut(rank, world_size)])
+        loss = functional.mse_loss(block(mine), mine.sin()) / world_size
+        optimizer.zero_grad()
+        loss.backward()
+        for tensor in (loss := loss.detach(), *(parameter.grad for parameter in block.parameters())):
+            dist.all_reduce(tensor)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("way", WAYS)
+def test_a_block_on_a_shared_sequence_trains_as_on_one_rank(way):
+    (alone,) = ranks.run(train, 1, None)
+    for losses in ranks.run(train, 3, way):
+        np.testing.assert_allclose(losses, alone, rtol=1e-12)
+    assert len(set(alone)) == len(alone)
 
 
 def too_few_heads(rank, world_size):
