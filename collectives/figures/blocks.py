@@ -2,6 +2,7 @@
 
     by_axis(world_size=4)      # Y = X W: the reader picks each matrix's layout; the collectives are derived
     mlp(), gates(), heads()    # Megatron's split of a transformer block
+    stages()                   # what ZeRO shards, stage by stage
     cycle()                    # a layer under FSDP, from rest to rest
     mesh()                     # a layer under tensor parallelism and FSDP at once, ranks as a grid
 
@@ -19,6 +20,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ..training.memory import MIXED_ADAM, STAGES, at_rest
 from ..training.mesh import Mesh
 from ..training.shardings import AXES, PARTIAL, REPLICATED, Layout, Move, Pair, Plan, derive, derive_pair
 from .colours import GREY, RANK_COLOURS, ink_on
@@ -331,6 +333,49 @@ def heads(world_size: int = 2, num_heads: int = 4) -> Blocks:
     shapes = {"X": wide, "W q,k,v": square, "q,k,v": wide, "heads": wide, "W out": square, "Z": wide}
     columns = [Column(name, *shape) for name, shape in shapes.items()]
     return Blocks([Story(columns, scenes)], world_size, f"Attention: {num_heads} heads on {world_size} ranks")
+
+
+def stages(world_size: int = 4) -> Blocks:
+    """Return a figure of what each rank holds in stages 0 to 3 of ZeRO, with Adam in mixed precision.
+
+    A column is as wide as its kind of state has bytes a parameter.
+    """
+    recipe, share, ranks = MIXED_ADAM, f"1/{world_size}", range(world_size)
+    kinds = {"gradients": recipe.gradients, "optimizer state": recipe.optimizer, "weights": recipe.parameters}
+    shapes = {kind: (2.0, float(width)) for kind, width in kinds.items()}
+    whole = {kind: [(Tile(0, 0, *shape, 0, "a"),) for _ in ranks] for kind, shape in shapes.items()}
+    cut = {kind: [(_slice(rank, 1, shape, world_size),) for rank in ranks] for kind, shape in shapes.items()}
+    held = [f"{at_rest(world_size, world_size, stage).total / world_size:g} bytes a parameter." for stage in STAGES]
+    moves = {"gradients": "reduce-scatter", "weights": "all-gather"}
+    scenes = [
+        Scene(
+            "Stage 0, data parallelism: an all-reduce sums the gradients, and every rank computes the same update. It "
+            f"holds {held[0]}",
+            whole,
+            {"gradients": "all-reduce"},
+        ),
+        Scene(
+            f"Stage 1: each rank holds {share} of the optimizer state. A reduce-scatter brings it the summed gradients "
+            f"of that part. It updates the part, and an all-gather brings all ranks all new weights: {held[1]}",
+            whole | {"optimizer state": cut["optimizer state"]},
+            moves,
+        ),
+        Scene(
+            "Stage 2: after the reduce-scatter, each rank frees the gradients that its own update doesn't need: "
+            f"{held[2]}",
+            cut | {"weights": whole["weights"]},
+            moves,
+        ),
+        Scene(
+            "Stage 3: each rank keeps only its part of the weights. The ranks gather a layer's weights before each "
+            f"pass and free them after it: {held[3]}",
+            cut,
+            moves,
+        ),
+    ]
+    columns = [Column(kind, *shape) for kind, shape in shapes.items()]
+    caption = f"The stages of ZeRO on {world_size} ranks: a row for each rank, widths by bytes"
+    return Blocks([Story(columns, scenes)], world_size, caption)
 
 
 CYCLE_SIZE = 4096  # tokens of all ranks, inputs and outputs of the layer

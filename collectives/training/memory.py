@@ -35,9 +35,10 @@ class Recipe(NamedTuple):
 
 MIXED_ADAM = Recipe("Adam, mixed precision", 2, 2, 4, 4 + 4)
 FULL_ADAM = Recipe("Adam, full precision", 4, 4, 0, 4 + 4)
+FP32_GRADIENTS = Recipe("Adam, mixed precision, gradients in fp32", 2, 4, 4, 4 + 4)
 LEAN_ADAM = Recipe("Adam, mixed precision, moments in bf16", 2, 2, 4, 2 + 2)
 MIXED_MOMENTUM = Recipe("SGD with momentum, mixed precision", 2, 2, 4, 4)
-RECIPES = (MIXED_ADAM, FULL_ADAM, LEAN_ADAM, MIXED_MOMENTUM)
+RECIPES = (MIXED_ADAM, FULL_ADAM, LEAN_ADAM, MIXED_MOMENTUM, FP32_GRADIENTS)
 
 
 class Held(NamedTuple):

@@ -19,17 +19,28 @@ KEPT = (("all_gather", "parameters"), ("reduce_scatter", "gradients"))
 """The collectives of stage 3 if the backward pass reuses the gathered parameters (`reshard_after_forward=False`)."""
 
 
-def step(num_parameters: int, stage: int, itemsize: int = 2, reshard: bool = True) -> dict[str, int]:
+def step(
+    num_parameters: int,
+    stage: int,
+    itemsize: int = 2,
+    reshard: bool = True,
+    gradient_itemsize: int | None = None,
+    micro_batches: int = 1,
+) -> dict[str, int]:
     """Return, by collective, the bytes S of all full buffers that pass through it in a step.
 
-    `itemsize`: bytes of a parameter and of its gradient on the wire. `reshard`: for stage 3, FSDP's
-    `reshard_after_forward`. Raises `ValueError` for an unknown stage.
+    `itemsize`: bytes of a parameter on the wire. `gradient_itemsize`: bytes of a gradient there, by default the same.
+    `reshard`: for stage 3, FSDP's `reshard_after_forward`. `micro_batches`: the backward passes before an update.
+    Stages 0 and 1 hold full gradients and reduce them once. Stage 2 reduces each micro-batch's, because it keeps only a
+    shard, and stage 3 also gathers for each. Raises `ValueError` for an unknown stage.
     """
     if stage not in COLLECTIVES:
         raise ValueError(f"there is no stage {stage} of ZeRO: it is one of {', '.join(map(str, COLLECTIVES))}")
+    itemsizes = {"parameters": itemsize, "gradients": gradient_itemsize or itemsize}
     payloads: dict[str, int] = {}
-    for collective, _ in COLLECTIVES[stage] if reshard or stage != 3 else KEPT:
-        payloads[collective] = payloads.get(collective, 0) + itemsize * num_parameters
+    for collective, what in COLLECTIVES[stage] if reshard or stage != 3 else KEPT:
+        times = micro_batches if stage == 3 or (stage == 2 and what == "gradients") else 1
+        payloads[collective] = payloads.get(collective, 0) + times * itemsizes[what] * num_parameters
     return payloads
 
 

@@ -26,7 +26,7 @@ from collectives.figures.blocks import (
     Story,
     Tile,
 )
-from collectives.training import traffic
+from collectives.training import memory, traffic
 from collectives.training.mesh import ALGORITHMS, Mesh, together
 from collectives.training.shardings import derive, derive_pair, laid_out
 
@@ -36,6 +36,7 @@ FIGURES = {
     "gates": blocks.gates,
     "heads": blocks.heads,
     "cycle": blocks.cycle,
+    "stages": blocks.stages,
     "mesh": blocks.mesh,
 }
 LENGTHS = {"rows": 4096, "inner": 8192, "columns": 8192}
@@ -247,6 +248,22 @@ def test_a_layer_s_life_under_fsdp_sends_what_stage_3_sends(world_size):
     assert story.scenes[0].contents == story.scenes[-1].contents
     first, gathered = (story.scenes[number].contents["W"][0] for number in (0, 1))
     assert len(first) == 1 and len(gathered) == world_size
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_the_stages_of_zero_cover_the_bytes_of_the_formula_and_no_part_is_lost(world_size):
+    (story,) = blocks.stages(world_size).stories
+    fields = {"weights": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
+    for stage, scene in enumerate(story.scenes):
+        rest = memory.at_rest(world_size, world_size, stage)
+        assert scene.words.endswith(f"{rest.total / world_size:g} bytes a parameter.")
+        for kind, contents in scene.contents.items():
+            areas = [sum(block.height * block.width for block in content) / 2 for content in contents]
+            assert areas == [getattr(rest, fields[kind]) / world_size] * world_size
+            owners = {block.rank for content in contents for block in content if block.kind == "s"}
+            assert owners in (set(), set(range(world_size)))
+        called = {note.replace("-", "_") for note in scene.notes.values()}
+        assert called == {collective for collective, _ in traffic.COLLECTIVES[stage]}
 
 
 def test_what_does_not_fit_together_is_refused():

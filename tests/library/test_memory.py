@@ -86,6 +86,32 @@ def test_stages_1_and_2_send_what_ddp_sends_and_stage_3_half_as_much_again(world
     assert traffic.sent(traffic.step(10**6, 3, reshard=False), world_size) == ddp
 
 
+# NVIDIA, Megatron Core user guide, "Distributed Optimizer": bytes a parameter, on one rank and by their number d. With
+# fp16 gradients Megatron keeps one more fp32 copy of them, sharded like the optimizer's state.
+MEGATRON = {memory.FP32_GRADIENTS: (18, 6, 12), memory.FULL_ADAM: (16, 8, 8)}
+
+
+@pytest.mark.parametrize("recipe", MEGATRON, ids=lambda recipe: recipe.name)
+def test_megatrons_table_of_its_distributed_optimizer_comes_out_as_stage_1(recipe):
+    alone, everywhere, sharded = MEGATRON[recipe]
+    for world_size in (1, 2, 8, 64):
+        assert memory.at_rest(640, world_size, 0, recipe).total == 640 * alone
+        assert memory.at_rest(640, world_size, 1, recipe).total == 640 * (everywhere + sharded / world_size)
+
+
+def test_gradients_in_fp32_make_ddp_send_more_than_stage_1():
+    """DDP sends them in fp32 in both halves of its all-reduce, and the stages in one."""
+    sent = [traffic.sent(traffic.step(10**6, stage, gradient_itemsize=4), 64) for stage in memory.STAGES]
+    assert [each / sent[0] for each in sent] == [1, 0.75, 0.75, 1]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 8])
+def test_only_what_is_not_held_is_sent_again_for_each_micro_batch(micro_batches):
+    payloads = [traffic.step(10**6, stage, micro_batches=micro_batches) for stage in memory.STAGES]
+    rounds = [traffic.sent(each, 2) / 10**6 for each in payloads]
+    assert rounds == [2, 2, 1 + micro_batches, 3 * micro_batches]
+
+
 def test_a_stage_that_is_none_is_refused():
     for function in (lambda: memory.at_rest(10, 2, stage=4), lambda: traffic.step(10, stage=4)):
         with pytest.raises(ValueError, match="no stage 4 of ZeRO: it is one of 0, 1, 2, 3"):
