@@ -1,15 +1,19 @@
 """A transformer block over several ranks, split as in Megatron: by columns, then by rows, between two gates.
 
-    mine = split(block)         # this rank's part of a dense block that every rank has
-    y = mine(x)                 # equal to block(x), with one all-reduce for each half of the block
+    mine = split(block)                        # this rank's part of a dense block that every rank has
+    y = mine(x)                                # equal to block(x), with one all-reduce for each half of the block
+    loss = cross_entropy(logits, targets)      # each rank has its columns of the logits, and none has them all
+    y = gathered_product(rows, weight)         # an all-gather and the product behind it, a ring step at a time
 
 A gate does one operation forward and its conjugate backward. All collectives are our rings, so you can count what they
-send. Sources: Shoeybi et al., “Megatron-LM”, 2019, section 3 (f and g); Korthikanti et al., “Reducing Activation
-Recomputation in Large Transformer Models”, 2022, section 4.2 (sequence parallelism).
+send. Sources: Shoeybi et al., “Megatron-LM”, 2019, section 3 (f and g, the loss); Korthikanti et al., “Reducing
+Activation Recomputation in Large Transformer Models”, 2022, section 4.2 (sequence parallelism); Wang et al., “Overlap
+Communication with Dependent Computation via Decomposition in Large Deep Learning Models”, 2023 (products in parts).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -140,10 +144,7 @@ def split(block: Block, group: Group = None, sequence: bool = False, gather_twic
         if count % world_size:
             raise ValueError(f"{count} {what} do not divide among {world_size} ranks")
     for half in part.halves:
-        for linear in half.first:
-            linear.weight = _kept(linear.weight, 0, rank, world_size)
-            linear.bias = _kept(linear.bias, 0, rank, world_size)
-        half.second.weight = _kept(half.second.weight, 1, rank, world_size)
+        _keep_slices(half, rank, world_size)
         half.enter = lambda x: gather(x, group) if sequence else f(x, group)
         half.leave = lambda y: scatter(y, group) if sequence else g(y, group)
         if sequence and gather_twice:
@@ -154,6 +155,86 @@ def split(block: Block, group: Group = None, sequence: bool = False, gather_twic
     return part
 
 
-def _kept(weight: nn.Parameter, axis: int, rank: int, world_size: int) -> nn.Parameter:
-    """Return this rank's slice of a weight along `axis`."""
-    return nn.Parameter(weight.detach().chunk(world_size, axis)[rank].clone())
+def _keep_slices(half: Any, rank: int, world_size: int) -> None:
+    """Cut the first matrices by columns and the second by rows. Torch's Linear stores a weight as [columns, rows]."""
+
+    def own(weight: nn.Parameter, axis: int) -> nn.Parameter:
+        return nn.Parameter(weight.detach().chunk(world_size, axis)[rank].clone())
+
+    for linear in half.first:
+        linear.weight = own(linear.weight, 0)
+        linear.bias = own(linear.bias, 0)
+    half.second.weight = own(half.second.weight, 1)
+
+
+# --- a loss whose logits no rank has ------------------------------------------------------------------------------
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """Return the mean cross-entropy of `logits`, [tokens, vocabulary / P]: this rank's columns, in rank order.
+
+    `targets`: [tokens], columns of the whole vocabulary. Every rank gets the same loss, and in the backward pass the
+    gradient of its own columns. It sends two numbers a token to each other rank.
+    """
+    rank, own = dist.get_rank(group), logits.shape[1]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    here = targets - rank * own
+    is_here = (here >= 0) & (here < own)
+    target = logits.gather(1, here.clamp(0, own - 1)[:, None])[:, 0]
+    mine = torch.stack([logits.logsumexp(1), torch.where(is_here, target, 0)])  # [2, tokens]
+    # Every rank computes the same loss from all of it, so its own part of the gradient is whole: no sum backward.
+    every = conjugate(mine[None], there=partial(gathered, group=group), back=lambda gradient: gradient[rank : rank + 1])
+    log_sums, target_logits = every.unbind(1)  # each [P, tokens]
+    return (log_sums.logsumexp(0) - target_logits.sum(0)).mean()
+
+
+# --- a product in parts, each ring step behind one of them ---------------------------------------------------------
+
+
+def gathered_product(rows: torch.Tensor, weight: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """Return `gathered(rows) @ weight`. A rank multiplies the rows that it has while the next rank's arrive.
+
+    [tokens / P, width] times [width, columns] gives [tokens, columns].
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    parts = rows.new_empty(world_size, len(rows), weight.shape[1])
+    for step in range(world_size):
+        wait = _hand_on(rows, group) if step < world_size - 1 else None
+        parts[(rank - step) % world_size] = rows @ weight  # meanwhile the next rows arrive
+        rows = wait() if wait else rows
+    return parts.flatten(0, 1)
+
+
+def scattered_product(x: torch.Tensor, weight: torch.Tensor, group: Group = None) -> torch.Tensor:
+    """Return `reduce_scattered(x @ weight)`. A sum travels while a rank computes the term that it will add to it.
+
+    [tokens, inner] times [inner, width] gives [tokens / P, width]. Raises `ValueError` if the tokens don't divide.
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if len(x) % world_size:
+        raise ValueError(f"{len(x)} tokens do not divide among {world_size} ranks")
+    chunks = x.chunk(world_size)
+    total = chunks[(rank - 1) % world_size] @ weight
+    for step in range(1, world_size):
+        wait = _hand_on(total, group)
+        term = chunks[(rank - 1 - step) % world_size] @ weight  # meanwhile the other terms' sum arrives
+        total = term + wait()
+    return total
+
+
+def _hand_on(tensor: torch.Tensor, group: Group) -> Callable[[], torch.Tensor]:
+    """Start to send `tensor` to the next rank; return a function that waits for what the previous rank sends."""
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    leaving, arriving = tensor.contiguous(), torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    operations = [
+        dist.P2POp(dist.isend, leaving, group=group, group_peer=(rank + 1) % world_size),
+        dist.P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % world_size),
+    ]
+    works = dist.batch_isend_irecv(operations)  # as one batch: NCCL needs that
+
+    def wait() -> torch.Tensor:
+        for work in works:
+            work.wait()
+        return arriving
+
+    return wait

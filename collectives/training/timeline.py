@@ -466,6 +466,76 @@ def with_sums(tasks: Iterable[Task], all_reduce: float, halves: Sequence[tuple[s
     return split
 
 
+class Product(NamedTuple):
+    """A rank's product under tensor parallelism: its weight stays, and a collective moves its activations.
+
+    `collective`: "all_gather" of its input, "reduce_scatter" or "all_reduce" of its result, or None. `num_bytes`: S of
+    that collective. `waits`: whether it needs what the collective before it brings. The gradient of a weight doesn't.
+    """
+
+    name: str
+    seconds: float
+    collective: str | None = None
+    num_bytes: float = 0.0
+    waits: bool = True
+    kind: str = "forward"
+
+
+def products(
+    chain: Iterable[Product], price: Callable[[str, float], float], parts: int = 1, stream: str = "communication"
+) -> list[Task]:
+    """Return the tasks of products in a row, each of which needs the result of the one before.
+
+    `price`: (collective, S) -> seconds. `parts`: if more than 1, each product beside a gather or a reduce-scatter is
+    cut into as many parts as there are ranks. One ring step brings, or takes away, what one part needs or makes: a
+    "send_recv" of S / parts. Steps and other parts run at the same time: see `tensor_parallel.gathered_product`. An
+    all-reduce stays whole.
+    """
+    tasks: list[Task] = []
+    ready: tuple[str, ...] = ()  # what the next product that waits needs
+    for each in chain:
+        needs = ready if each.waits else ()
+        if parts > 1 and each.collective in ("all_gather", "reduce_scatter"):
+            made, done = _in_parts(each, price("send_recv", each.num_bytes / parts), parts, stream, needs)
+        else:
+            made, done = _whole(each, price(each.collective, each.num_bytes) if each.collective else 0.0, stream, needs)
+        tasks += made
+        ready = done if each.waits else ready
+    return tasks
+
+
+Made = tuple[list[Task], tuple[str, ...]]  # tasks, and the names of those that the next product needs
+
+
+def _whole(each: Product, moving: float, stream: str, needs: tuple[str, ...]) -> Made:
+    """Return the tasks of a product and of its collective, one after the other."""
+    name, sent = each.name, f"{each.collective} of {each.name}"
+    if each.collective is None:
+        return [Task(name, "compute", each.seconds, needs, each.kind)], (name,)
+    if each.collective == "all_gather":
+        gather = Task(sent, stream, moving, needs, each.collective)
+        return [gather, Task(name, "compute", each.seconds, (sent,), each.kind)], (name,)
+    work = Task(name, "compute", each.seconds, needs, each.kind)
+    return [work, Task(sent, stream, moving, (name,), each.collective)], (sent,)
+
+
+def _in_parts(each: Product, step: float, parts: int, stream: str, needs: tuple[str, ...]) -> Made:
+    """Return the tasks of a product whose parts run while the others' inputs arrive, or their sums leave."""
+    works = [f"{each.name}, part {part}" for part in range(parts)]
+    steps = [f"step {number} of {each.name}" for number in range(1, parts)]
+    if each.collective == "all_gather":  # the first part is of the rank's own rows
+        after = [needs, *((step_name,) for step_name in steps)]
+        moves = [Task(name, stream, step, needs, each.collective) for name in steps]
+        done: tuple[str, ...] = (works[-1],)
+    else:  # the last part is of the rank's own rows
+        after = [needs] * parts
+        moves = [Task(name, stream, step, (work,), "reduce_scatter") for name, work in zip(steps, works, strict=False)]
+        done = (works[-1], steps[-1])
+    share = each.seconds / parts
+    made = [Task(name, "compute", share, then, each.kind) for name, then in zip(works, after, strict=True)]
+    return [*moves, *made], done
+
+
 def _forward(layers: Sequence[Layer]) -> list[Task]:
     return [Task(f"forward {k}", "compute", layer.forward, (), "forward") for k, layer in enumerate(layers)]
 
