@@ -18,14 +18,15 @@ NOW, BEFORE = "this step", "so far"
 
 
 def draw_steps(cuts: Mapping[str, Cut], world_size: int = 4) -> Blocks:
-    """Return a figure of the steps of the ring; the reader picks how the sequence is cut.
+    """Return a figure of the steps of the ring; of several cuts the reader picks one.
 
     Raises `ValueError` for more than 16 ranks.
     """
     stories = [_story(cut, world_size) for cut in cuts.values()]
     legend = {"s": "queries of this row's rank, keys of the rank with this colour and number"}
     caption = f"Ring attention on {world_size} ranks: who computes which scores"
-    return Blocks(stories, world_size, caption, {"the sequence is cut": list(cuts)}, legend=legend)
+    choices = {"the sequence is cut": list(cuts)} if len(cuts) > 1 else None
+    return Blocks(stories, world_size, caption, choices, legend=legend)
 
 
 def _story(cut: Cut, world_size: int) -> Story:
