@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jupytext
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
-PLAYERS, CALCULATORS = {"draw", "Dispatch", "Network", "blocks"}, {"Calculator", "overlap"}
+PLAYERS, CALCULATORS = {"draw", "Dispatch", "Network", "attention", "blocks"}, {"Calculator", "overlap"}
 MEASURED = "nbval-ignore-output"  # the tag of cells whose output no second run can give again
 
 
