@@ -91,7 +91,7 @@ def test_a_chapter_says_how_long_it_takes_and_links_what_it_needs(built_book, na
     assert re.search(r"About \d+ minutes to read; its cells ran in \d+ s\.", shown(line))
     assert re.findall(r'href="(\w+)\.html"', line) == head["needs"]
     assert all(need < name for need in head["needs"]), "what is needed comes before"
-    assert ('href="#graded-exercise"' in line) == (name != "01_messages")
+    assert ('href="#graded-exercise"' in line) == ("\n## Graded exercise\n" in (BOOK / f"{name}.md").read_text())
 
 
 # --- on paper ---------------------------------------------------------------------------------------------------
