@@ -12,6 +12,7 @@ import contextlib
 import functools
 import multiprocessing.forkserver
 import os
+import random
 import signal
 import socket
 import sys
@@ -21,6 +22,18 @@ from typing import Any
 # What a process does next. Functions return it up to the program's top level, which calls it with none of our frames on
 # the stack: `collectives.ranks` reads a rank's stack to report what the rank is waiting for.
 Continuation = Callable[[], None]
+
+
+def reseed() -> None:
+    """Give this fork random numbers of its own: numpy's and torch's are otherwise the same in all forks.
+
+    The operating system gives each a new seed, so that nobody can know another fork's numbers from this one's.
+    """
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.seed()
 
 
 def prepare(modules: Iterable[str]) -> None:
@@ -47,6 +60,7 @@ def adopt(folder: str, *private: socket.socket) -> Continuation | None:
             os.close(alive)
             for connection in private:
                 connection.close()
+            os.register_at_fork(after_in_child=reseed)  # in each rank
             return functools.partial(multiprocessing.forkserver.main, listener.detach(), watched, preload=())
         os.close(watched)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive, pid

@@ -26,7 +26,7 @@ import cloudpickle
 
 from ..wire.pipe import Pipe
 from ..wire.plain import BadMessage, Decoder, Encoder, trusted
-from .fork_server import Continuation
+from .fork_server import Continuation, reseed
 
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
@@ -104,6 +104,7 @@ def _born(pipe: socket.socket, life: socket.socket, private: list[Any]) -> _Rank
                 for each in (life, *private):
                     each.close()
                 _redirect(*printed)
+                reseed()
                 _rank_main(Pipe(pipe))
             finally:
                 os._exit(1)  # whatever happens, it is no second nursery

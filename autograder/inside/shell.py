@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -187,13 +186,6 @@ def make_shell() -> Shell:
     with contextlib.suppress(ImportError):
         shell.enable_matplotlib("inline")
     return shell
-
-
-def reseed() -> None:
-    """Give this fork random numbers of its own: otherwise numpy's are the same in all forks."""
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
 
 
 def lay_out(files: dict[str, bytes]) -> None:

@@ -25,7 +25,8 @@ import cloudpickle
 from ..wire import channel
 from ..wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_ARGS, MAX_BASES, MAX_FRAMES, MAX_NAME, MAX_PACKED, MAX_SIGNATURE, MAX_WORDS
-from .shell import lay_out, make_shell, reseed
+from .fork_server import reseed
+from .shell import lay_out, make_shell
 
 
 def prepare() -> None:

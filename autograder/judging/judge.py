@@ -21,15 +21,17 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..inside import fork_server
-from ..inside.shell import Shell, lay_out, make_shell, reseed
+from ..inside.shell import Shell, lay_out, make_shell
 from ..names import names_in
 from ..sandbox.envelope import Limits, enter
 from ..wire import channel, protocol
@@ -201,8 +203,9 @@ class Judgement:
             self._take_back(self.theirs)  # an instructor's own cell runs all the same, without what is lost
         link = self.link
         assert link is not None  # `_connected` made it
+        link.forget_callbacks()
         before = dict(self.shell.user_ns)  # the objects, not their ids: Python gives an id to another object
-        record = _run_until_alarm(link, self.shell, source)
+        record = _run_until_alarm(link, self.shell, source, graded=not given)
         changed = {key for key, value in self.shell.user_ns.items() if key not in before or before[key] is not value}
         changed |= record.bound & self.shell.user_ns.keys()
         # Of its names, it may have left some unbound: the student's code ended it first, or chose another branch.
@@ -353,11 +356,11 @@ def _contains(value: Any, sought: Callable[[Any], bool], depth: int = 4) -> bool
     return any(_contains(part, sought, depth - 1) for part in parts)
 
 
-def _run_until_alarm(link: Link, shell: Shell, source: str) -> Record:
+def _run_until_alarm(link: Link, shell: Shell, source: str, graded: bool) -> Record:
     """Run a cell of the instructor's; if the alarm rings where `run` records an error, the cell has failed, too."""
     try:
         with _alarm(link):
-            return run(shell, source)
+            return run(shell, source, graded)
     except Ended as ended:
         return Record(outputs=[error_of(ended)])
 
@@ -463,10 +466,16 @@ def prepare(settings: Settings) -> None:
         with contextlib.suppress(ImportError):  # another course may not have the modules in `inside`
             importlib.import_module(module)
     make_shell().run("None", "warm")
-    reseed()
+    fork_server.reseed()
     fork_server.prepare(settings.preload)
     gc.collect()
     gc.freeze()  # a collection writes to every object, which would copy the memory that forks share
+
+
+def _print_no_lines() -> None:
+    """Keep Python from printing lines of a test: a warning that a student's value causes would show a hidden one."""
+    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
+    sys.unraisablehook = threading.excepthook = lambda *_: None  # type: ignore[assignment]
 
 
 def _be_judge(connection: socket.socket, settings: Settings, address: str | None) -> fork_server.Continuation:
@@ -481,10 +490,11 @@ def _be_judge(connection: socket.socket, settings: Settings, address: str | None
         # A test may allocate as much as a student's function makes it: limit it to what the process has, and MEMORY.
         data_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + MEMORY, data_bytes + MEMORY))
-        reseed()
+        fork_server.reseed()
         folder = tempfile.mkdtemp(prefix="j", dir=os.getcwd())  # `Judges` removes it if this process is killed
         serve_ranks = fork_server.adopt(folder, connection)
         if serve_ranks is None:
+            _print_no_lines()
             try:
                 os.mkdir(f"{folder}/work")
                 os.chdir(f"{folder}/work")

@@ -13,6 +13,7 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Protocol
 
 from tblib import Traceback
@@ -283,10 +284,12 @@ def _traceback(frames: list[tuple[str, int, str, str]]) -> Any:
 def _named(file: str, line: int, text: str) -> str:
     """Return the name that a file of the sandbox has here, where tracebacks show this line of it.
 
-    It is a name of ours, because Python opens the files that a traceback names; a module's that both sides have stays.
+    It is a name of ours, because Python opens the files that a traceback names, and shows their lines. A module's file
+    keeps its folder, by which checks tell the library's lines from a student's.
     """
-    if any(getattr(module, "__file__", None) == file for module in list(sys.modules.values())):
-        return file
+    modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    if any(module.get("__file__") == file for module in modules):
+        return f"{file} (in the sandbox)"
     name = _REMEMBERED.setdefault(file, f"<student's file {len(_REMEMBERED)}>") if len(_REMEMBERED) < MAX_FILES else ""
     if not name:
         return "<another of the student's files>"

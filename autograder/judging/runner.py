@@ -20,6 +20,7 @@ from typing import Any
 
 from ..inside.shell import Recorder, Shell
 from ..wire.protocol import MAX_FRAMES, MAX_NAME, MAX_WORDS, clean
+from .proxies import Remote
 
 
 @dataclass
@@ -66,8 +67,8 @@ class Locals(MutableMapping):
 _FILES: set[str] = set()  # the names that the instructor's cells have in tracebacks
 
 
-def run(shell: Shell, source: str) -> Record:
-    """Run a cell of the instructor's in the shell's namespace; return the record."""
+def run(shell: Shell, source: str, graded: bool = False) -> Record:
+    """Run a cell of the instructor's in the shell's namespace; return the record. `graded`: it is a test."""
     record = Record()
     shell.recorder = Recorder()
     file = ""
@@ -77,7 +78,7 @@ def run(shell: Shell, source: str) -> Record:
             file = shell.compile.cache(code)  # also lets `inspect.getsource` find what the cell defines
             _FILES.add(file)
             value = _value(shell, code, file, record.bound)
-            record.points = _number(value)
+            record.points = _points(value, _last(code)) if graded else None
             record.passed = True
         except BaseException as error:
             record.line = _line(error, file)
@@ -126,13 +127,42 @@ def _execute(shell: Shell, names: Locals, code: Any) -> Any:
     return asyncio.run(result) if code.co_flags & inspect.CO_COROUTINE else result
 
 
-def _number(value: Any) -> float | None:
-    """Return a number of points, or None if a cell's last line gives no number."""
+class NoPoints(AssertionError):
+    """A test's last line gives something in place of a number of points."""
+
+
+def _points(value: Any, last: ast.expr | None) -> float | None:
+    """Return the points that a test's last line gives, or None for all of them. Raise NoPoints if it gives neither.
+
+    A call may return None or True, and a figure or a constant is only shown. What a student's values can turn a sum of
+    points into (an array, a tensor, a complex number, False, None) is no number of points, and never all of them.
+    """
     try:
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        return float(value) if is_number else None
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            return float(value)
     except OverflowError:
         return math.inf  # more points than any cell has
+    if value is None:
+        means_all = last is None or isinstance(last, ast.Call | ast.Await | ast.Constant)
+    else:
+        is_true = type(value).__name__ in ("bool", "bool_") and bool(value)
+        means_all = is_true or isinstance(last, ast.Constant | ast.JoinedStr) or not _is_data(value)
+    if not means_all:
+        raise NoPoints(f"the last line of this check gives a {type(value).__name__}, which is no number of points")
+    return None
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value may come from a student's: plain data, an array, a tensor, or an object in the sandbox."""
+    package = type(value).__module__.partition(".")[0]
+    return isinstance(value, Remote) or package in ("builtins", "decimal", "numpy", "torch")
+
+
+def _last(code: str) -> ast.expr | None:
+    """Return the expression in a cell's last line whose value counts; None if it is none, or ends in a semicolon."""
+    body = ast.parse(code).body
+    counts = body and isinstance(body[-1], ast.Expr) and not code.rstrip().endswith(";")
+    return body[-1].value if counts else None  # type: ignore[attr-defined]
 
 
 def _line(error: BaseException, file: str) -> int | None:

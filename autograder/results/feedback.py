@@ -161,16 +161,20 @@ def limit_outputs(notebook: NotebookNode) -> None:
     """Cut the outputs of a notebook to `MOST_OUTPUTS` characters and `MOST_PIECES` pieces in all, and say so.
 
     Points are still read from them. A cell's error stays, of `MOST_ERROR` characters, and so does the beginning of its
-    last result, which may be its points.
+    last result, which may be its points. A cell's metadata records that its last output is the note that says so: a
+    student's function may print the same words.
     """
     left, room = MOST_OUTPUTS, MOST_PIECES
     for cell in notebook.cells:
-        kept, lost = [], False
-        last = {output.output_type: output for output in cell.get("outputs", [])}
+        kept, outputs = [], cell.get("outputs", [])
+        noted = cell.metadata.get("autograder", {}).get("cut") is True
+        lost = noted and [output.get("text") for output in outputs[-1:]] == [NOTE]
+        outputs = outputs[:-1] if lost else outputs
+        last = {output.output_type: output for output in outputs}
         needed = [last[kind] for kind in ("error", "execute_result") if kind in last]
-        for output in cell.get("outputs", []):
+        for output in outputs:
             room -= pieces(output)
-            if output.get("text") == NOTE or (room < 0 and not any(output is each for each in needed)):
+            if room < 0 and not any(output is each for each in needed):
                 lost = True
                 continue
             size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
@@ -178,6 +182,8 @@ def limit_outputs(notebook: NotebookNode) -> None:
             kept.append(output)
         if "outputs" in cell:
             cell.outputs = [*kept, *([new_output("stream", text=NOTE)] if lost else [])]
+        if lost:
+            cell.metadata["autograder"] = NotebookNode({**cell.metadata.get("autograder", {}), "cut": True})
 
 
 def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
@@ -363,7 +369,8 @@ def _markdown(cell: NotebookNode) -> tuple[str, str, str]:
 def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
     """Remove the code of hidden tests from a test cell, and what the student's code printed meanwhile: their inputs.
 
-    The check's own error message stays. Which line failed is the judge's record, and not read off the traceback.
+    What prints lines of code, such as a traceback, prints none of theirs. The check's own error message stays. Which
+    line failed is the judge's record, and not read off the traceback.
     """
     lines = cell.source.split("\n")
     shown = deepcopy(cell)
@@ -375,6 +382,11 @@ def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
     texts = [output for output in cell.outputs if output.output_type == "stream"]
     relayed = [output for number, output in enumerate(texts) if number in record.get("relayed", range(len(texts)))]
     cell.outputs = [output for output in cell.outputs if not any(output is each for each in relayed)]
+    secret = {lines[number - 1].strip() for number in hidden} - {""}
+    for output in cell.outputs:
+        if "text" in output:
+            kept = [row for row in output.text.splitlines(keepends=True) if row.strip() not in secret]
+            output.text = "".join(kept)
     line = record.get("line")
     for output in cell.outputs:
         if output.output_type != "error":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Container
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
 MAX_BYTES = 64 * 2**20  # bytes of a message
@@ -52,14 +53,19 @@ def trusted(
         if module == "__main__":
             value = namespace.get(name)
         elif module.partition(".")[0] in packages:
-            value = find(module)
-            for part in name.split("."):
-                value = getattr(value, part, None)
+            value = named(find(module), name)
         else:
             return None
         return value if isinstance(value, type) and (module, name) == (value.__module__, value.__qualname__) else None
 
     return resolve
+
+
+def named(module: Any, name: str) -> Any:
+    """Return what a dotted name means in a module, or None; `__getattr__`, which may import a module, isn't called."""
+    for part in name.split("."):
+        module = vars(module).get(part) if isinstance(module, ModuleType | type) else None
+    return module
 
 
 class Contents(dict):
@@ -203,6 +209,7 @@ class Decoder:
         self.resolve, self.other = resolve, other
         self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
+        self.taken: set[int] = set()  # numbers of blobs
         self.storages: dict[int, Any] = {}
 
     def read(self, message: bytes) -> Any:
@@ -216,6 +223,8 @@ class Decoder:
                 raise BadMessage("not a message")
             rest = memoryview(message)[8 + length :]
             for size in text["sizes"]:
+                if type(size) is not int or not 0 <= size <= len(rest):
+                    raise BadMessage("blobs of other sizes than there are")
                 self.blobs.append(rest[:size])
                 rest = rest[size:]
             return self.value(text["value"])
@@ -244,6 +253,13 @@ class Decoder:
             raise BadMessage(f"not a message ({kind})")
         return self.other(tree)
 
+    def blob(self, number: int) -> memoryview:
+        """Return a blob's bytes, once: copies of one blob could take any memory. Tensors share theirs."""
+        if type(number) is not int or not 0 <= number < len(self.blobs) or number in self.taken:
+            raise BadMessage("a blob that is not there, or is there twice")
+        self.taken.add(number)
+        return self.blobs[number]
+
     def array(self, blob: int) -> Any:
         """Return a numpy array from a blob of npy.
 
@@ -251,7 +267,7 @@ class Decoder:
         """
         import numpy as np
 
-        data = io.BytesIO(self.blobs[blob])
+        data = io.BytesIO(self.blob(blob))
         version = np.lib.format.read_magic(data)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = readers[version](data, max_header_size=10_000)
@@ -269,11 +285,11 @@ class Decoder:
         """
         import torch
 
-        kind = getattr(torch, dtype)
+        kind = named(torch, dtype)
         if not isinstance(kind, torch.dtype) or dtype.startswith(("q", "bits")):
             raise BadMessage(f"a tensor of {dtype}")
         if blob not in self.storages:
-            data, byte = bytearray(self.blobs[blob]), torch.uint8
+            data, byte = bytearray(self.blob(blob)), torch.uint8
             self.storages[blob] = torch.frombuffer(data, dtype=byte) if data else torch.empty(0, dtype=byte)
         memory = self.storages[blob]
         reach = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
@@ -338,7 +354,7 @@ _IMMUTABLE = {
 _READ: dict[str, Callable] = {
     "int": lambda decoder, digits: int(digits, 16),
     "float": lambda decoder, digits: float(digits),
-    "bytes": lambda decoder, blob: bytes(decoder.blobs[blob]),
+    "bytes": lambda decoder, blob: bytes(decoder.blob(blob)),
     "complex": lambda decoder, real, imag: complex(float(real), float(imag)),
     "range": lambda decoder, *ends: _range(*map(decoder.value, ends)),
     "slice": lambda decoder, *ends: slice(*map(decoder.value, ends)),
@@ -384,10 +400,10 @@ def _dtype(module: str, name: str) -> Any:
     if module == "torch":
         import torch
 
-        dtype = getattr(torch, name)
+        dtype = named(torch, name)
         if isinstance(dtype, torch.dtype):
             return dtype
-    elif module == "numpy":
+    elif module == "numpy" and isinstance(name, str):
         import numpy as np
 
         dtype = np.dtype(name)
@@ -527,7 +543,7 @@ def _fill_dict(decoder: Decoder, value: dict, pairs: list) -> None:
 
 
 def _fill_bytes(decoder: Decoder, value: bytearray, blob: int) -> None:
-    value[:] = decoder.blobs[blob]
+    value[:] = decoder.blob(blob)
 
 
 def _new_array(decoder: Decoder, number: int, blob: int) -> Any:

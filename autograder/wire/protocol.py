@@ -71,7 +71,8 @@ class Error:
 
 def fields(message: Any, number: str, *words: str) -> tuple[str, list]:
     """Return (word, fields) of a message that must be one of `words` and belong to request `number`."""
-    if type(message) is not tuple or len(message) < 2 or message[0] not in words or message[1] != number:
+    plain = type(message) is tuple and [type(part) for part in message[:2]] == [str, str]  # an array equals as it likes
+    if not plain or message[0] not in words or message[1] != number:
         wanted = " or ".join(repr(word) for word in words)
         raise Hostile(f"a message that nobody asked for; {wanted} was due")
     word, _, *rest = message
@@ -137,7 +138,7 @@ def printed(given: Any) -> list[tuple[str, str]]:
     """Check what a call printed: (stream, text), in order."""
     _need(type(given) is list and len(given) <= MAX_OUTPUTS, "too many prints")
     pairs = [_pair(item) for item in given]
-    _need(all(stream in STREAMS for stream, _ in pairs), "an unknown stream")
+    _need(all(_is_stream(stream) for stream, _ in pairs), "an unknown stream")
     return [(stream, text(words, MAX_TEXT + MAX_NAME)) for stream, words in pairs]
 
 
@@ -206,11 +207,16 @@ def _is_small(value: Any) -> bool:
     return value is None or type(value) in (bool, float) or (type(value) is str and len(value) <= MAX_WORDS)
 
 
+def _is_stream(name: Any) -> bool:
+    return type(name) is str and name in STREAMS
+
+
 def _output(given: Any) -> dict:
     _need(type(given) is dict, "a malformed output")
     kind = given.get("output_type")
+    _need(type(kind) is str, "an unknown output")
     if kind == "stream":
-        _need(given.keys() == {"output_type", "name", "text"} and given["name"] in STREAMS, "a malformed stream")
+        _need(given.keys() == {"output_type", "name", "text"} and _is_stream(given["name"]), "a malformed stream")
         return given | {"text": text(given["text"], MAX_TEXT + MAX_NAME)}
     if kind == "error":
         _need(given.keys() == {"output_type", "ename", "evalue", "traceback"}, "a malformed error")

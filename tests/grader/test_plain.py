@@ -1,6 +1,8 @@
 """What crosses between the judge and the sandbox arrives as it was; what is no data, or a lie, does not cross."""
 
 import json
+import sys
+import types
 from collections import Counter, namedtuple
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, trusted
+from autograder.wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, named, trusted
 from collectives import Schedule, Transfer
 from collectives.practice.ch09_zero import State
 from collectives.practice.on_ranks import Outcome
@@ -130,6 +132,11 @@ def message(tree, *blobs):
     return len(text).to_bytes(8, "big") + text + b"".join(blobs)
 
 
+def sized(tree, sizes):
+    text = json.dumps({"value": tree, "sizes": sizes}).encode()
+    return len(text).to_bytes(8, "big") + text + bytes(64)
+
+
 def npy(header):
     text = repr(header).encode() if isinstance(header, dict) else header
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
@@ -166,6 +173,14 @@ LIES = {
     "a module that starts something": message(["new", 0, ["record", "antigravity", "x", []]]),
     "a tuple with a program for a name": message(["new", 0, ["named", "a): pass\n#", ["x"], [1]]]),
     "a dtype of objects": message(["dtype", "numpy", "O"]),
+    "a module of torch's for a dtype": message(["dtype", "torch", "onnx"]),
+    "one blob in many copies": message(["tuple", [["bytes", 0]] * 50], bytes(8)),
+    "one blob as bytes and as a tensor": message(
+        ["tuple", [["new", 0, ["tensor", 0, "uint8", [4], [1], 0, False]], ["bytes", 0]]], bytes(4)
+    ),
+    "a blob by a number from the end": message(["bytes", -1], bytes(4)),
+    "blobs that are all of the message, each": sized(["tuple", [["bytes", n] for n in range(9)]], [None] * 9),
+    "blobs of less than nothing": sized(["bytes", 1], [-4, 4]),
     "a thing by number, where none may be": message(["handle", 0, "function", {}]),
 }
 
@@ -174,6 +189,27 @@ LIES = {
 def test_a_forged_message_is_no_message(lie):
     with pytest.raises(BadMessage):
         Decoder(RESOLVE).read(LIES[lie])
+
+
+def test_many_references_to_one_blob_take_no_more_memory_than_the_blob():
+    one = ["new", 0, ["array", 0]]
+    blob = npy({"descr": "|u1", "fortran_order": False, "shape": (2**20,)}) + bytes(2**20)
+    arrived = Decoder(RESOLVE).read(message(["tuple", [one] + [["again", 0]] * 1000], blob))
+    assert len({id(array) for array in arrived}) == 1
+    view = ["tensor", 0, "uint8", [4], [1], 0, False]
+    tensors = Decoder(RESOLVE).read(message(["tuple", [["new", n, view] for n in range(1000)]], bytes(4)))
+    assert len({tensor.data_ptr() for tensor in tensors}) == 1
+
+
+def test_a_name_in_a_message_imports_nothing_even_where_a_module_would_import_what_it_is_asked_for(monkeypatch):
+    package = types.ModuleType("collectives.lazy")
+    package.__getattr__ = lambda name: pytest.fail(f"a message has asked a module for {name}")
+    monkeypatch.setitem(sys.modules, "collectives.lazy", package)
+    for name in ("Later", "Later.Inner"):
+        with pytest.raises(BadMessage):
+            Decoder(RESOLVE).read(message(["new", 0, ["record", "collectives.lazy", name, []]]))
+    assert named(torch, "float32") is torch.float32 and named(torch, "onnx.symbolic") is None
+    assert RESOLVE("collectives.schedule", "Transfer") is Transfer
 
 
 def test_what_is_in_an_object_now_is_written_with_the_readers_own_numbers_and_makes_new_objects():

@@ -1,6 +1,7 @@
 """The judge against a sandbox that says anything: whatever comes, it changes nothing that it was not passed."""
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -64,7 +65,10 @@ LEAVES = st.one_of(
     st.just(["new", 4, ["record", "collectives.schedule", "Transfer", [["src", 0], ["dst", 1], ["chunk", 0]]]]),
     st.just(["new", 5, ["record", "collectives.practice.checks", "NotYet", []]]),
     st.just(["tuple", [["tuple", ["builtins", "ValueError"]]]]),
+    st.builds(lambda n, odd: ["new", n, ["array", f"blob {odd}"]], SMALL, st.integers(0, 3)),
 )
+# Arrays that equal a word, or nothing: a check that compares them as it compares texts lets them pass.
+ODD = [np.array(value) for value in ("stdout", "stream", "returned", [])]
 TREES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
@@ -137,7 +141,20 @@ def lie(truth, last, how, *what):
         elif entries(field) is not None:
             for entry in entries(field):
                 entry[1] = what[1]
-    return written(text, blobs)
+    return with_odd_arrays(text, blobs)
+
+
+def with_odd_arrays(text, blobs):
+    """The message with a blob for each array that a lie has in it."""
+    words = json.dumps(text["value"])
+    for number, array in enumerate(ODD):
+        while f'"blob {number}"' in words:
+            data = io.BytesIO()
+            np.save(data, array)
+            words = words.replace(f'"blob {number}"', str(len(text["sizes"])), 1)
+            text["sizes"].append(len(data.getvalue()))
+            blobs += data.getvalue()
+    return written({"value": json.loads(words), "sizes": text["sizes"]}, blobs)
 
 
 class Liar(threading.Thread):
@@ -240,6 +257,7 @@ class Conversation(RuleBasedStateMachine):
     def cell(self, answers):
         result = self.ask(answers, lambda: self.link.cell("1", "a cell", False))
         assert result is None or result[1].keys() <= set(NAMES)
+        json.dumps(result)  # it goes into the notebook
 
     @rule(answers=ANSWERS, names=st.sets(st.sampled_from(NAMES)))
     def look(self, answers, names):
@@ -310,6 +328,19 @@ def test_a_display_has_only_kinds_that_a_page_shows_and_their_names_count():
     assert protocol.size([shown]) == len("image/png") + len("aGk=")
     with pytest.raises(protocol.Hostile):
         protocol.outputs([shown | {"data": {"k" * 190: ""}}])
+
+
+def test_a_word_is_a_text_and_no_array_that_equals_one():
+    word, number = np.array("returned"), np.array("7")
+    for message in [(word, "7", 1, []), ("returned", number, 1, []), ("returned", np.array([]), 1, [])]:
+        with pytest.raises(protocol.Hostile):
+            protocol.fields(message, "7", "returned")
+    stream = {"output_type": "stream", "name": "stdout", "text": "x"}
+    for field in ("output_type", "name"):
+        with pytest.raises(protocol.Hostile):
+            protocol.outputs([stream | {field: np.array(stream[field])}])
+    with pytest.raises(protocol.Hostile):
+        protocol.printed([(np.array("stdout"), "x")])
 
 
 # Judges that believe too much: {what they believe: (the check that they leave out, what they have in its place)}
