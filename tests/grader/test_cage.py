@@ -123,6 +123,14 @@ def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
         assert [output.get("text") for output in cell.outputs].count(feedback.NOTE) == 1
 
 
+def test_the_words_of_the_pages_own_note_are_a_students_output_like_any_other():
+    said = [new_output("stream", text=feedback.NOTE), new_output("display_data", {"text/plain": feedback.NOTE})]
+    cell = new_code_cell("f(1)", outputs=[*deepcopy(said), *deepcopy(said)], metadata={"autograder": {"passed": True}})
+    graded, shown, _ = page(cell)
+    assert [output.output_type for output in graded.cells[0].outputs] == ["stream", "display_data"] * 2
+    assert shown.count("The rest is not shown") == 4 and "cut" not in graded.cells[0].metadata.autograder
+
+
 def test_a_page_shows_a_bounded_number_of_outputs_of_lines_and_of_kinds_even_if_they_are_empty(monkeypatch):
     monkeypatch.setattr(feedback, "MOST_PIECES", 100)
     empty = [new_output("display_data", {"text/plain": "", "k" * 190: ""}) for _ in range(50)]

@@ -1,10 +1,14 @@
 """Ranks of graded runs: the judge's own processes. Each holds its row, and the sandbox's main process holds none."""
 
+import json
+
+import nbformat.v4 as v4
 import pytest
-from test_judge import judged
+from test_judge import cell, judged
 
 from autograder.judging.judges import Judges, Settings
 from autograder.sandbox.envelope import Limits
+from autograder.submissions.intake import declared
 
 pytestmark = pytest.mark.sandbox
 
@@ -61,6 +65,28 @@ def test_the_main_process_never_receives_a_row_and_each_rank_receives_its_own(ju
     assert not any(row[at : at + 2].tobytes() in heard for row in rows for at in range(0, 10_000, 7))
     """
     assert run(judges, answers, tests) is None
+
+
+def test_no_two_forks_draw_the_same_numbers_neither_ranks_nor_judges_nor_sandboxes(judges):
+    answers = """
+        def drawn(*_):
+            import random
+            return [random.random(), float(np.random.rand()), float(torch.rand(1, dtype=torch.float64))]
+    """
+    tests = """
+    import random
+    outside = [random.random(), float(np.random.rand()), float(torch.rand(1, dtype=torch.float64))]
+    print([outside, drawn(), *ranks.run(drawn, 3), *ranks.run(drawn, 2)])
+    """
+    cells = [("given", GIVEN[1]), ("answer", answers), ("test", TEST + tests)]
+    draws = []
+    for _ in range(2):
+        book = v4.new_notebook(cells=[cell(source, role) for role, source in cells])
+        book.metadata["autograder"] = {"defines": declared(book)}
+        draws += json.loads(judges.judge(book).notebook.cells[-1].outputs[0].text)
+    assert len(draws) == 14
+    for kind in zip(*draws, strict=True):
+        assert len(set(kind)) == len(draws)
 
 
 def test_a_row_that_is_a_view_arrives_without_the_other_rows(judges):

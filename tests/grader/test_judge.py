@@ -12,14 +12,16 @@ import nbformat.v4 as v4
 import pytest
 import torch
 from nbgrader.preprocessors import ClearHiddenTests
+from nbgrader.utils import determine_grade
 
 from autograder.inside.shell import make_shell
 from autograder.judging import judge, runner
 from autograder.judging import judges as judges_module
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.judging.link import Ended
+from autograder.judging.preprocessor import scorable
 from autograder.names import names_in
-from autograder.results.feedback import hide
+from autograder.results.feedback import NOTE, hide, limit_outputs
 from autograder.sandbox import watch
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
@@ -679,6 +681,144 @@ def test_the_names_that_a_cell_binds_are_those_that_python_binds(source, bound, 
     assert names.bound == bound and names.imported.keys() == imported
 
 
+def test_a_function_of_a_test_works_in_that_test_and_not_in_a_later_one(judges):
+    keeps = """
+        class Solver:
+            def __init__(self, f): self.f = f
+            def step(self, x): return self.f(x)
+
+        kept = []
+        def once(f):
+            kept.append(f)
+            return f(2)
+        def again(x): return kept[0](x)
+        def all_of(x): return [attempt(f, x) for f in kept]
+        def attempt(f, x):
+            try: return f(x)
+            except Exception as error: return str(error)
+    """
+    cells = [
+        ("test", "calls = []\nsolver = Solver(lambda x: x + 1)\nassert solver.step(1) == 2 and solver.step(2) == 3"),
+        ("test", "calls = []\nassert once(lambda x: calls.append(x) or 7 * x) == 14 and again(3) == 21"),
+        ("test", "assert again(5) == 35"),
+        ("test", "assert calls == [2, 3], calls"),
+        ("test", "assert 'an earlier test' in all_of(1)[0] and once(lambda x: x) == 2\nassert all_of(4)[1] == 4"),
+        ("test", "assert solver.step(1) == 2"),
+    ]
+    errors, remarks = judged(judges, ("answer", keeps), *cells)
+    late = "RuntimeError: this function belongs to an earlier test, and worked only in that one"
+    assert errors == [None, None, late, None, None, late] and remarks == []
+
+
+ODD_RESULTS = {
+    "an empty array": "np.zeros(0)",
+    "an array of one": "np.zeros(1)",
+    "an array of several": "np.zeros(3)",
+    "an array of truths": "np.array([False, True])",
+    "numpy's False": "np.False_",
+    "a complex number": "0j",
+    "an array without a dimension": "np.array(0)",
+    "no number": "float('nan')",
+    "an infinite number": "float('inf')",
+    "nothing": "None",
+    "an empty list": "[]",
+    "an empty text": "''",
+    "a decimal": "Decimal(0)",
+    "an object": "object()",
+}
+
+
+@pytest.mark.parametrize("result", ODD_RESULTS)
+def test_no_odd_result_turns_the_sum_of_a_tests_points_into_all_of_them(judges, result):
+    answer = f"import numpy as np\nfrom decimal import Decimal\ndef f(x): return {ODD_RESULTS[result]}"
+    sums = [
+        "score = 0\nscore += f(3) == 9\nscore",
+        "score = 0\nscore = score + 0.5 * (f(3) == 9)\nscore",
+        "f(3) == 9 and 1",
+        "f(3) and f(3) == 9 and 1",
+        "sum([f(3) == 9, f(4) == 16]) / 2",
+        "max(0, 1 - abs(f(3) - 9))",
+        "score = [1 for _ in range(1) if f(3) == 9]\nscore",
+    ]
+    notebook = v4.new_notebook(cells=[cell(answer, "answer"), *(cell(source, "test") for source in sums)])
+    notebook.metadata["autograder"] = {"defines": declared(notebook)}
+    tested = judges.judge(notebook).notebook.cells[1:]
+    for one in tested:
+        one.outputs = scorable(one)
+    assert [determine_grade(one, notebook)[0] or 0 for one in tested] == [0] * len(sums)
+
+
+def test_the_points_of_a_test_are_a_number_and_all_of_them_if_it_ends_in_none(judges):
+    answer = "def f(x): return x * x"
+    ends = {"0.5": 0.5, "1": 1.0, "Fraction(1, 4)": 0.25, "np.float32(0.5)": 0.5, "np.mean([f(1), 0])": 0.5}
+    all_of_it = [
+        "f(3) == 9",
+        "np.all([f(3) == 9])",
+        "'well done'",
+        "f'{f(1)} is 1'",
+        "print(f(1))",
+        "f([]) if 0 else ...;",
+    ]
+    cells = [cell(answer, "answer"), cell("from fractions import Fraction\nimport numpy as np", "given")]
+    cells += [cell(source, "test") for source in [*ends, *all_of_it, "f(3) == 8", "[f(1)]", "{}"]]
+    notebook = v4.new_notebook(cells=cells)
+    notebook.metadata["autograder"] = {"defines": declared(notebook)}
+    records = [one.metadata.autograder for one in judges.judge(notebook).notebook.cells[2:]]
+    assert [record.points for record in records] == [*ends.values()] + [None] * (len(all_of_it) + 3)
+    assert [record.passed for record in records] == [True] * (len(ends) + len(all_of_it)) + [False] * 3
+
+
+def test_no_line_of_a_hidden_test_is_printed_whatever_warns_or_fails_beside_it(judges):
+    answer = "import numpy as np\ndef f(x): return np.int8(-128)"
+    hidden = """
+        import threading, traceback, warnings
+        print("it begins")
+        ### BEGIN HIDDEN TESTS
+        def helper(value): return abs(value - 7)  # a secret in a function
+        small = helper(f(1)) < 1e-9  # a secret in a line
+        class Falls:
+            def __del__(self): f(1) + unknown  # a secret in a destructor
+        Falls()
+        thread = threading.Thread(target=lambda: unknown)  # a secret in a thread
+        thread.start(); thread.join()
+        try: unknown  # a secret in a traceback
+        except NameError: traceback.print_exc()
+        warnings.warn("take care")  # a secret in a warning
+        assert small  # a secret in an assertion
+        ### END HIDDEN TESTS
+    """
+    cells = [GIVEN[::-1], (answer, "answer"), (hidden, "test"), ("helper(f(1))", "test")]
+    book = v4.new_notebook(cells=[cell(*one) for one in cells])
+    book.metadata["autograder"] = {"defines": declared(book)}
+    tested = judges.judge(book).notebook.cells[-2:]
+    for one in tested:
+        hide(one, ClearHiddenTests())
+    shown = str([one.outputs for one in tested])
+    assert "it begins" in shown and "overflow" in shown and "take care" in shown and "A hidden check failed" in shown
+    assert "secret" not in shown
+
+
+def test_a_frame_of_a_students_error_shows_no_line_of_a_file_outside(judges):
+    answer = """
+        import gc
+        def f(file):
+            (inside,) = {type(one) for one in gc.get_objects() if type(one).__name__ == "Inside"}
+            frames = [(file, 1, "f", "y")]
+            inside._raised = lambda self, error: ([("builtins", "ValueError")], ("x",), "x", frames)
+            raise ValueError
+    """
+    tests = """
+        import traceback
+        import colorsys as ours
+        def shown():
+            try: f(ours.__file__)
+            except ValueError as error: return traceback.extract_tb(error.__traceback__)[-1]
+        assert shown().filename.startswith(ours.__file__) and shown().name == "f"
+        assert not shown().line, shown().line
+    """
+    assert judged(judges, ("answer", answer), ("test", tests))[0] == [None]
+
+
 def test_what_a_test_prints_stays_on_the_page_and_what_a_student_prints_beside_hidden_tests_does_not(judges):
     says = "def shout(word):\n    print('I was given', word)\n    return word.upper()"
     tests = "print('it is', shout('a'))\n### BEGIN HIDDEN TESTS\nprint('it is', shout('b'))\n### END HIDDEN TESTS"
@@ -689,3 +829,15 @@ def test_what_a_test_prints_stays_on_the_page_and_what_a_student_prints_beside_h
     assert printed == ["I was given a\n", "it is A\n", "I was given b\n", "it is B\n"]
     hide(tested, ClearHiddenTests())
     assert [output.text for output in tested.outputs] == ["it is A\n", "it is B\n"]
+
+
+def test_what_a_student_prints_beside_hidden_tests_goes_even_if_it_is_the_note_of_a_page(judges):
+    says = f"def shout(word):\n    print({NOTE.strip()!r} if word == 'a' else word)\n    return word.upper()"
+    tests = "print(shout('a'))\n### BEGIN HIDDEN TESTS\nprint(shout('b'))\n### END HIDDEN TESTS"
+    book = v4.new_notebook(cells=[cell(says, "answer"), cell(tests, "test")])
+    book.metadata["autograder"] = {"defines": declared(book)}
+    judged = judges.judge(book).notebook
+    limit_outputs(judged)
+    assert [output.text for output in judged.cells[-1].outputs] == [NOTE, "A\n", "b\n", "B\n"]
+    hide(judged.cells[-1], ClearHiddenTests())
+    assert [output.text for output in judged.cells[-1].outputs] == ["A\n", "B\n"]
