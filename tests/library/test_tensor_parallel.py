@@ -12,7 +12,14 @@ from collectives.machines import RUNNING_CASE
 from collectives.measure.held import BytesHeld
 from collectives.measure.wire import BytesSent
 from collectives.training.context_parallel import ring_attention
-from collectives.training.tensor_parallel import split
+from collectives.training.tensor_parallel import (
+    cross_entropy,
+    gathered,
+    gathered_product,
+    reduce_scattered,
+    scattered_product,
+    split,
+)
 from collectives.training.transformer import Block
 
 pytestmark = pytest.mark.ranks
@@ -191,3 +198,74 @@ def test_torchs_own_split_calls_the_same_collectives_for_the_same_values(world_s
         assert seen["weights"][1:] == (twice, ({"all_reduce": 4}, {"all_reduce": 4 * payload}))
         assert seen["inputs"][1:] == (twice, twice)
         assert seen["sequence"][1:] == (both, both)
+
+
+VOCABULARY = 24
+
+
+def logits_and_targets():
+    generator = torch.Generator().manual_seed(3)
+    logits = 40 * torch.randn(TOKENS, VOCABULARY, dtype=torch.float64, generator=generator)
+    return logits, torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+
+
+def loss_of_columns(rank, world_size):
+    """How far the loss and its gradients are off those of all columns, and what each way sends."""
+    logits, targets = logits_and_targets()
+    whole, mine = logits.clone().requires_grad_(), logits.chunk(world_size, 1)[rank].clone().requires_grad_()
+    wanted = functional.cross_entropy(whole, targets)
+    (3 * wanted).backward()
+    with BytesSent() as forward:
+        loss = cross_entropy(mine, targets)
+    with BytesSent() as backward:
+        (3 * loss).backward()
+    off = max((mine.grad - whole.grad.chunk(world_size, 1)[rank]).abs().max().item(), (loss - wanted).abs().item())
+    half = cross_entropy(mine.detach().bfloat16(), targets).dtype
+    return off, forward.total, backward.total, half
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_the_loss_of_sharded_logits_is_that_of_all_and_sends_two_numbers_a_token(world_size):
+    """In fp32 at least: bf16 has eight bits for a sum over the vocabulary."""
+    for off, forward, backward, half in ranks.run(loss_of_columns, world_size):
+        assert off < 1e-12
+        assert forward == (world_size - 1) * 2 * TOKENS * ITEMSIZE
+        assert backward == 0
+        assert half == torch.float32
+
+
+def multiply_in_parts(rank, world_size):
+    """How far products in parts are off gather and product, product and reduce-scatter; and what they send."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    terms = torch.randn(world_size, WIDTH, WIDTH, dtype=torch.float64, generator=generator)
+    rows = x.chunk(world_size)[rank]
+    with BytesSent() as gathering:
+        first = gathered_product(rows, terms[rank])
+    with BytesSent() as scattering:
+        second = scattered_product(x, terms[rank])
+    off = max(
+        (first - gathered(rows, None) @ terms[rank]).abs().max().item(),
+        (second - (x @ terms.sum(0)).chunk(world_size)[rank]).abs().max().item(),
+        (second - reduce_scattered(x @ terms[rank], None)).abs().max().item(),
+    )
+    return off, gathering.total, scattering.total
+
+
+@pytest.mark.parametrize("world_size", [1, *WORLD_SIZES])
+def test_a_product_in_parts_is_the_same_product_and_sends_what_the_collective_sends(world_size):
+    share = (world_size - 1) * TOKENS // world_size * WIDTH * ITEMSIZE
+    for off, gathering, scattering in ranks.run(multiply_in_parts, world_size):
+        assert off < 1e-9
+        assert gathering == scattering == share
+
+
+def uneven(rank, world_size):
+    try:
+        scattered_product(torch.ones(TOKENS + 1, 2), torch.ones(2, 2))
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_product_of_tokens_that_do_not_divide_is_refused():
+    assert ranks.run(uneven, 2) == ["13 tokens do not divide among 2 ranks"] * 2

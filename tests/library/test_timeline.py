@@ -13,10 +13,12 @@ from collectives.training.timeline import (
     COMMUNICATION,
     HALVES,
     Layer,
+    Product,
     Span,
     Task,
     Timeline,
     data_parallel,
+    products,
     run,
     sharded,
     sharded_optimizer,
@@ -514,3 +516,48 @@ def test_the_maximum_of_many_is_written_without_a_branch():
     x, y = program.symbols()
     largest = maximum(x, 1, y, 2.5)
     assert program.run([2, 3])[largest.place] == 3
+
+
+# --- products in parts ------------------------------------------------------------------------------------------
+
+
+def chain_of_products(seed: int) -> list[Product]:
+    """Products beside gathers and reduce-scatters in turn, with gradients of weights between them."""
+    chance = random.Random(seed)
+    kinds = [None, "all_gather", "reduce_scatter", "all_reduce"]
+    return [
+        Product(str(n), 0.1 + chance.random(), chance.choice(kinds), chance.random() * 3, chance.random() < 0.7)
+        for n in range(chance.randint(1, 6))
+    ]
+
+
+def rate(collective: str, num_bytes: float) -> float:
+    """A second a byte for what a rank sends, with no latency, on four ranks."""
+    return num_bytes * {"send_recv": 1, "all_reduce": 3 / 2}.get(collective, 3 / 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cutting_products_into_parts_never_takes_longer_and_sends_as_much(seed):
+    """If a step has no latency: what costs is the same, and no task waits for more than it did."""
+    chain = chain_of_products(seed)
+    whole, cut = (run(products(chain, rate, parts)) for parts in (1, 4))
+    assert cut.seconds <= whole.seconds + NEARLY
+    assert cut.communicating == pytest.approx(whole.communicating)
+    assert cut.computing == pytest.approx(whole.computing) == pytest.approx(sum(each.seconds for each in chain))
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("step", "part"), [(0.5, 1.0), (1.0, 1.0), (3.0, 1.0)])
+def test_ring_steps_hide_behind_the_parts_of_a_product_if_they_are_no_longer(collective, step, part):
+    """Four parts and three steps: the first or the last part travels nowhere."""
+    chain = [Product("x", 4 * part, collective, 4.0)]
+    found = run(products(chain, lambda *_: step, parts=4))
+    assert found.seconds == pytest.approx(max(4 * part, 3 * step + part))
+    assert found.exposed == pytest.approx(max(0, 3 * (step - part)))
+
+
+def test_a_product_waits_for_what_it_needs_and_the_gradient_of_a_weight_does_not():
+    chain = [Product("dX", 1.0, "all_reduce", 2.0), Product("dW", 1.0, waits=False), Product("next", 1.0)]
+    found = {span.name: span.start for span in run(products(chain, lambda *_: 5.0)).spans}
+    assert found["dW"] == 1.0
+    assert found["next"] == 6.0
