@@ -145,7 +145,10 @@ def ring_attention(
 def around(
     queries: torch.Tensor, keys_values: torch.Tensor, cut: Cut, group: Group
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the attended values and the logarithms of the sums. `keys_values`: both, stacked."""
+    """Return what the queries attend to, and the logarithms of their sums.
+
+    `keys_values`: keys and values, stacked.
+    """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     mine = [OnlineSoftmax(piece) for piece in queries.chunk(2, dim=-2)]
     for step in range(world_size):
@@ -156,8 +159,8 @@ def around(
                     softmax.see(keys, values, diagonal=k == q)
         if step < world_size - 1:
             keys_values = handed_on(keys_values, group)
-    attended, log_sums = zip(*((softmax.attended, softmax.log_sum) for softmax in mine), strict=True)
-    return torch.cat(attended, dim=-2), torch.cat(log_sums, dim=-2)
+    attended = torch.cat([softmax.attended for softmax in mine], dim=-2)
+    return attended, torch.cat([softmax.log_sum for softmax in mine], dim=-2)
 
 
 class _Ring(torch.autograd.Function):
@@ -249,18 +252,20 @@ def _reduce_scattered(terms: torch.Tensor, group: Group) -> torch.Tensor:
 def ulysses_attention(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: Group = None
 ) -> torch.Tensor:
-    """Return causal attention of this rank's tokens, cut `in_order`, over all tokens; each rank does some heads.
+    """Return causal attention of this rank's tokens, cut `in_order`, over all tokens.
 
-    A rank sends (P - 1)/P of its own queries, keys, values and results forward, and as much backward. Raises
-    `ValueError` if the heads don't divide among the ranks.
+    A rank sends (P - 1)/P of its own queries, keys, values and results forward, and as
+    much backward. Raises `ValueError` if the heads don't divide among the ranks.
     """
     world_size = dist.get_world_size(group)
     for what, tensor in (("heads", queries), ("heads of keys", keys)):
         if len(tensor) % world_size:
             raise ValueError(f"{len(tensor)} {what} do not divide among {world_size} ranks")
-    by_heads, by_tokens = partial(_to_heads, group=group), partial(_to_tokens, group=group)
-    q, k, v = (conjugate(tensor, by_heads, by_tokens) for tensor in (queries, keys, values))
-    attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    by_heads = partial(_to_heads, group=group)
+    by_tokens = partial(_to_tokens, group=group)
+    q, k, v = (conjugate(x, by_heads, by_tokens) for x in (queries, keys, values))
+    attend = functional.scaled_dot_product_attention
+    attended = attend(q, k, v, is_causal=True, enable_gqa=True)
     return conjugate(attended, by_tokens, by_heads)
 
 
