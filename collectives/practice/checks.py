@@ -118,23 +118,28 @@ def _named(schedule: Schedule) -> str | None:
     return schedule.name if schedule.collective and schedule.name != "schedule" else None
 
 
-@contextlib.contextmanager
-def _algorithms_refuse() -> Iterator[None]:
+def _algorithms_refuse() -> contextlib.AbstractContextManager[None]:
     """Make the library's algorithms refuse to help: their functions that don't return a schedule, however imported.
 
     Schedules refuse themselves, as soon as they are read.
     """
     modules = [module for module in vars(algorithms).values() if inspect.ismodule(module)]
     helpers = {each for module in modules for each in vars(module).values() if _is_helper(module, each)}
-    codes = {helper: helper.__code__ for helper in helpers}
-    for helper in helpers:
-        name = f"{helper.__module__.rpartition('.')[2]}.{helper.__name__}"
-        helper.__code__ = _refuse.__code__.replace(co_name=name)
+    return refusing_functions(*helpers)
+
+
+@contextlib.contextmanager
+def refusing_functions(*functions: Any) -> Iterator[None]:
+    """Make these functions of the library refuse inside this context, under whatever name they were imported."""
+    codes = {function: function.__code__ for function in functions}
+    for function in codes:
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        function.__code__ = _refuse.__code__.replace(co_name=name)
     try:
         yield
     finally:
-        for helper, code in codes.items():
-            helper.__code__ = code
+        for function, code in codes.items():
+            function.__code__ = code
 
 
 def _is_helper(module: types.ModuleType, thing: Any) -> bool:

@@ -37,6 +37,7 @@ from collectives.practice import (
     ch06_all_to_all,
     ch08_data_parallel,
     ch09_zero,
+    ch10_fsdp,
     ch13_tensor_parallel,
     ch15_experts,
     ch17_mesh,
@@ -403,6 +404,7 @@ ON_RANKS = {
     "06": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 5, seed=1),
     "08": lambda: ch08_data_parallel.check_overlapped(honest, honest, [[1], [0]], [[1, 0]] * 3),
     "09": lambda: ch09_zero.check_step(honest_arrived, step, 2),
+    "10": lambda: ch10_fsdp.check_losses(honest, honest, honest, honest, honest, world_size=2),
     "13 gates": lambda: ch13_tensor_parallel.check_forward(honest, honest, 2),
     "13 attention": lambda: ch13_tensor_parallel.check_attention(honest, 2),
     "15 counts": lambda: ch15_experts.check_all_counts(honest, 2, 4),
@@ -498,6 +500,17 @@ def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
         ch09_zero.check_step(honest_arrived, step, 2)
     with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the sum of its shard is"):
         ch09_zero.check_step(honest_arrived, step, 2, seed=seed)
+
+
+def test_canned_losses_and_shards_are_refused_where_the_seed_is_fresh(monkeypatch):
+    steps = [[] for _ in range(ch10_fsdp.STEPS)]
+    canned = [told._replace(events=steps, sent=[0] * len(steps)) for told in ch10_fsdp._ddp(2, ch10_fsdp.Task())]
+    answers_with(monkeypatch, lambda world_size, args: canned)
+    hooks = [honest] * 5
+    with pytest.raises(checks.NotYet, match="0 bytes went over the wire"):  # all that is told is right
+        ch10_fsdp.check_losses(*hooks, world_size=2)
+    with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the loss is"):
+        ch10_fsdp.check_losses(*hooks, world_size=2, seed=seed)
 
 
 def test_every_grading_draws_other_inputs_and_a_refusal_says_which():
