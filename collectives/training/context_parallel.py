@@ -38,7 +38,7 @@ def in_order(rank: int, world_size: int) -> tuple[int, int]:
 
 
 def zigzag(rank: int, world_size: int) -> tuple[int, int]:
-    """Return one piece from the front and one from the back, so that all ranks have as much to do."""
+    """Return a piece from the front and one from the back: all ranks have equal work."""
     return rank, 2 * world_size - 1 - rank
 
 
