@@ -141,7 +141,7 @@ class Replicated:
 
 
 class ZeRO1(Replicated):
-    """Stage 1: a rank updates only its shard, so it holds the optimizer's state only for that."""
+    """Stage 1: a rank updates only its shard, and holds the optimizer's state for that."""
 
     def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
         return flat[unit.mine]
@@ -152,13 +152,13 @@ class ZeRO1(Replicated):
         return unit.gradients[unit.mine]
 
     def publish(self, unit: Unit) -> None:
-        """Run the second half of an all-reduce, on new parameters instead of summed gradients."""
+        """Run the second half, on new parameters instead of summed gradients."""
         unit.parameters[unit.mine] = unit.master.to(unit.parameters.dtype)
         execute(ring.all_gather(self.world_size), unit.parameters, self.group)
 
 
 class ZeRO2(ZeRO1):
-    """Stage 2: a unit's gradients are reduced as soon as they are complete, and only this rank's shard is kept."""
+    """Stage 2: a unit's gradients are reduced at once, and only this rank's shard is kept."""
 
     def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
         if unit.collect(tensor):
@@ -203,7 +203,7 @@ class ZeRO3(ZeRO2):
             execute(ring.all_gather(self.world_size), unit.parameters, self.group)
 
     def free(self, unit: Unit) -> None:
-        """Free the memory of the full parameters; the module's tensors stay, as views of empty storage."""
+        """Free the full parameters; the module's tensors stay, as views of empty storage."""
         unit.parameters.untyped_storage().resize_(0)
 
     def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
