@@ -192,9 +192,11 @@ def saved(layer: nn.Module, x: torch.Tensor) -> list[Saved]:
 Policy = Callable[..., CheckpointPolicy]
 
 
-def keep_products(context: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
-    """Keep what matrix products and attention return; recompute norms, rotations and activation functions."""
-    return CheckpointPolicy.MUST_SAVE if operation in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+def keep_products(context, operation, *args, **options) -> CheckpointPolicy:
+    """Keep what products and attention return; recompute norms, rotations, SwiGLU."""
+    if operation in PRODUCTS:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def keep_used_products(layer: Layer) -> Policy:
@@ -236,13 +238,16 @@ CHOICES: dict[str, Callable[[Layer], Policy] | None] = {
 """What the backward pass recomputes, by the function that makes the policy for a layer; None if nothing."""
 
 
-def run(layer: Layer, x: torch.Tensor, choice: str) -> torch.Tensor:
-    """Return `layer(x)`, and keep for the backward pass what `choice` says. Raises `KeyError` for an unknown one."""
+def run(layer: Layer, x: torch.Tensor, choice: str) -> Any:
+    """Return `layer(x)`, and keep what `choice` says for the backward pass.
+
+    Raises `KeyError` if there is no such choice.
+    """
     make = CHOICES[choice]
     if make is None:
         return layer(x)
     contexts = partial(create_selective_checkpoint_contexts, make(layer))
-    return checkpoint(layer, x, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
+    return checkpoint(layer, x, use_reentrant=False, context_fn=contexts)
 
 
 class Measured(NamedTuple):
