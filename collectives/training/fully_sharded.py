@@ -78,13 +78,13 @@ class FullySharded:
         self.events.append(f"forward {number}")
 
     def after_forward(self, number: int, output: torch.Tensor) -> None:
-        """Free the parameters. The hook on the output runs when its gradient is there, before the unit's backward."""
+        """Free the parameters. A hook on the output calls `before_backward` later."""
         self.free(number)
         if output.requires_grad:
             output.register_hook(lambda _: self.before_backward(number))
 
     def before_backward(self, number: int) -> None:
-        """Complete the unit's parameters again, and launch the gather of the unit before it."""
+        """Complete the parameters again and launch the previous unit's gather."""
         self.gather(number, " again")
         self.wait(number)
         if self.prefetch and number:
@@ -92,7 +92,7 @@ class FullySharded:
         self.events.append(f"backward {number}")
 
     def arrived(self, number: int, tensor: nn.Parameter) -> None:
-        """Take a new gradient. After the unit's last one, free its parameters and launch its reduce-scatter."""
+        """Take a gradient. After the unit's last, free and reduce-scatter."""
         if self.units[number].collect(tensor):
             self.free(number)
             self.reduce_scatter(number)
@@ -100,15 +100,15 @@ class FullySharded:
     # --- what they call -----------------------------------------------------------------------------------------
 
     def gather(self, number: int, again: str = "") -> None:
-        """Launch the all-gather of a unit's parameters, unless they are there or on their way."""
+        """Launch a unit's all-gather, unless it is there or on its way."""
         unit = self.units[number]
         storage = unit.parameters.untyped_storage()
         if not storage.nbytes():
             self.events.append(f"gather {number}{again}")
-            storage.resize_(unit.parameters.numel() * unit.parameters.element_size())
-            self._gathers[number] = _launched(
-                dist.all_gather_single(unit.parameters, unit.shard.detach(), self.group, async_op=True)
-            )
+            storage.resize_(unit.parameters.nbytes)
+            shard = unit.shard.detach()
+            work = dist.all_gather_single(unit.parameters, shard, self.group, True)
+            self._gathers[number] = _launched(work)
 
     def wait(self, number: int) -> None:
         """Wait for a unit's gather, if it is still in flight."""
