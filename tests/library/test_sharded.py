@@ -149,6 +149,26 @@ def test_shards_may_need_padding_and_gradients_may_add_up_over_micro_batches():
             assert losses == pytest.approx(replicated, rel=0.02)
 
 
+def sent_in_micro_batches(rank, world_size, micro):
+    """What a rank sends in a step of several micro-batches, by stage."""
+    found = []
+    for stage in STAGES:
+        trained = stage(tiny.model(dtype=torch.bfloat16))
+        with BytesSent() as sent:
+            train(trained, rank, world_size, steps=1, micro=micro)
+        gathered_after = isinstance(trained, sharded.ZeRO3) * 2 * NUM_PARAMETERS * (world_size - 1) // world_size
+        found.append(sent.total - gathered_after)
+    return found
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+def test_only_stages_that_hold_no_full_gradients_send_more_with_more_micro_batches(micro):
+    for found in ranks.run(sent_in_micro_batches, 3, micro):
+        assert found == [
+            traffic.sent(traffic.step(NUM_PARAMETERS, stage, micro_batches=micro), 3) for stage in range(4)
+        ]
+
+
 def update_without_gradients(rank, world_size):
     trained = sharded.ZeRO2(tiny.model(depth=2, dtype=torch.bfloat16))
     tiny.loss(trained.model[0], *tiny.batch(0, rank, world_size, dtype=torch.bfloat16)).backward()
