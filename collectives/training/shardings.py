@@ -56,7 +56,10 @@ class Move(NamedTuple):
 
     @property
     def collective(self) -> str | None:
-        """The collective it needs; None if nothing must be sent, as when each rank slices a replicated matrix."""
+        """The collective it needs; None if nothing must be sent.
+
+        Each rank can slice a replicated matrix by itself.
+        """
         if self.before == self.after or self.before is REPLICATED:
             return None
         if self.before == PARTIAL:

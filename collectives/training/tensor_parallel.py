@@ -68,7 +68,7 @@ def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
 
 
 def g(y: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Apply Megatron's g: return the sum of `y` over the ranks; backward, pass the gradient unchanged.
+    """Apply Megatron's g: return the sum of `y` over the ranks; backward, do nothing.
 
     Each rank's Y holds only the contribution of its rows of the weight.
     """
@@ -76,13 +76,21 @@ def g(y: torch.Tensor, group: Group = None) -> torch.Tensor:
 
 
 def gather(rows: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Replace f in sequence parallelism: return all ranks' rows; backward, this rank's rows of the summed gradients."""
-    return conjugate(rows, there=partial(gathered, group=group), back=partial(reduce_scattered, group=group))
+    """Replace f in sequence parallelism: return all ranks' rows.
+
+    Backward, it returns this rank's rows of the summed gradients.
+    """
+    all_rows, own_rows = partial(gathered, group=group), partial(reduce_scattered, group=group)
+    return conjugate(rows, there=all_rows, back=own_rows)
 
 
 def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Replace g in sequence parallelism: return this rank's rows of the sum of `y`; backward, all ranks' gradients."""
-    return conjugate(y, there=partial(reduce_scattered, group=group), back=partial(gathered, group=group))
+    """Replace g in sequence parallelism: return this rank's rows of the sum of `y`.
+
+    Backward, it returns the gradients of all rows.
+    """
+    all_rows, own_rows = partial(gathered, group=group), partial(reduce_scattered, group=group)
+    return conjugate(y, there=own_rows, back=all_rows)
 
 
 class _OwnRows:
@@ -156,7 +164,10 @@ def split(block: Block, group: Group = None, sequence: bool = False, gather_twic
 
 
 def _keep_slices(half: Any, rank: int, world_size: int) -> None:
-    """Cut the first matrices by columns and the second by rows. Torch's Linear stores a weight as [columns, rows]."""
+    """Cut the first matrices by columns and the second by rows.
+
+    Torch's Linear stores a weight as [columns, rows].
+    """
 
     def own(weight: nn.Parameter, axis: int) -> nn.Parameter:
         return nn.Parameter(weight.detach().chunk(world_size, axis)[rank].clone())
@@ -171,10 +182,10 @@ def _keep_slices(half: Any, rank: int, world_size: int) -> None:
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Return the mean cross-entropy of `logits`, [tokens, vocabulary / P]: this rank's columns, in rank order.
+    """Return the mean cross-entropy of logits that are cut by columns, as a scalar.
 
-    `targets`: [tokens], columns of the whole vocabulary. Every rank gets the same loss, and in the backward pass the
-    gradient of its own columns. It sends two numbers a token to each other rank.
+    `logits`: [tokens, vocabulary / P], this rank's columns, in rank order. `targets`:
+    [tokens], columns of the whole vocabulary. Every rank gets the same loss.
     """
     rank, own = dist.get_rank(group), logits.shape[1]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -182,8 +193,10 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = No
     is_here = (here >= 0) & (here < own)
     target = logits.gather(1, here.clamp(0, own - 1)[:, None])[:, 0]
     mine = torch.stack([logits.logsumexp(1), torch.where(is_here, target, 0)])  # [2, tokens]
-    # Every rank computes the same loss from all of it, so its own part of the gradient is whole: no sum backward.
-    every = conjugate(mine[None], there=partial(gathered, group=group), back=lambda gradient: gradient[rank : rank + 1])
+    # All ranks compute the same loss from `every`, so a rank's part of its gradient is
+    # complete: nothing to sum backward.
+    own_part = slice(rank, rank + 1)
+    every = conjugate(mine[None], partial(gathered, group=group), lambda grad: grad[own_part])
     log_sums, target_logits = every.unbind(1)  # each [P, tokens]
     return (log_sums.logsumexp(0) - target_logits.sum(0)).mean()
 
@@ -192,7 +205,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = No
 
 
 def gathered_product(rows: torch.Tensor, weight: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Return `gathered(rows) @ weight`. A rank multiplies the rows that it has while the next rank's arrive.
+    """Return `gathered(rows) @ weight`: multiply the rows here while others arrive.
 
     [tokens / P, width] times [width, columns] gives [tokens, columns].
     """
