@@ -216,6 +216,8 @@ class Link:
         """End the session as hostile if what the sandbox sent can't be used: the code in there sends no such thing."""
         try:
             yield
+        except MemoryError:
+            raise self.end("memory", "Out of memory: what your code returned needs more than a test may use.") from None
         except Exception as error:
             raise self._hostile(error) from None
 

@@ -24,6 +24,7 @@ from typing import Any
 
 MAX_BYTES = 64 * 2**20  # bytes of a message
 MAX_DEPTH = 100  # levels of nested lists
+MAX_HEIGHT = 500  # levels of a value with its references followed; Python hashes tuples without a look at its stack
 MAX_OBJECTS = 100_000  # JSON objects in a message: one, and one for each handle
 NODE = 32  # bytes that one list or number counts for, about its size in memory
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class's flags: Py_TPFLAGS_HEAPTYPE
@@ -210,6 +211,8 @@ class Decoder:
         self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
         self.taken: set[int] = set()  # numbers of blobs
+        self.height = 0  # levels of the tallest part so far of the value that is being read
+        self.heights: dict[int, int] = {}  # of objects, by number
         self.storages: dict[int, Any] = {}
 
     def read(self, message: bytes) -> Any:
@@ -228,7 +231,7 @@ class Decoder:
                 self.blobs.append(rest[:size])
                 rest = rest[size:]
             return self.value(text["value"])
-        except BadMessage:
+        except (BadMessage, MemoryError):
             raise
         except Exception as error:  # bytes from no encoder can fail in any way
             raise BadMessage(f"not a message ({type(error).__name__}: {error})"[:200]) from None
@@ -236,11 +239,22 @@ class Decoder:
             raise BadMessage("not a message (nested too deeply)") from None
 
     def value(self, tree: Any) -> Any:
-        """Return the value of a JSON tree."""
+        """Return the value of a JSON tree. Raise BadMessage if it is nested, by its references, above `MAX_HEIGHT`."""
         if not isinstance(tree, list):
             if isinstance(tree, dict):
                 raise BadMessage("not a message")
             return tree
+        beside, self.height = self.height, 0
+        value = self._value(tree)
+        height = self.heights.get(tree[1], 0) if tree[0] == "again" else self.height + 1
+        if tree[0] == "new":
+            self.heights[tree[1]] = height
+        if height > MAX_HEIGHT:
+            raise BadMessage("a value nested too deeply")
+        self.height = max(beside, height)
+        return value
+
+    def _value(self, tree: list) -> Any:
         kind, *rest = tree
         if kind == "again":
             return self.objects[rest[0]]

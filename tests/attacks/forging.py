@@ -122,6 +122,23 @@ hand_in(
         "primes": "def primes(n):\n    return np.array([])",
     },
 )
+for value, name in {
+    "np.zeros(0)": "an_empty_array",
+    "np.float16('inf')": "half_an_infinity",
+    "torch.tensor(0, dtype=torch.uint8)": "a_byte_that_equals_256",
+    "np.array([False, True])": "an_array_of_truths",
+    "np.False_": "numpys_false",
+    "0j": "a_complex_number",
+    "torch.tensor([0.0])": "a_tensor_of_one",
+    "range(2**26)": "a_range_that_has_everything",
+    "np.timedelta64('NaT')": "no_time",
+}.items():
+    hand_in(
+        "forging",
+        f"in_place_of_a_number_{name}",
+        "Every result is an array, a tensor or a number of another type, which compares unlike a plain number.",
+        first("import numpy as np, torch", everywhere(value)),
+    )
 hand_in(
     "forging",
     "odd_dtypes",

@@ -245,3 +245,61 @@ _inside._raised = _raised
         everywhere("1 / 0") | {"limit": "LIMIT = 1"},
     ),
 )
+
+# Well-formed values that cost more than they are long, or that mean more than they say
+
+TREES = """
+import autograder.wire.plain as _plain
+class Tree:
+    def __init__(self, write): self.write = write
+_tree = _plain.Encoder.tree
+_plain.Encoder.tree = lambda self, value, depth: value.write(self) if type(value) is Tree else _tree(self, value, depth)
+_plain.Encoder.count = lambda *arguments: None
+"""
+CHAIN = """
+def _link(number):
+    inner = ["again", number - 1] if number else 0
+    return ["new", number, ["record", "collectives.schedule", "Transfer", [["src", inner], ["dst", 0], ["chunk", 0]]]]
+_chain = lambda encoder: ["tuple", [["tuple", [_link(n) for n in range(150_000)]], ["frozenset", [["again", 149_999]]]]]
+"""
+for value, name in [
+    ('lambda encoder: ["tuple", [["bytes", encoder.blob(bytes(2**25))]] + [["bytes", 0]] * 200]', "one_blob_copied"),
+    ('lambda encoder: ["tuple", [["new", n, ["array", 0]] for n in range(200)]]', "a_blob_that_is_not_there"),
+    ('lambda encoder: ["dtype", "torch", "onnx"]', "a_module_for_a_dtype"),
+    ('lambda encoder: ["new", 0, ["record", "collectives", "draw.missing", []]]', "a_name_that_may_import"),
+    ("_chain", "a_deep_chain_of_references"),
+    ('lambda encoder: ["decimal", "1e999999999999999999"]', "a_decimal_beyond_all"),
+]:
+    code = TREES + CHAIN + f"_write = {value}\n"
+    hand_in(
+        "speaking",
+        f"value_{name}",
+        "A message of values that no honest side writes.",
+        first(code, everywhere("Tree(_write)")),
+    )
+hand_in(
+    "speaking",
+    "words_that_equal_words",
+    "Its answers have arrays in place of words, which equal them.",
+    first(
+        INSIDE
+        + """
+import numpy
+def _cell(self, source, name, given):
+    return "ran", [{"output_type": "stream", "name": numpy.array("stdout"), "text": "x"}], {}
+_inside.do_cell = _cell
+""",
+        everywhere("0"),
+    ),
+)
+hand_in(
+    "speaking",
+    "a_kept_callback",
+    "It keeps the function of one test, and answers the others with what that function gives.",
+    first(
+        "kept = []",
+        everywhere("kept[0](*arguments)")
+        | {"integrate": "def integrate(f, a, b, n):\n    kept.append(f)\n    return f(a)"}
+        | {"limit": "LIMIT = 0"},
+    ),
+)

@@ -201,6 +201,22 @@ def test_many_references_to_one_blob_take_no_more_memory_than_the_blob():
     assert len({tensor.data_ptr() for tensor in tensors}) == 1
 
 
+def test_a_chain_of_references_is_no_deeper_than_a_value_may_be():
+    """Python hashes a tuple of tuples without a look at its stack: 150,000 levels ended the judge's process."""
+
+    def chain(length):
+        link = [["src", ["again", 0]], ["dst", 0], ["chunk", 0]]
+        items = [["new", 0, ["record", "collectives.schedule", "Transfer", [["src", 0], *link[1:]]]]]
+        for number in range(1, length):
+            fields = [["src", ["again", number - 1]], *link[1:]]
+            items.append(["new", number, ["record", "collectives.schedule", "Transfer", fields]])
+        return message(["tuple", [["tuple", items], ["frozenset", [["again", length - 1]]]]])
+
+    assert len(Decoder(RESOLVE).read(chain(400))[0]) == 400
+    with pytest.raises(BadMessage, match="nested too deeply"):
+        Decoder(RESOLVE).read(chain(100_000))
+
+
 def test_a_name_in_a_message_imports_nothing_even_where_a_module_would_import_what_it_is_asked_for(monkeypatch):
     package = types.ModuleType("collectives.lazy")
     package.__getattr__ = lambda name: pytest.fail(f"a message has asked a module for {name}")

@@ -343,6 +343,20 @@ def test_a_word_is_a_text_and_no_array_that_equals_one():
         protocol.printed([(np.array("stdout"), "x")])
 
 
+def test_a_message_that_the_judge_has_no_memory_for_is_no_forgery(monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(protocol, "fields", full)
+    sandbox = Lost()
+    link = Link(sandbox, LIBRARY, {}, in_place=True, names=NAMES)
+    link.deadline = time.monotonic() + 20
+    channel.send(sandbox.theirs, written({"value": ["tuple", ["done", "x"]], "sizes": []}))
+    with pytest.raises(Ended) as ended:
+        link.open({})
+    assert ended.value.verdict == "memory"
+
+
 # Judges that believe too much: {what they believe: (the check that they leave out, what they have in its place)}
 GULLIBLE = {
     "values of names that nobody asked for": ("values", lambda given, asked: given),
