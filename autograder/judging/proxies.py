@@ -27,6 +27,11 @@ _FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _UNARY = ("neg", "pos", "abs")
 _CONVERSIONS = ("__int__", "__float__", "__index__")
+# Methods of plain data that compare it with their argument: of any other object, the student wrote them.
+_COMPARING = (
+    *("allclose", "eq", "equal", "equals", "isclose", "startswith", "endswith"),
+    *("issubset", "issuperset", "isdisjoint"),
+)
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 
 
@@ -60,6 +65,8 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("__", "_repr_", "_ipython_")):
             raise AttributeError(name)  # numpy, IPython and others probe objects for these
+        if name in _COMPARING and not self._made:
+            raise NotData(f"this is {_article(self._about.get('name', 'object'))}; its own {name!r} would compare it")
         return self._link.call(self._target, "getattr", [name])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

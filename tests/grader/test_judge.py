@@ -768,6 +768,25 @@ def test_the_points_of_a_test_are_a_number_and_all_of_them_if_it_ends_in_none(ju
     assert [record.passed for record in records] == [True] * (len(ends) + len(all_of_it)) + [False] * 3
 
 
+def test_an_object_of_a_students_own_does_not_compare_itself_with_what_a_test_expects(judges):
+    answer = """
+        class Yes:
+            def __getattr__(self, name):
+                if name.startswith("__"): raise AttributeError(name)
+                return lambda *_: True
+        def f(x): return Yes()
+        class Text:
+            def __init__(self, words): self.words = words
+            def startswith(self, start): return self.words.startswith(start)
+    """
+    calls = ("allclose([x * x])", "equal(x * x)", "equals(x * x)", "startswith('9')", "issubset({x * x})")
+    tests = [("test", f"x = 3\nassert f(x).{call}") for call in calls]
+    asked_for = ("test", "assert Text('abc').startswith('ab') and not Text('abc').startswith('x')")
+    errors, _ = judged(judges, ("answer", answer), *tests, asked_for)
+    assert errors.pop() is None  # the exercise asks for this class, and the test made the object
+    assert all("a Yes of the student's own; its own" in error for error in errors)
+
+
 def test_no_line_of_a_hidden_test_is_printed_whatever_warns_or_fails_beside_it(judges):
     answer = "import numpy as np\ndef f(x): return np.int8(-128)"
     hidden = """
