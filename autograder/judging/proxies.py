@@ -294,10 +294,12 @@ def _named(file: str, line: int, text: str) -> str:
     It is a name of ours, because Python opens the files that a traceback names, and shows their lines. A module's file
     keeps its folder, by which checks tell the library's lines from a student's.
     """
-    modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    if any(module.get("__file__") == file for module in modules):
-        return f"{file} (in the sandbox)"
-    name = _REMEMBERED.setdefault(file, f"<student's file {len(_REMEMBERED)}>") if len(_REMEMBERED) < MAX_FILES else ""
+    name = _REMEMBERED.get(file, "")
+    if not name and len(_REMEMBERED) < MAX_FILES:
+        modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+        is_known = any(module.get("__file__") == file for module in modules)
+        name = f"{file} (in the sandbox)" if is_known else f"<student's file {len(_REMEMBERED)}>"
+        _REMEMBERED[file] = name
     if not name:
         return "<another of the student's files>"
     lines = list(linecache.cache[name][2]) if name in linecache.cache else []  # type: ignore[misc]
