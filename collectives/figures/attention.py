@@ -58,5 +58,5 @@ def _pieces(tiles: Content) -> float:
 
 def _told(step: int, shares: list[float]) -> str:
     held = "its own keys" if step == 0 else f"the keys of the rank {step} before it"
-    each = ", ".join(f"rank {rank} {share:g}" for rank, share in enumerate(shares))
-    return f"Step {step}: each rank has {held}. Squares to compute: {each}."
+    each = ", ".join(f"{share:g}" for share in shares)
+    return f"Step {step}: each rank has {held}. Squares to compute, rank by rank: {each}. On the diagonal one counts half."
