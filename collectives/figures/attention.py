@@ -59,4 +59,5 @@ def _pieces(tiles: Content) -> float:
 def _told(step: int, shares: list[float]) -> str:
     held = "its own keys" if step == 0 else f"the keys of the rank {step} before it"
     each = ", ".join(f"{share:g}" for share in shares)
-    return f"Step {step}: each rank has {held}. Squares to compute, rank by rank: {each}. On the diagonal one counts half."
+    squares = f"Squares to compute, rank by rank: {each}. On the diagonal one counts half."
+    return f"Step {step}: each rank has {held}. {squares}"
