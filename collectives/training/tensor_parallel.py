@@ -80,8 +80,8 @@ def gather(rows: torch.Tensor, group: Group = None) -> torch.Tensor:
 
     Backward, it returns this rank's rows of the summed gradients.
     """
-    all_rows, own_rows = partial(gathered, group=group), partial(reduce_scattered, group=group)
-    return conjugate(rows, there=all_rows, back=own_rows)
+    back = partial(reduce_scattered, group=group)
+    return conjugate(rows, there=partial(gathered, group=group), back=back)
 
 
 def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
@@ -89,8 +89,8 @@ def scatter(y: torch.Tensor, group: Group = None) -> torch.Tensor:
 
     Backward, it returns the gradients of all rows.
     """
-    all_rows, own_rows = partial(gathered, group=group), partial(reduce_scattered, group=group)
-    return conjugate(y, there=own_rows, back=all_rows)
+    there = partial(reduce_scattered, group=group)
+    return conjugate(y, there=there, back=partial(gathered, group=group))
 
 
 class _OwnRows:
