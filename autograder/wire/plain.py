@@ -25,6 +25,7 @@ from typing import Any
 MAX_BYTES = 64 * 2**20  # bytes of a message
 MAX_DEPTH = 100  # levels of nested lists
 MAX_HEIGHT = 500  # levels of a value with its references followed; Python hashes tuples without a look at its stack
+MAX_DTYPE = 10_000  # characters of a dtype's name, and bytes of an array's header
 MAX_OBJECTS = 100_000  # JSON objects in a message: one, and one for each handle
 NODE = 32  # bytes that one list or number counts for, about its size in memory
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class's flags: Py_TPFLAGS_HEAPTYPE
@@ -284,10 +285,12 @@ class Decoder:
         data = io.BytesIO(self.blob(blob))
         version = np.lib.format.read_magic(data)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, fortran, dtype = readers[version](data, max_header_size=10_000)
+        shape, fortran, dtype = readers[version](data, max_header_size=MAX_DTYPE)
         bytes_left = data.getbuffer().nbytes - data.tell()
         if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != bytes_left:
             raise BadMessage("an array whose header does not fit its bytes")
+        if not dtype.itemsize and math.prod(shape):  # numpy makes texts of no length one character long
+            raise BadMessage("an array of things without a size")
         flat = np.frombuffer(data.read(), dtype=dtype) if bytes_left else np.empty(math.prod(shape), dtype)
         return flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
 
@@ -417,7 +420,7 @@ def _dtype(module: str, name: str) -> Any:
         dtype = named(torch, name)
         if isinstance(dtype, torch.dtype):
             return dtype
-    elif module == "numpy" and isinstance(name, str):
+    elif module == "numpy" and isinstance(name, str) and len(name) <= MAX_DTYPE:
         import numpy as np
 
         dtype = np.dtype(name)
@@ -460,8 +463,10 @@ def _writer_of_arrays(value: Any) -> Callable | None:
 def _npy(value: Any) -> bytes:
     import numpy as np
 
-    data = io.BytesIO()
-    np.lib.format.write_array(data, np.asarray(value), allow_pickle=False)
+    array, data = np.asarray(value), io.BytesIO()
+    if not array.dtype.itemsize and array.size:
+        raise NotPlain(f"an array of {array.dtype}, whose items have no size")
+    np.lib.format.write_array(data, array, allow_pickle=False)
     return data.getvalue()
 
 

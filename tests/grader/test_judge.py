@@ -618,7 +618,7 @@ def ring_at(number, link, shell, source):
 
     sys.settrace(traced)
     try:
-        record = judge._run_until_alarm(link, shell, source)
+        record = judge._run_until_alarm(link, shell, source, graded=True)
     finally:
         sys.settrace(None)
     return record, lines >= number

@@ -104,6 +104,7 @@ def test_what_is_derived_from_plain_data_arrives_as_that_and_a_namedtuple_with_i
     [
         (object(), "a object, which is not plain data"),
         (np.array([object()]), "not plain data"),
+        (np.zeros(2, "V0"), "whose items have no size"),
         (np.broadcast_to(np.float64(1), 10**10), "more than 64 MiB"),
         (torch.ones(1).expand(10**10), "more than 64 MiB"),
         (bytes(70 * 2**20), "more than 64 MiB"),
@@ -163,6 +164,13 @@ LIES = {
     "an array of objects": message(
         ["new", 0, ["array", 0]], npy({"descr": "|O", "fortran_order": False, "shape": (1,)}) + bytes(8)
     ),
+    "an array of a billion texts without a character": message(
+        ["new", 0, ["array", 0]], npy({"descr": "<U0", "fortran_order": False, "shape": (2**28,)})
+    ),
+    "an array of a billion nothings": message(
+        ["new", 0, ["array", 0]], npy({"descr": [("a", "|V0")], "fortran_order": False, "shape": (2**28,)})
+    ),
+    "a dtype of a million numbers": message(["dtype", "numpy", ",".join(["f8"] * 10**6)]),
     "an array whose header is a program": message(["new", 0, ["array", 0]], npy(b"__import__('os').abort()")),
     "a tensor beyond its memory": message(["new", 0, ["tensor", 0, "float32", [4], [1], 2, False]], bytes(16)),
     "a tensor before its memory": message(["new", 0, ["tensor", 0, "float32", [2], [-1], 0, False]], bytes(16)),
