@@ -203,9 +203,11 @@ class Judgement:
             self._take_back(self.theirs)  # an instructor's own cell runs all the same, without what is lost
         link = self.link
         assert link is not None  # `_connected` made it
-        link.forget_callbacks()
+        passed = len(link.callbacks)
         before = dict(self.shell.user_ns)  # the objects, not their ids: Python gives an id to another object
         record = _run_until_alarm(link, self.shell, source, graded=not given)
+        if not given:  # what a locked cell passes, such as to an object's constructor, works in the tests after it
+            link.forget_callbacks(passed)
         changed = {key for key, value in self.shell.user_ns.items() if key not in before or before[key] is not value}
         changed |= record.bound & self.shell.user_ns.keys()
         # Of its names, it may have left some unbound: the student's code ended it first, or chose another branch.

@@ -704,10 +704,13 @@ def test_a_function_of_a_test_works_in_that_test_and_not_in_a_later_one(judges):
         ("test", "assert calls == [2, 3], calls"),
         ("test", "assert 'an earlier test' in all_of(1)[0] and once(lambda x: x) == 2\nassert all_of(4)[1] == 4"),
         ("test", "assert solver.step(1) == 2"),
+        ("given", "double = lambda x: 2 * x\ndoubler = Solver(double)"),
+        ("test", "assert doubler.step(4) == 8"),
+        ("test", "assert doubler.step(5) == 10 and solver.step(1) == 2"),
     ]
     errors, remarks = judged(judges, ("answer", keeps), *cells)
     late = "RuntimeError: this function belongs to an earlier test, and worked only in that one"
-    assert errors == [None, None, late, None, None, late] and remarks == []
+    assert errors == [None, None, late, None, None, late, None, late] and remarks == []
 
 
 ODD_RESULTS = {
