@@ -198,7 +198,7 @@ class Course:
                 if answered.reason is None:
                     known = None if regrade else self.verdicts.get(keys[name])
                     if known is None:
-                        known = verdict(judge, answered.notebook, data)
+                        known = verdict(judge, answered.notebook, data, self.verdicts.seed(keys[name]))
                         feedback.limit_outputs(known)
                         self.verdicts.put(keys[name], known)
                     feedback.try_out(known)

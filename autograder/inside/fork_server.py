@@ -24,16 +24,17 @@ from typing import Any
 Continuation = Callable[[], None]
 
 
-def reseed() -> None:
+def reseed(seed: int | None = None) -> None:
     """Give this fork random numbers of its own: numpy's and torch's are otherwise the same in all forks.
 
-    The operating system gives each a new seed, so that nobody can know another fork's numbers from this one's.
+    `seed`: up to 64 bits. Without one, the operating system gives each fork a new one, so that nobody can know another
+    fork's numbers from this one's.
     """
-    random.seed()
+    random.seed(seed)
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
+        numpy.random.seed(None if seed is None else [seed >> 32, seed % 2**32])
     if torch := sys.modules.get("torch"):
-        torch.seed()
+        torch.seed() if seed is None else torch.manual_seed(seed)
 
 
 def prepare(modules: Iterable[str]) -> None:

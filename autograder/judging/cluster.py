@@ -34,9 +34,9 @@ def connect(address: str, settings: Settings, stack: ExitStack) -> tuple[Callabl
     if not proofs:
         raise CannotSandbox(f"the Dask scheduler at {address} has no workers: start some with `dask worker {address}`")
 
-    def judge(notebook: NotebookNode, files: Mapping[str, bytes]) -> Judged:
+    def judge(notebook: NotebookNode, files: Mapping[str, bytes], seed: str) -> Judged:
         try:
-            return client.submit(_judge, settings, notebook, files, pure=False).result()
+            return client.submit(_judge, settings, notebook, files, seed, pure=False).result()
         except KilledWorker as error:
             raise GraderFault(f"the cluster lost the workers that judged it: {error}") from error
 
@@ -47,5 +47,5 @@ def _proof(settings: Settings) -> str:
     return preprocessor.judges(settings).proof
 
 
-def _judge(settings: Settings, notebook: NotebookNode, files: Mapping[str, bytes]) -> Judged:
-    return preprocessor.judges(settings).judge(notebook, files)
+def _judge(settings: Settings, notebook: NotebookNode, files: Mapping[str, bytes], seed: str) -> Judged:
+    return preprocessor.judges(settings).judge(notebook, files, seed)

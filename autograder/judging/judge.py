@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -111,8 +112,8 @@ class Judgement:
     hands the names that the instructor's solution defines to the student, and an instructor's cell takes its own back.
     """
 
-    def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes]):
-        self.settings, self.enter, self.files = settings, enter, files
+    def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes], seed: str):
+        self.settings, self.enter, self.files, self.seed = settings, enter, files, seed
         self.shell = make_shell()
         # `!echo {word}` would hand a student's text to a shell out here, with the rights of whoever grades.
         self.shell.var_expand = lambda command, *_, **__: command  # type: ignore[method-assign]
@@ -168,7 +169,10 @@ class Judgement:
         return inside if ended is not None and not record.outputs else record.outputs, ended
 
     def test(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
-        """Run a test cell outside the sandbox, once: a second try after a crash would draw other inputs."""
+        """Run a test cell outside the sandbox, once. Its random draws follow from the submission and its name."""
+        if self.seed:
+            drawn = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+            fork_server.reseed(int.from_bytes(drawn[:8], "big"))
         record, ended = self._here(cell["source"])
         if ended is not None:  # the test may have caught `Ended`, and gone on to its end
             streams = [output for output in record.outputs if output["output_type"] == "stream"]
@@ -524,7 +528,7 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
     else:
         assert address is not None  # `Judges` started a warm interpreter
         make = functools.partial(enter, address, settings.limits, ranks=RUN in settings.inside)
-    judgement = Judgement(settings, make, files)
+    judgement = Judgement(settings, make, files, request["seed"])
     try:
         return judgement.judge(request["notebook"])
     finally:

@@ -122,12 +122,15 @@ class Judges:
         self.listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def judge(self, notebook: NotebookNode, files: Mapping[str, bytes] | None = None) -> Judged:
-        """Judge a notebook. `files`: the files beside it, by name. Raise GraderFault if it fails `TRIES` times."""
+    def judge(self, notebook: NotebookNode, files: Mapping[str, bytes] | None = None, seed: str = "") -> Judged:
+        """Judge a notebook. Raise GraderFault if it fails `TRIES` times.
+
+        `files`: the files beside it, by name. `seed`: what its tests draw at random follows from it, if it is not "".
+        """
         for attempt in range(TRIES):
             begun = time.monotonic()
             try:
-                answer = self._ask(notebook, files or {})
+                answer = self._ask(notebook, files or {}, seed)
             except channel.TooLate:
                 words = (
                     f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
@@ -142,8 +145,8 @@ class Judges:
             time.sleep(attempt)  # give a passing cause time to pass: 0 s, then 1 s
         raise GraderFault(f"the process that judged it was ended {TRIES} times: grade it again, with fewer jobs")
 
-    def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes]) -> dict:
-        request = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}}
+    def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes], seed: str) -> dict:
+        request = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}, "seed": seed}
         message = json.dumps(request).encode()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.folder / "judge"))

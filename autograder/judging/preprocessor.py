@@ -7,9 +7,12 @@ nbgrader itself then reads the points from the outputs that the judge wrote into
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
+import hmac
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -94,7 +97,7 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
         else:
             known = store.get(name)
             if known is None:
-                known = verdict(judges(self._preloading(nb)).judge, nb, data)
+                known = verdict(judges(self._preloading(nb)).judge, nb, data, store.seed(name))
                 store.put(name, known)
             for cell, judged in zip(nb.cells, known.cells, strict=True):
                 if cell.cell_type == "code":
@@ -131,6 +134,21 @@ class Verdicts:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / f"{name}.ipynb", nbformat.writes(judged))
 
+    def seed(self, name: str) -> str:
+        """Return what the random inputs of a submission's tests follow from, so that grading it again draws the same.
+
+        `name`: its `key`. A student knows that, but not the folder's secret, which the first call makes.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = self.folder / "secret"
+        with contextlib.suppress(FileExistsError), open(place, "x", opener=_private) as file:
+            file.write(secrets.token_hex(32))
+        return hmac.new(place.read_bytes(), name.encode(), "sha256").hexdigest()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: a reader gets all of the old text, or all of the new."""
@@ -141,9 +159,9 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(file.name, path)
 
 
-def verdict(judge: Callable[..., Judged], notebook: NotebookNode, data: dict[str, bytes]) -> NotebookNode:
+def verdict(judge: Callable[..., Judged], notebook: NotebookNode, data: dict[str, bytes], seed: str) -> NotebookNode:
     """Judge a notebook; its remarks and seconds go into its metadata. Raise GraderFault if the grader is at fault."""
-    judged = judge(notebook, data)
+    judged = judge(notebook, data, seed)
     for cell in judged.notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = scorable(cell)

@@ -25,6 +25,7 @@ from .checks import (
     call_in_words,
     check_rows,
     counted,
+    generator,
     number_of,
     own_answer,
     refusing,
@@ -221,7 +222,7 @@ def check_gathered(
             raise NotYet(f"{_sizes(function, world_size, num_elements)}: chunk {chunk} on rank {rank} {held}")
     if seed is not None:
         witnessed(outcomes, (world_size - 1) * whole.nbytes)
-        places = np.random.default_rng().integers(num_elements - 1, size=20)
+        places = generator().integers(num_elements - 1, size=20)
         witnessed_terms(outcomes, [{whole[place : place + 2].tobytes()} for place in places])
     return outcomes
 
@@ -363,7 +364,7 @@ def check_unseen(function: Callable, schedules: Mapping[str, Schedule], slots: b
         for by in range(schedule.world_size)
     ]
     found: dict[int, set[Slot] | NotYet] = {}
-    for number in np.random.default_rng().permutation(len(turned)):
+    for number in generator().permutation(len(turned)):
         try:
             found[number] = _found(function, turned[number][1])
         except NotYet as refused:

@@ -21,7 +21,18 @@ from ..execute import Part
 from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
-from .checks import MAX_STEPS, NotYet, answer, call_in_words, check_kept, refusing, refusing_schedules, show, steps_of
+from .checks import (
+    MAX_STEPS,
+    NotYet,
+    answer,
+    call_in_words,
+    check_kept,
+    generator,
+    refusing,
+    refusing_schedules,
+    show,
+    steps_of,
+)
 from .on_ranks import on_ranks, witnessed, witnessed_terms
 
 Table = list[list[int | None]]
@@ -274,7 +285,7 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
     if seed is not None:  # a rank can compute the encoded elements by itself, but not the random ones
         witnessed(outcomes, world_size * allowed, world_size * allowed, messages=4 * world_size**2)
-        places = np.random.default_rng().integers(num_elements, size=before.shape[:2])
+        places = generator().integers(num_elements, size=before.shape[:2])
         chunks = [(src, dst) for src, dst in product(everyone, repeat=2) if src != dst]
         witnessed_terms(outcomes, [{before[chunk][places[chunk]].tobytes()} for chunk in chunks])
 

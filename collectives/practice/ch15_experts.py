@@ -25,7 +25,7 @@ from ..execute import execute
 from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
-from .checks import NotYet, answer, call_in_words, refusing
+from .checks import NotYet, answer, call_in_words, generator, refusing
 from .on_ranks import reported, witnessed, witnessed_terms
 
 
@@ -278,7 +278,7 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
             raise NotYet(f"{who} in row {row} {what}; the counts of rank {row} belong there")
     if seed is not None:
         witnessed(everyone, (world_size - 1) * want.nbytes)
-        columns = np.random.default_rng().integers(num_experts, size=world_size)
+        columns = generator().integers(num_experts, size=world_size)
         own = [want[rank, column] for rank, column in enumerate(columns)]
         witnessed_terms(everyone, [{count.tobytes(), np.float64(count).tobytes()} for count in own])
 

@@ -33,6 +33,7 @@ from .checks import (
     check_formula,
     check_rows,
     counted,
+    generator,
     number_of,
     own_answer,
     refusing,
@@ -283,7 +284,7 @@ def _witnessed_along(everyone: list[Any], groups: Groups, axes: Iterable[str], n
     summed = [group for axis in axes for group in groups[axis] if len(group) > 1]  # a rank alone sends nothing
     witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
     if len(numbers[0]) == MANY:
-        random = np.random.default_rng()
+        random = generator()
         terms = [numbers[group, random.integers(MANY)] for group in summed for _ in range(4)]
         witnessed_terms(everyone, [_ways(term) for term in terms])
 

@@ -19,7 +19,7 @@ import importlib
 import inspect
 import math
 import operator
-import secrets
+import random
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -191,15 +191,22 @@ def own_answer(checks: str, function: Callable, *args: Any, call: str | None = N
 
 @contextlib.contextmanager
 def fresh(seed: int | None = None) -> Iterator[int]:
-    """Yield an unpredictable seed for the inputs of a hidden test; a refusal inside this context names the seed.
+    """Yield a random seed for the inputs of a hidden test; a refusal inside this context names the seed.
+
+    The judge seeds `random` itself before each test, so that the same submission meets the same inputs each time.
 
     `seed`: use this one instead, to reproduce the refusal of a submission.
     """
-    seed = secrets.randbelow(10**9) if seed is None else seed
+    seed = random.randrange(10**9) if seed is None else seed
     try:
         yield seed
     except NotYet as error:
         raise type(error)(f"{error}\n  (drawn at random, with seed {seed})") from None
+
+
+def generator() -> np.random.Generator:
+    """Return numpy's generator with a random seed from `random`, which the judge seeds: see `fresh`."""
+    return np.random.default_rng(random.getrandbits(64))
 
 
 def answer(function: Callable, *args: Any, call: str | None = None, in_place: bool = False) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ranks
-from .checks import LibraryUsed, NotYet, without_the_library
+from .checks import LibraryUsed, NotYet, generator, without_the_library
 
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
 
@@ -328,7 +328,7 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]
     if streams is None or buffers.nbytes < MUCH or not np.issubdtype(buffers.dtype, np.floating):
         return
     _witnessed_shares(everyone, num_elements, kept)
-    places = np.random.default_rng().integers(num_elements - 1, size=PLACES)
+    places = generator().integers(num_elements - 1, size=PLACES)
     subsets = [[rank for rank in range(world_size) if bits >> rank & 1] for bits in range(1, 2**world_size - 1)]
     known = {}  # bytes of two neighbouring elements summed over a subset of the ranks: (place, subset)
     for place in places:

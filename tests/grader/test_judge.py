@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+import stat
 import sys
 import tempfile
 import textwrap
@@ -19,7 +20,7 @@ from autograder.judging import judge, runner
 from autograder.judging import judges as judges_module
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.judging.link import Ended
-from autograder.judging.preprocessor import scorable
+from autograder.judging.preprocessor import Verdicts, scorable
 from autograder.names import names_in
 from autograder.results.feedback import NOTE, hide, limit_outputs
 from autograder.sandbox import watch
@@ -863,3 +864,31 @@ def test_what_a_student_prints_beside_hidden_tests_goes_even_if_it_is_the_note_o
     assert [output.text for output in judged.cells[-1].outputs] == [NOTE, "A\n", "b\n", "B\n"]
     hide(judged.cells[-1], ClearHiddenTests())
     assert [output.text for output in judged.cells[-1].outputs] == ["A\n", "B\n"]
+
+
+def test_the_same_submission_meets_the_same_draws_each_time_and_another_one_others(judges):
+    test = """
+    import random
+
+    import numpy as np
+    from collectives.practice import checks
+
+    with checks.fresh() as seed:
+        print([seed, random.random(), float(np.random.rand()), float(checks.generator().random())])
+    """
+    cells = [cell("pass", "answer"), cell(textwrap.dedent(test), "test"), cell(textwrap.dedent(test), "test")]
+
+    def drawn(seed):
+        book = v4.new_notebook(cells=[v4.new_code_cell(each.source, metadata=each.metadata) for each in cells])
+        return [each.outputs[0].text for each in judges.judge(book, seed=seed).notebook.cells[1:]]
+
+    one, other = drawn("one"), drawn("other")
+    assert one == drawn("one")
+    assert len({*one, *other, *drawn("")}) == 6
+
+
+def test_a_courses_seeds_follow_from_the_submission_and_a_secret_that_only_the_grader_reads(tmp_path):
+    here, there = Verdicts(tmp_path / "here"), Verdicts(tmp_path / "there")
+    assert here.seed("a") == Verdicts(tmp_path / "here").seed("a")
+    assert len({here.seed("a"), here.seed("b"), there.seed("a")}) == 3
+    assert stat.S_IMODE((tmp_path / "here" / "secret").stat().st_mode) == 0o600
