@@ -4,9 +4,9 @@
     y = ExpertParallel(experts, group)(x, routing)    # `experts`: this rank's; y: [tokens, width], in token order
 
 Dispatch is an all-to-all whose block sizes the router decides. Combine is the same all-to-all with the blocks
-transposed. A token travels once for each of its experts; `places` counts the copies if one serves a whole rank or node.
-Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al., “Switch Transformers”,
-2022, section 2.2 (capacity and the auxiliary loss).
+transposed. In `ExpertParallel` a token travels once for each of its experts, in `OncePerNode` once for each node of
+them; `places` counts the copies. Sources: Shazeer et al., “Outrageously Large Neural Networks”, 2017; Fedus et al.,
+“Switch Transformers”, 2022, section 2.2 (capacity and the auxiliary loss).
 """
 
 from __future__ import annotations
@@ -43,11 +43,22 @@ class Routing(NamedTuple):
         return torch.bincount(self.experts.flatten(), minlength=self.probabilities.shape[1])
 
 
-def route(logits: torch.Tensor, k: int = 1) -> Routing:
-    """Return the routing to the `k` most probable experts of each token. `logits`: [tokens, num_experts]."""
+def route(logits: torch.Tensor, k: int = 1, bias: torch.Tensor | None = None) -> Routing:
+    """Return the routing to the `k` most probable experts of each token. `logits`: [tokens, num_experts].
+
+    `bias`: [num_experts], added to the probabilities for the choice, not for the weights: see `rebalanced`.
+    """
     probabilities = logits.softmax(-1)
-    weights, experts = probabilities.topk(k)
-    return Routing(experts, weights, probabilities)
+    experts = (probabilities if bias is None else probabilities + bias).topk(k).indices
+    return Routing(experts, probabilities.gather(1, experts), probabilities)
+
+
+def rebalanced(bias: torch.Tensor, load: torch.Tensor, speed: float) -> torch.Tensor:
+    """Return the bias for the next step: `speed` more where the load is below the mean, `speed` less where above.
+
+    Source: L. Wang et al., “Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts”, 2024.
+    """
+    return bias + speed * (load.double().mean() - load).sign().to(bias.dtype)
 
 
 def route_to_few_nodes(logits: torch.Tensor, k: int, nodes: int, limit: int) -> Routing:
@@ -141,15 +152,9 @@ class ExpertParallel(nn.Module):
         return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # the router may be in fp32
 
     def counts(self, experts: torch.Tensor) -> torch.Tensor:
-        """Return how many tokens go from each rank to each expert: [ranks, ranks, experts a rank].
-
-        All ranks gather these few numbers before any token moves.
-        """
-        world_size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
-        counts = torch.zeros(world_size, world_size * len(self.experts), dtype=torch.int64, device=experts.device)
-        counts[rank] = torch.bincount(experts, minlength=counts.shape[1])
-        execute(ring.all_gather(world_size), counts.view(-1), self.group)
-        return counts.view(world_size, world_size, -1)
+        """Return how many tokens go from each rank to each expert: [ranks, ranks, experts a rank]."""
+        world_size = dist.get_world_size(self.group)
+        return gathered_counts(experts, world_size * len(self.experts), self.group).view(world_size, world_size, -1)
 
     def answer(self, arrived: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return this rank's expert outputs for the arrived tokens, in order. `counts`: [ranks, experts a rank]."""
@@ -159,6 +164,49 @@ class ExpertParallel(nn.Module):
             sizes = [len(piece) for piece in pieces[mine]]
             pieces[mine] = expert(torch.cat(pieces[mine])).split(sizes)
         return torch.cat(pieces)
+
+
+class OncePerNode(nn.Module):
+    """`ExpertParallel` on several nodes: a token crosses once to each node that has experts for it.
+
+    `in_node`: the group of this node's ranks. `across`: the ranks with this one's number on all nodes, in the order of
+    the nodes. Experts are numbered node by node, and within a node rank by rank.
+    """
+
+    def __init__(self, experts: Sequence[nn.Module], in_node: dist.ProcessGroup, across: dist.ProcessGroup):
+        super().__init__()
+        self.layer, self.across = ExpertParallel(experts, in_node), across
+        self.per_node = len(experts) * dist.get_world_size(in_node)
+
+    def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
+        """Return the weighted sum of each token's expert outputs: [tokens, width]."""
+        nodes = dist.get_world_size(self.across)
+        home = routing.experts // self.per_node  # the node of each choice
+        weighed = (routing.weights != 0)[:, :, None]
+        visits = (nn.functional.one_hot(home, nodes) * weighed).any(1)  # [tokens, nodes]
+        node, token = visits.T.nonzero(as_tuple=True)  # a row for each visit, by node
+        blocks = gathered_counts(node, nodes, self.across).tolist()
+
+        weights = torch.where(home[token] == node[:, None], routing.weights[token], 0)
+        rows, experts, weights = (
+            exchange(each, blocks, self.across) for each in (tokens[token], routing.experts[token], weights)
+        )
+        inside = Routing(experts % self.per_node, weights, weights.new_empty(0, self.per_node))
+        sums = self.layer(rows, inside)  # the node's ranks exchange rows, and add up each row's answers
+        returned = exchange(sums, _transposed(blocks), self.across)
+        return torch.zeros_like(tokens).index_add(0, token, returned)
+
+
+def gathered_counts(choices: torch.Tensor, among: int, group: Group = None) -> torch.Tensor:
+    """Return how often each rank has made each of so many choices: int [ranks, among].
+
+    All ranks gather these few numbers before any token moves. `choices`: this rank's, int [any number].
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    counts = torch.zeros(world_size, among, dtype=torch.int64, device=choices.device)
+    counts[rank] = torch.bincount(choices, minlength=among)
+    execute(ring.all_gather(world_size), counts.view(-1), group)
+    return counts
 
 
 def exchange(rows: torch.Tensor, blocks: list[list[int]], group: Group = None) -> torch.Tensor:

@@ -4,18 +4,21 @@ from functools import cache
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from collectives import ranks
 from collectives.measure.wire import BytesSent
 from collectives.training.experts import (
     ExpertParallel,
+    OncePerNode,
     auxiliary_loss,
     capacity,
     exchange,
     expected_places,
     imbalance,
     places,
+    rebalanced,
     route,
     route_to_few_nodes,
     within_capacity,
@@ -94,6 +97,38 @@ def test_forward_a_rank_sends_its_leaving_tokens_the_answers_it_owes_and_a_few_n
     outcomes = compared(world_size, 2)
     everybodys = sum(sent for _, sent, _ in outcomes) - world_size * counts
     assert everybodys == 2 * ITEMSIZE * WIDTH * sum(leaving for *_, leaving in outcomes)
+
+
+def once_per_node(rank, world_size, k, kept):
+    """How far `OncePerNode` is off the dense layer, with two ranks on a node."""
+    nodes = world_size // 2
+    pairs = [dist.new_group([2 * node, 2 * node + 1]) for node in range(nodes)]
+    rails = [dist.new_group(list(range(first, world_size, 2))) for first in range(2)]
+    share = EXPERTS // world_size
+    mine = slice(rank * share, (rank + 1) * share)
+    layer, whole = OncePerNode(all_experts()[mine], pairs[rank // 2], rails[rank % 2]), all_experts()
+    for source in range(world_size):
+        tokens, logits = tokens_and_logits(source)
+        routing = within_capacity(route(logits, k), kept)
+        wanted = dense(whole, tokens, routing)
+        wanted.square().sum().backward()
+        if source == rank:
+            expected = wanted, tokens.grad, logits.grad
+    tokens, logits = tokens_and_logits(rank)
+    routing = within_capacity(route(logits, k), kept)
+    result = layer(tokens, routing)
+    result.square().sum().backward()
+    found = zip(expected, (result, tokens.grad, logits.grad), strict=True)
+    ours = zip(whole[mine], layer.layer.experts, strict=True)
+    found = [*found, *((theirs.weight.grad, mine.weight.grad) for theirs, mine in ours)]
+    return max((one - other).abs().max().item() for one, other in found)
+
+
+@pytest.mark.parametrize("kept", [2, TOKENS + 4])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("world_size", [2, 4, 6])
+def test_a_copy_for_each_node_gives_the_dense_result_and_gradients(world_size, k, kept):
+    assert max(ranks.run(once_per_node, world_size, k, kept)) < 1e-9
 
 
 def answered_in_bf16(rank, world_size):
@@ -175,6 +210,23 @@ def test_descending_the_auxiliary_loss_balances_the_load():
         optimizer.step()
     assert before.max() > 4 * 256 / 8
     assert route(router(tokens)).load.max() < 1.5 * 256 / 8
+
+
+def test_a_bias_changes_the_choice_and_not_the_weight():
+    logits = torch.tensor([[3.0, 1, 0], [2, 1, 0]])
+    plain, moved = route(logits), route(logits, bias=torch.tensor([0.0, 1, 0]))
+    assert plain.experts.tolist() == [[0], [0]] and moved.experts.tolist() == [[1], [1]]
+    assert moved.weights.equal(plain.probabilities[:, 1:2])
+
+
+def test_without_a_loss_a_bias_balances_the_load_and_leaves_an_even_one_alone():
+    logits = random_logits(512, 8) + torch.arange(8) / 2
+    bias = torch.zeros(8)
+    before = imbalance(route(logits).load)
+    for _ in range(500):
+        bias = rebalanced(bias, route(logits, bias=bias).load, speed=0.001)
+    assert before > 3.5 and imbalance(route(logits, bias=bias).load) < 1.1
+    assert rebalanced(bias, torch.full((8,), 64), speed=0.001).equal(bias)
 
 
 def refuse(rank, world_size):
