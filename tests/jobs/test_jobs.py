@@ -219,8 +219,10 @@ def test_the_variables_that_find_a_hang_are_ones_that_the_pinned_torch_reads():
     page = (ROOT / "book" / "19_failures.md").read_text() + TEXTS["README.md"]
     named = set(re.findall(r"`?(TORCH_(?!NCCL)[A-Z_]+)=", page))
     assert named >= {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_DISTRIBUTED_DEBUG"}
-    library = (Path(torch.__file__).parent / "lib" / "libtorch_cpu.so").read_bytes()
-    assert [name for name in named if name.encode() not in library] == []
+    package = Path(torch.__file__).parent
+    places = [package / "lib" / "libtorch_cpu.so", *(package / "distributed").rglob("*.py")]
+    readers = b"".join(place.read_bytes() for place in places)
+    assert [name for name in named if name.encode() not in readers] == []
     assert shutil.which("torchfrtrace", path=Path(sys.executable).parent), "which reads what they make ranks write"
 
 
