@@ -7,6 +7,7 @@ and backward. Their inputs are whole numbers that show which ranks' shares are i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import product
@@ -21,7 +22,7 @@ from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
-from .checks import NotYet, answer, call_in_words, counted
+from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, same, witnessed
 
 # Part a: which collectives
@@ -37,6 +38,11 @@ EVERY: list[Layouts] = [(x, w, y) for x, w, y in product(*[(REPLICATED, *axes) f
 """All 27 combinations of layouts."""
 FITTING: list[Layouts] = [layouts for layouts in EVERY if layouts[:2] in PRODUCTS]
 """The combinations in which X and W can be multiplied without moving either."""
+
+
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Refuse, inside this context, to derive collectives or to cut weights by the library and the checks themselves."""
+    return refusing_functions(shardings.derive, shardings.derive_pair, shardings.every, leads, _called, part_of)
 
 
 def check_collectives(function: Callable, cases: Iterable[Layouts]) -> None:
@@ -123,7 +129,7 @@ def _called(state: State, name: str) -> set[State]:
 def _named(function: Callable, case: Layouts) -> tuple[str, list[str]]:
     """Return the call in words, and the names that it returns."""
     call = call_in_words(function, case)
-    returned = answer(function, *case)
+    returned = own_answer(__name__, function, *case)
     returned = [returned] if isinstance(returned, str) else returned
     if not isinstance(returned, list | tuple):
         raise NotYet(f"{call} returns {brief(returned)}; return a list of names, or [] for no collective")
@@ -385,6 +391,13 @@ def _written(function: Callable, *args: Any, **named: Any) -> Any:
         raise NotYet(f"{code.co_qualname} is not written yet") from None
 
 
+def _alone(function: Callable, *args: Any) -> Any:
+    """Do what `_written` does, without the library's gates."""
+    gates = tensor_parallel.f, tensor_parallel.g, tensor_parallel.all_reduced
+    with refusing_functions(*gates):
+        return _written(function, *args)
+
+
 def _gates(
     rank: int,
     world_size: int,
@@ -409,7 +422,7 @@ def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarr
     leaf = torch.tensor(given, requires_grad=True)
     x = leaf * 1  # not a leaf: torch would forbid changing a leaf in place, and the check wants to see it
     with BytesSent() as forward:
-        output = _written(gate, x)
+        output = _alone(gate, x)
     if not isinstance(output, torch.Tensor):
         return Gate(type(output).__name__, True)
     plain, kept = _plain(output), np.array_equal(_plain(x), given)
@@ -417,7 +430,7 @@ def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarr
         return Gate(plain, kept)
     arriving = torch.tensor(gradient)
     with BytesSent() as back:
-        _written(_Arrive.apply(output, arriving).backward)
+        _alone(_Arrive.apply(output, arriving).backward)
     sent = _sent(forward, world_size), _sent(back, world_size)
     return Gate(plain, kept, _plain_gradient(leaf), np.array_equal(arriving, gradient), sent)
 
@@ -535,7 +548,7 @@ def check_part(function: Callable, num_heads: int, world_size: int, head_size: i
     for rank in range(world_size):
         dense = _numbered(width)
         call = _call_of(function, num_heads, rank, world_size)
-        returned = answer(function, dense, num_heads, rank, world_size, call=call)
+        returned = own_answer(__name__, function, dense, num_heads, rank, world_size, call=call)
         want = part_of(_numbered(width), num_heads, rank, world_size)
         for name, right in want.items():
             got = _weight_of(returned, name, call).detach().double()

@@ -54,7 +54,7 @@ def run_on_ranks(
     try:
         everyone = ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend)
     except ranks.RanksError as error:
-        if refusal := re.search(rf"\b{NotYet.__name__}: (.*)", str(error)):
+        if refusal := re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
         over = "" if backend == "gloo" else f" over {backend.upper()}"
         raise NotYet(f"with {world_size} rank{'s' * (world_size > 1)}{over}, {error}") from None

@@ -197,7 +197,7 @@ BY_CAPS = """
         caps = [sum(sizes) * share // 40 + 1 for share in range(41)]
         return min(
             (assign_buckets(sizes, cap) for cap in caps),
-            key=lambda filled: ch08_data_parallel.step(filled, backward, sizes, alpha, beta).seconds,
+            key=lambda filled: step_end(filled, backward, sizes, alpha, beta),
         )
 """
 
@@ -469,3 +469,17 @@ def test_no_single_rule_gets_every_model_right(monkeypatch):
                     ch08_data_parallel.random_models(seed, 20),
                     ch08_data_parallel.GOOD,
                 )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"fill": "def fill(sizes, bound): return ch08_data_parallel.fewest(sizes, bound)"},
+        {"choose": "choose = ch08_data_parallel.fastest"},
+        {"times": BY_BOUNDS["times"] + "\n    def step_end(*case): return ch08_data_parallel.step(*case).seconds"},
+    ],
+    ids=["fewest", "fastest", "step"],
+)
+def test_the_checks_own_functions_are_refused_as_an_answer(answer):
+    said = verdicts(EXERCISE, answer, parts="abc")
+    assert "is for comparing, afterwards; write this part yourself" in " ".join(filter(None, said.values()))

@@ -578,11 +578,11 @@ def test_no_list_leads_to_every_layout():
 
 
 def test_the_answers_that_are_priced_are_those_that_were_checked():
-    asked = []
+    asked, plans = [], {case: shardings.derive(*case).collectives for case in EVERY}
 
     def collectives(*case):
         asked.append(case)
-        return shardings.derive(*case).collectives
+        return plans[case]
 
     ch13_tensor_parallel.check_cheapest(collectives, EVERY)
     assert asked == EVERY
@@ -596,3 +596,27 @@ def test_a_part_of_attention_has_its_heads_of_the_dense_weights():
     assert part["qkv_bias"].tolist() == part["qkv"][:, 3].tolist() == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23]
     assert part["out"][5].tolist() == [4, 5, 6, 7]
     assert part["out_bias"].tolist() == list(range(8))
+
+
+BY_THE_LIBRARY = {
+    "a1-as-they-lie": {
+        "collectives": """
+    from collectives.training import shardings
+
+    def collectives(x, w, y):
+        return shardings.derive(x, w, y, dict(rows=4, inner=4, columns=4)).collectives
+    """
+    },
+    "b1-forward": {
+        "gates": """
+    from collectives.training.tensor_parallel import f, g
+    """
+    },
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("check", BY_THE_LIBRARY)
+def test_the_librarys_own_functions_are_refused_as_an_answer(check):
+    (words,) = verdicts(EXERCISE, BY_THE_LIBRARY[check], [check]).values()
+    assert "is for comparing, afterwards; write this part yourself" in words
