@@ -287,11 +287,12 @@ class Decoder:
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = readers[version](data, max_header_size=MAX_DTYPE)
         bytes_left = data.getbuffer().nbytes - data.tell()
-        if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != bytes_left:
+        size: int = math.prod(shape)
+        if dtype.hasobject or min(shape, default=0) < 0 or size * dtype.itemsize != bytes_left:
             raise BadMessage("an array whose header does not fit its bytes")
-        if not dtype.itemsize and math.prod(shape):  # numpy makes texts of no length one character long
+        if not dtype.itemsize and size:  # numpy makes texts of no length one character long
             raise BadMessage("an array of things without a size")
-        flat = np.frombuffer(data.read(), dtype=dtype) if bytes_left else np.empty(math.prod(shape), dtype)
+        flat = np.frombuffer(data.read(), dtype=dtype) if bytes_left else np.empty(size, dtype)
         return flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
 
     def tensor(self, blob: int, dtype: str, shape: list, stride: list, offset: int, gradient: bool) -> Any:
