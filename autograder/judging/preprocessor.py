@@ -7,7 +7,6 @@ nbgrader itself then reads the points from the outputs that the judge wrote into
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import hmac
 import json
@@ -116,6 +115,9 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
         return preloading(self.settings, sources)
 
 
+_first = Lock()
+
+
 class Verdicts:
     """Judged notebooks in a folder, by key. A file is complete or absent, even if the machine stops."""
 
@@ -141,17 +143,14 @@ class Verdicts:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / "secret"
-        with contextlib.suppress(FileExistsError), open(place, "x", opener=_private) as file:
-            file.write(secrets.token_hex(32))
+        with _first:  # submissions are judged side by side, and none may read a secret that is half written
+            if not place.exists():
+                write_whole(place, secrets.token_hex(32))
         return hmac.new(place.read_bytes(), name.encode(), "sha256").hexdigest()
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader gets all of the old text, or all of the new."""
+    """Write a file atomically, for its owner alone: a reader gets all of the old text, or all of the new."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
         file.write(text)
         file.flush()

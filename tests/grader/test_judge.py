@@ -1,5 +1,6 @@
 """The judge: a student's cells in the sandbox, the instructor's outside, and nothing but data between them."""
 
+import hmac
 import itertools
 import signal
 import stat
@@ -680,6 +681,24 @@ def test_a_judge_that_is_killed_leaves_no_folder_and_no_control_group(tmp_path, 
 def test_the_names_that_a_cell_binds_are_those_that_python_binds(source, bound, imported):
     names = names_in(source)
     assert names.bound == bound and names.imported.keys() == imported
+
+
+def test_a_courses_secret_is_never_read_half_written(tmp_path, monkeypatch):
+    """What a student's tests draw would follow from the submission alone, which the student knows."""
+    made = itertools.count()
+
+    def slowly(_):
+        time.sleep(0.2)
+        return f"secret {next(made)}"
+
+    monkeypatch.setattr("autograder.judging.preprocessor.secrets.token_hex", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        first = list(pool.map(lambda _: Verdicts(tmp_path).seed("name"), range(4)))
+    secret = tmp_path / "secret"
+    follows = hmac.new(secret.read_bytes(), b"name", "sha256").hexdigest()
+    assert {*first, Verdicts(tmp_path).seed("name")} == {follows}
+    assert secret.read_text().startswith("secret") and secret.stat().st_mode & 0o777 == 0o600
+    assert [*tmp_path.iterdir()] == [secret]
 
 
 def test_a_function_of_a_test_works_in_that_test_and_not_in_a_later_one(judges):
