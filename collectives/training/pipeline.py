@@ -133,7 +133,7 @@ class PipelineSchedule:
         return split if split in self.position else split._replace(kind=B)
 
     def needs(self, operation: Operation) -> list[Operation]:
-        """Return the operations whose results `operation` takes, the one of another stage first."""
+        """Return the operations whose results `operation` takes, another stage's first."""
         kind, stage, micro_batch = operation
         if kind == W:
             return [Operation(I, stage, micro_batch)]
@@ -484,20 +484,21 @@ def peak_activations(
 
 
 def gpipe(world_size: int, num_micro_batches: int) -> PipelineSchedule:
-    """Return GPipe: all forwards, then all backwards, one stage per rank (Huang et al., 2019)."""
+    """Return GPipe: all forwards, then all backwards (Huang et al., 2019)."""
     every = range(num_micro_batches)
     orders = [_each(F, rank, every) + _each(B, rank, every) for rank in range(world_size)]
     return _build("GPipe", orders, loop(world_size), num_micro_batches)
 
 
 def one_f_one_b(world_size: int, num_micro_batches: int) -> PipelineSchedule:
-    """Return 1F1B: each rank runs enough forwards to fill the ranks after it, then alternates forward and backward.
+    """Return 1F1B: fill the ranks behind, then alternate forward and backward.
 
-    Narayanan et al., 2019 and 2021 (PipeDream-Flush). Rank r holds min(m, p - r) activations, not m.
+    Narayanan et al., 2019 and 2021: PipeDream-Flush. Rank r holds min(m, p - r) activations.
     """
     every, orders = range(num_micro_batches), []
     for rank in range(world_size):
-        orders.append(_in_turns(_each(F, rank, every), _each(B, rank, every), ahead=world_size - 1 - rank))
+        ahead = world_size - 1 - rank  # one forward for each rank behind
+        orders.append(_in_turns(_each(F, rank, every), _each(B, rank, every), ahead))
     return _build("1F1B", orders, loop(world_size), num_micro_batches)
 
 

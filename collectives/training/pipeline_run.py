@@ -195,7 +195,7 @@ class Pipeline:
     # --- between the stages ---
 
     def _give(self, operation: Operation, result: torch.Tensor | None) -> None:
-        """Pass `result` to the operation that takes it, if any: keep it here, or send it to that rank."""
+        """Keep `result` here for the operation that takes it, or send it to its rank."""
         taker = self.schedule.feeds(operation)
         if taker is None:
             return
