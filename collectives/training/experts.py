@@ -54,9 +54,10 @@ def route(logits: torch.Tensor, k: int = 1, bias: torch.Tensor | None = None) ->
 
 
 def rebalanced(bias: torch.Tensor, load: torch.Tensor, speed: float) -> torch.Tensor:
-    """Return the bias for the next step: `speed` more where the load is below the mean, `speed` less where above.
+    """Return the next bias: up by `speed` where the load is below the mean, down above it.
 
-    Source: L. Wang et al., “Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts”, 2024.
+    Source: L. Wang et al., “Auxiliary-Loss-Free Load Balancing Strategy for
+    Mixture-of-Experts”, 2024.
     """
     return bias + speed * (load.double().mean() - load).sign().to(bias.dtype)
 
@@ -109,14 +110,15 @@ def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> in
 
 
 def within_capacity(routing: Routing, places: int) -> Routing:
-    """Return the routing in which each expert takes its first `places` tokens; dropped tokens get weight 0."""
+    """Return the routing with each expert's first `places` tokens; others get weight 0."""
     chosen = nn.functional.one_hot(routing.experts.flatten(), routing.probabilities.shape[1])
-    turn = ((chosen.cumsum(0) - 1) * chosen).sum(1).view_as(routing.experts)  # earlier tokens of the same expert
+    earlier = (chosen.cumsum(0) - 1) * chosen  # tokens of the same expert
+    turn = earlier.sum(1).view_as(routing.experts)
     return routing._replace(weights=torch.where(turn < places, routing.weights, 0))
 
 
 def auxiliary_loss(routing: Routing) -> torch.Tensor:
-    """Return the load-balancing loss, E sum_e (share of tokens)_e (mean probability)_e: 1 if the load is equal."""
+    """Return E sum_e (share of tokens)_e (mean probability)_e: 1 if loads are equal."""
     share = routing.load / routing.experts.numel()
     return routing.probabilities.shape[1] * (share * routing.probabilities.mean(0)).sum()
 
@@ -138,18 +140,21 @@ class ExpertParallel(nn.Module):
         self.experts, self.group = nn.ModuleList(experts), group
 
     def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Return the weighted sum of each token's expert outputs: [tokens, width]. Tokens of weight 0 aren't sent."""
+        """Return the weighted sum of each token's answers: [tokens, width].
+
+        Tokens of weight 0 aren't sent.
+        """
         place = send_order(routing)
         token = place // routing.experts.shape[1]
-        counts = self.counts(routing.experts.flatten()[place])  # [ranks, ranks, experts a rank]: from, to, which
+        counts = self.counts(routing.experts.flatten()[place])  # [from, to, which expert]
         blocks = counts.sum(-1).tolist()
 
         arrived = exchange(tokens[token], blocks, self.group)
         answers = self.answer(arrived, counts[:, dist.get_rank(self.group)])
         returned = exchange(answers, _transposed(blocks), self.group)
 
-        weighted = returned * routing.weights.flatten()[place, None]
-        return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))  # the router may be in fp32
+        weighted = returned * routing.weights.flatten()[place, None]  # perhaps in fp32
+        return torch.zeros_like(tokens).index_add(0, token, weighted.to(tokens.dtype))
 
     def counts(self, experts: torch.Tensor) -> torch.Tensor:
         """Return how many tokens go from each rank to each expert: [ranks, ranks, experts a rank]."""
@@ -179,7 +184,7 @@ class OncePerNode(nn.Module):
         self.per_node = len(experts) * dist.get_world_size(in_node)
 
     def forward(self, tokens: torch.Tensor, routing: Routing) -> torch.Tensor:
-        """Return the weighted sum of each token's expert outputs: [tokens, width]."""
+        """Return the weighted sum of each token's answers: [tokens, width]."""
         nodes = dist.get_world_size(self.across)
         home = routing.experts // self.per_node  # the node of each choice
         weighed = (routing.weights != 0)[:, :, None]
@@ -188,11 +193,10 @@ class OncePerNode(nn.Module):
         blocks = gathered_counts(node, nodes, self.across).tolist()
 
         weights = torch.where(home[token] == node[:, None], routing.weights[token], 0)
-        rows, experts, weights = (
-            exchange(each, blocks, self.across) for each in (tokens[token], routing.experts[token], weights)
-        )
+        there = partial(exchange, blocks=blocks, group=self.across)
+        rows, experts, weights = map(there, (tokens[token], routing.experts[token], weights))
         inside = Routing(experts % self.per_node, weights, weights.new_empty(0, self.per_node))
-        sums = self.layer(rows, inside)  # the node's ranks exchange rows, and add up each row's answers
+        sums = self.layer(rows, inside)  # among the node's ranks
         returned = exchange(sums, _transposed(blocks), self.across)
         return torch.zeros_like(tokens).index_add(0, token, returned)
 
