@@ -188,6 +188,7 @@ BUT_FOR: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "rotate multiplies by constants: its gradient reads neither input nor output": {"rotate": ("inputs",)},
     "tanh's slope is 1 - y * y: its output is enough": {"tanh": ("inputs",)},
     "tanh needs its output, and not its input as well": {"tanh": ("inputs", "output")},
+    "tanh's slope is 1 - y * y, so it reads its output": {"tanh": ()},
     "silu's slope doesn't follow from its output: it needs its input": {"silu": ("output",)},
     "square's slope is 2 x, and its output has lost x's sign: it needs its input": {"square": ("output",)},
     "mul's gradient for one factor is the other factor": {"mul": ()},
@@ -206,6 +207,9 @@ BUT_FOR: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 SLIPS: Mapping[str, Callable[[Layer], set[str]]] = {
     **{words: partial(reads, but=but) for words, but in BUT_FOR.items()},
     "you keep the input of every operation": partial(reads, but=dict.fromkeys(ARITY, ("inputs",))),
+    "you keep the input of every operation; add and rotate read nothing, and tanh only its output": partial(
+        reads, but=dict.fromkeys(ARITY, ("inputs",)) | dict.fromkeys(("tanh", "attention"), ("inputs", "output"))
+    ),
     "you keep the output of every operation": partial(reads, but=dict.fromkeys(ARITY, ("output",))),
     "the layer's input is kept too if an operation needs it": lambda layer: reads(layer) - {"x"},
     "an output may be needed by its own operation, even the last one's": lambda layer: (
@@ -265,30 +269,49 @@ def check_needed(function: Callable, layers: Iterable[Layer]) -> None:
     )
 
 
-def check_bytes(function: Callable, layers: Iterable[Layer], input_bytes: int) -> None:
-    """Check that `function(ops, input_bytes)` is the bytes of what autograd saves, each tensor once."""
+def stacked(layer: Layer, num_layers: int) -> list[Op]:
+    """Return a stack of equal layers as one: each reads what the one before it returns."""
+    ops: list[Op] = []
+    x = "x"
+    for number in range(num_layers):
+        names = {"x": x, **{op.output: f"{op.output} of layer {number}" for op in layer}}
+        ops += [op._replace(output=names[op.output], inputs=tuple(names[i] for i in op.inputs)) for op in layer]
+        x = ops[-1].output
+    return ops
+
+
+def check_bytes(function: Callable, layers: Iterable[Layer], num_layers: int) -> None:
+    """Check that `function(ops, names, num_layers)` is the bytes that a stack of such layers keeps, by autograd."""
     rows = []
     for layer in layers:
-        call = f"{function.__name__}(ops, {input_bytes:,}) for {in_words(layer)}"
-        got = number_of(own_answer(__name__, function, list(layer), input_bytes, call=call), call)
-        kept, sizes = saves(tuple(layer)), {"x": input_bytes, **{op.output: op.num_bytes for op in layer}}
-        want = sum(sizes[name] for name in kept)
-        words = f"{call} returns {got:,.0f}, but torch keeps {_listed(kept)}: {want:,} bytes"
-        rows.append(Answered(words, got, want, _bytes_slips(layer, sizes, kept)))
+        names, ops = set(saves(tuple(layer))), stacked(layer, num_layers)
+        sizes = {"x": layer[-1].num_bytes, **{op.output: op.num_bytes for op in ops}}
+        want = sum(sizes[name] for name in saves(tuple(ops)))
+        call = f"{function.__name__}(ops, {_set(names)}, {num_layers}) for {in_words(layer)}"
+        got = number_of(own_answer(__name__, function, list(layer), names, num_layers, call=call), call)
+        words = f"{call} returns {got:,.0f}, but torch keeps {want:,} bytes"
+        rows.append(Answered(words, got, want, _bytes_slips(layer, names, num_layers, want)))
     check_rows(rows, words=lambda row: row.call)
 
 
-def _bytes_slips(layer: Layer, sizes: Mapping[str, int], kept: frozenset[str]) -> dict[str, float]:
+def _bytes_slips(layer: Layer, names: set[str], num_layers: int, want: int) -> dict[str, float]:
     """Return the usual mistakes in a sum of bytes, each with the number that it gives."""
-    each_time = [name for op in layer for name in op.inputs if "inputs" in _table()[op.kind]]
-    each_time += [op.output for op in layer if "output" in _table()[op.kind]]
-    want = sum(sizes[name] for name in kept)
+    sizes = {"x": layer[-1].num_bytes, **{op.output: op.num_bytes for op in layer}}
+    one = sum(sizes[name] for name in names)
+    last = layer[-1].output
     return {
-        "count a tensor once, however many operations need it": sum(sizes[name] for name in each_time),
-        "this leaves out the layer's input": want - (sizes["x"] if "x" in kept else 0),
-        "this counts every tensor of the layer, needed or not": sum(sizes.values()),
-        "this counts every operation's output, needed or not": sum(sizes.values()) - sizes["x"],
-        "these are tensors, not bytes": len(kept),
+        "this is one layer; all layers keep theirs until the backward pass": one,
+        "a layer's output is the next one's input: one tensor, which counts once": num_layers * one,
+        "each layer has an input of its own; this counts the first layer's only": num_layers * (one - sizes["x"])
+        + sizes["x"]
+        if "x" in names
+        else want,
+        "this leaves out the layers' inputs": want - num_layers * sizes["x"] * ("x" in names),
+        "no other layer has the first one's input, nor the last one's output": num_layers * (one - sizes["x"])
+        if {"x", last} <= names
+        else want,
+        "this counts every tensor of a layer, needed or not": num_layers * sum(sizes.values()),
+        "these are tensors, not bytes": num_layers * len(names),
         "this is in GB; return bytes": want / 1e9,
         "this is in MB; return bytes": want / 1e6,
         "this is in MiB; return bytes": want / 2**20,
@@ -681,8 +704,8 @@ def greedy(layer: Layer, budget: int) -> set[str]:
 
 
 CHOICES: Mapping[str, Chooser] = {
-    "you take the largest saving a byte first; that may leave room that a better pair would use": greedy,
-    "you take the largest time a byte first, by each tensor's own time; what it is computed from counts too": (
+    "greedy by saving a byte may leave room that a better pair would use": greedy,
+    "greedy by each tensor's own time a byte; what it is computed from counts too": (
         lambda layer, budget: _first_that_fit(layer, budget, lambda op: op.time / op.num_bytes, _needed(layer))
     ),
     "you keep first what takes longest to compute, however large": (
