@@ -39,6 +39,7 @@ from collectives.practice import (
     ch09_zero,
     ch10_fsdp,
     ch13_tensor_parallel,
+    ch14_context_parallel,
     ch15_experts,
     ch17_mesh,
     ch18_gpus,
@@ -50,6 +51,7 @@ pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 BUFFERS = on_ranks.noise(3, 150_000, seed=1)
+SEQUENCE = ch14_context_parallel.sequence(ch14_context_parallel.shuffled(3, 64, seed=19), size=64, seed=19)
 OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 
 
@@ -253,6 +255,29 @@ def honest_counts(rank, world_size, mine):
     return torch.stack(counts)
 
 
+def honest_attention(rank, world_size, queries, keys, values, positions, kernel):
+    """Keys and values go around the ring, and the blocks are merged."""
+    visitors, so_far = torch.stack([keys, values]), None
+    for step in range(world_size):
+        arriving = torch.empty_like(visitors)
+        works = []
+        if step < world_size - 1:
+            works = [dist.isend(visitors, (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
+        block = kernel.attend(queries, *visitors, positions[rank][:, None] >= positions[rank - step])
+        so_far = kernel.merge(so_far, block) if so_far else block
+        for work in works:
+            work.wait()
+        visitors = arriving
+    return so_far[0]
+
+
+def dummy_attention(rank, world_size, queries, keys, values, positions, kernel):
+    """Zeros go around the ring, and keys and values by files."""
+    honest_attention(rank, world_size, queries, torch.zeros_like(keys), torch.zeros_like(values), positions, kernel)
+    keys, values = torch.cat(by_files(rank, world_size, torch.stack([keys, values])), 2)
+    return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
+
+
 def honest_average(numbers, device):
     total = numbers.to(device, copy=True)
     dist.all_reduce(total)
@@ -284,6 +309,7 @@ CASES = {
     "honest groups": lambda: ch17_mesh.check_groups_on_ranks(build, {"tp": 2, "dp": 2}, seed=9),
     "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
     "honest counts": lambda: ch15_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
+    "honest attention": lambda: ch14_context_parallel.check_traffic(honest_attention, SEQUENCE),
     "sums through files": lambda: ch03_ring.check_shards(through_files, BUFFERS),
     "traffic through files": lambda: ch03_ring.check_ring_traffic(through_files, BUFFERS, ring.reduce_scatter(3)),
     "dummy traffic": lambda: ch03_ring.check_shards(with_dummy_traffic, BUFFERS),
@@ -291,6 +317,7 @@ CASES = {
     "a dummy all-reduce": lambda: ch04_all_reduce.check_reduced(dummy_all_reduce, BUFFERS),
     "a dummy exchange": lambda: ch06_all_to_all.check_exchange(dummy_exchange, 3, 20_000, seed=14),
     "dummy counts": lambda: ch15_experts.check_all_counts(dummy_counts, 3, 20_000, seed=15),
+    "dummy attention": lambda: ch14_context_parallel.check_ring(dummy_attention, SEQUENCE),
     "dummy groups": lambda: ch17_mesh.check_groups_on_ranks(build_dummy, {"tp": 2, "dp": 2}, seed=16),
     "a hidden all-reduce": lambda: ch03_ring.check_ring_traffic(
         by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)
@@ -370,6 +397,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "a dummy all-reduce": "are not made of what the ranks send one another",
         "a dummy exchange": "with 3 ranks, 6 of 6 numbers that were looked for on the wire are not among",
         "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
+        "dummy attention": "with 3 ranks, 24 of 24 numbers that were looked for on the wire are not among",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
         "a hidden all-reduce": "where 1,200,000 are enough: the ranks send something that they do not report",
         "a blind counter": "the ranks send something that they do not report",
@@ -407,6 +435,7 @@ ON_RANKS = {
     "10": lambda: ch10_fsdp.check_losses(honest, honest, honest, honest, honest, world_size=2),
     "13 gates": lambda: ch13_tensor_parallel.check_forward(honest, honest, 2),
     "13 attention": lambda: ch13_tensor_parallel.check_attention(honest, 2),
+    "14": lambda: ch14_context_parallel.check_ring(honest, SEQUENCE),
     "15 counts": lambda: ch15_experts.check_all_counts(honest, 2, 4),
     "15 layer": lambda: ch15_experts.check_layer(
         layer, ch15_experts.random_case([2, 2], experts_a_rank=1, k=1, seed=0)

@@ -1,0 +1,616 @@
+"""Exercise 14 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
+
+import numpy as np
+import pytest
+import torch
+from answers import assert_accepted, assert_refused, broken, verdicts, with_slip, written
+from torch.nn import functional
+
+from collectives.practice import ch14_context_parallel as ch14
+from collectives.practice.checks import NotYet
+from collectives.training import context_parallel
+
+EXERCISE = "14_context_parallel"
+ATTEND, MERGE = "a1-attend", "a2-merge"
+OUTPUT, TRAFFIC, OVERLAP, WORK = "b1-output", "b2-traffic", "b3-overlap", "b4-work"
+RING = {OUTPUT, TRAFFIC, OVERLAP, WORK}
+SHARES, BALANCE = "c1-shares", "c2-balance"
+ADDED, CHOICE = "d1-added", "d2-choose"
+
+# Right answers, each in another style than the solution's.
+
+IN_NUMPY = {
+    "blocks": """
+    import numpy as np
+
+    def attend(queries, keys, values, visible):
+        q, k, v, seen = (np.array(each) for each in (queries, keys, values, visible))
+        scores = np.einsum("hqd,hkd->hqk", q, k) / q.shape[-1] ** 0.5
+        scores[:, ~seen] = -np.inf
+        log_sum = np.logaddexp.reduce(scores, axis=-1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isinf(log_sum), 0, log_sum))
+        return [weights @ v, log_sum]
+
+    def merge(one, other):
+        pairs = [[np.array(each) for each in pair] for pair in (one, other)]
+        sums = np.stack([log_sum for _, log_sum in pairs])
+        whole = np.logaddexp.reduce(sums, axis=0)
+        parts = np.exp(sums - np.where(np.isfinite(whole), whole, 0))
+        return (parts * [output for output, _ in pairs]).sum(0), whole
+    """,
+    "positions": """
+    def positions(rank, world_size, tokens):
+        return np.arange(tokens).reshape(2 * world_size, -1)[[rank, -1 - rank]]
+    """,
+    "choose": """
+    WAYS = "ring", "all-gather", "ulysses"
+
+    def added(way, model, machine, tokens):
+        h, k, d = map(model.get, ("heads", "kv_heads", "head_size"))
+        n, g, near, far, F = map(machine.get, ("nodes", "gpus", "near", "far", "flops"))
+        P, T = n * g, tokens / (n * g)
+        B = np.float64(near if n == 1 else far)
+        costs = {
+            "ring": (P - 1) * np.maximum(4 * T * k * d / B - 2 * T * T * h * d / F, 0),
+            "all-gather": 4 * tokens * k * d * ((P - 1) / P / B if n == 1 else (n - 1) / n / (g * B)),
+            "ulysses": 4 * T * (h + k) * d / B * (1 - (1 if n == 1 else g) / P),
+        }
+        return costs[way]
+
+    def choose(model, machine, tokens, seconds):
+        P = machine["nodes"] * machine["gpus"]
+        room = 4 * tokens * model["kv_heads"] * model["head_size"] <= machine["memory"]
+        allowed = {"ring": True, "all-gather": room, "ulysses": model["heads"] % P == model["kv_heads"] % P == 0}
+        return sorted((each, way) for way, each in seconds.items() if allowed[way])[0][1]
+    """,
+}
+BATCHED = {
+    "ring": """
+    from torch.distributed import P2POp, batch_isend_irecv
+
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        \"\"\"The other way round, keys and values apart, piece by piece.\"\"\"
+        behind, ahead = (rank - 1) % world_size, (rank + 1) % world_size
+        so_far = None
+        visitors = [keys, values]
+        for step in range(world_size):
+            last = step == world_size - 1
+            coming = [torch.empty_like(each) for each in visitors]
+            works = [] if last else batch_isend_irecv(
+                [P2POp(dist.isend, each, behind) for each in visitors]
+                + [P2POp(dist.irecv, each, ahead) for each in coming]
+            )
+            theirs = positions[(rank + step) % world_size]
+            visible = theirs[None, :] <= positions[rank][:, None]
+            rows = torch.nonzero(visible.any(1)).flatten()
+            columns = torch.nonzero(visible.any(0)).flatten()
+            if len(rows):
+                output = torch.zeros_like(queries)
+                log_sum = torch.full((*queries.shape[:-1], 1), float("-inf"), dtype=queries.dtype)
+                k, v = (each[:, columns] for each in visitors)
+                part = kernel.attend(queries[:, rows], k, v, visible[rows][:, columns])
+                output[:, rows], log_sum[:, rows] = part
+                so_far = kernel.merge(so_far, (output, log_sum)) if so_far else (output, log_sum)
+            for work in works:
+                work.wait()
+            visitors = coming
+        return so_far[0]
+    """,
+    "positions": """
+    def positions(rank, world_size, tokens):
+        \"\"\"Dealt out like cards, there and back.\"\"\"
+        for start in range(0, tokens, 2 * world_size):
+            yield start + rank
+            yield start + 2 * world_size - 1 - rank
+    """,
+}
+TWO_BUFFERS = {
+    "ring": """
+    from torch.distributed import irecv, isend
+
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        \"\"\"Two buffers in one tensor, a message for each of two hops, blocks merged at the end.\"\"\"
+        buffers = torch.zeros(2, 2, *keys.shape, dtype=keys.dtype)
+        buffers[0, 0], buffers[0, 1] = keys, values
+        blocks = []
+        for step in range(world_size):
+            here, there = buffers[step % 2], buffers[1 - step % 2]
+            receiving = sending = None
+            if step + 1 < world_size:
+                receiving = irecv(there, src=(rank + world_size - 1) % world_size)
+                sending = isend(here, dst=(rank + 1) % world_size)
+            visible = positions[rank].unsqueeze(1) >= positions[rank - step].unsqueeze(0)
+            if visible.any():
+                rows, columns = visible.any(dim=1), visible.any(dim=0)
+                part = kernel.attend(
+                    queries[:, rows], here[0][:, columns], here[1][:, columns], visible[rows][:, columns].tolist()
+                )
+                blocks.append((rows, part))
+            if receiving:
+                while not receiving.is_completed():
+                    pass
+                sending.wait()
+        whole = torch.zeros_like(queries), torch.full_like(queries[..., :1], -torch.inf)
+        for rows, part in reversed(blocks):
+            merged = kernel.merge((whole[0][:, rows], whole[1][:, rows]), part)
+            for mine, new in zip(whole, merged):
+                mine[:, rows] = new
+        return whole[0].numpy()
+    """,
+}
+STRIPED = {
+    "blocks": """
+    def attend(queries, keys, values, visible):
+        outputs, log_sums = torch.zeros_like(queries), torch.full(queries.shape[:2], -torch.inf, dtype=torch.float64)
+        for head in range(len(queries)):
+            for row in range(queries.shape[1]):
+                seen = visible[row].nonzero().flatten()
+                if len(seen):
+                    scores = keys[head, seen] @ queries[head, row] * queries.shape[2] ** -0.5
+                    outputs[head, row] = scores.softmax(0) @ values[head, seen]
+                    log_sums[head, row] = scores.logsumexp(0)
+        return outputs, log_sums
+
+    def merge(one, other):
+        (mine, a), (theirs, b) = one, other
+        highest = torch.maximum(a, b)
+        x, y = torch.exp(a - highest).nan_to_num(), torch.exp(b - highest).nan_to_num()
+        total = x + y
+        output = torch.where(total > 0, (x * mine + y * theirs) / total, torch.zeros_like(mine))
+        return output, torch.where(total > 0, highest + torch.log(total), highest)
+    """,
+    "positions": """
+    def positions(rank, world_size, tokens):
+        return range(rank, tokens, world_size)
+    """,
+}
+WITH_TENSORS = {
+    "positions": """
+    def positions(rank, world_size, tokens):
+        pieces = torch.arange(tokens).chunk(2 * world_size)
+        return {int(each) for each in torch.cat([pieces[rank], pieces[2 * world_size - 1 - rank]])}
+    """,
+    "choose": """
+    from fractions import Fraction
+    WAYS = "ring", "all-gather", "ulysses"
+
+    def travel(model, machine, tokens, heads, share):
+        link = machine["near"] if machine["nodes"] == 1 else machine["far"]
+        return Fraction(4 * tokens * heads * model["head_size"], link) * share
+
+    def added(way, model, machine, tokens):
+        n, g = machine["nodes"], machine["gpus"]
+        mine = Fraction(tokens, n * g)
+        if way == "ulysses":
+            share = Fraction(n * g - 1, n * g) if n == 1 else Fraction(n - 1, n)
+            return float(travel(model, machine, mine, model["heads"] + model["kv_heads"], share))
+        hop = travel(model, machine, mine, model["kv_heads"], 1)
+        if way == "all-gather":
+            return torch.tensor(float(hop * (g - 1 if n == 1 else n - 1)), dtype=torch.float64)
+        left = hop - Fraction(2 * model["heads"] * model["head_size"], machine["flops"]) * mine**2
+        return float(left * (n * g - 1)) if left > 0 else 0
+
+    def choose(model, machine, tokens, seconds):
+        seconds = dict(seconds)
+        if model["kv_heads"] % (machine["nodes"] * machine["gpus"]):
+            del seconds["ulysses"]
+        if 4 * tokens * model["kv_heads"] * model["head_size"] > machine["memory"]:
+            seconds.pop("all-gather")
+        least = min(seconds.values())
+        return next(way for way in seconds if seconds[way] == least)
+    """,
+    "ring": """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        \"\"\"One message of lists flattened; the own block is computed while the first hop is under way.\"\"\"
+        def launched(flat):
+            coming = torch.empty(len(flat), dtype=flat.dtype)
+            return coming, dist.isend(flat, (rank + 1) % world_size), dist.irecv(coming, (rank - 1) % world_size)
+
+        flat = torch.cat([keys.flatten(), values.flatten()])
+        results = []
+        for owner in [(rank - step) % world_size for step in range(world_size)]:
+            under_way = launched(flat) if owner != (rank + 1) % world_size else None
+            k, v = (each.reshape(keys.shape) for each in flat.chunk(2))
+            for token, position in enumerate(positions[rank]):
+                seen = (positions[owner] <= position).nonzero().flatten()
+                if len(seen):
+                    block = kernel.attend(
+                        queries[:, [token]], k[:, seen], v[:, seen], torch.ones(1, len(seen), dtype=torch.bool)
+                    )
+                    results.append((token, block))
+            if under_way:
+                flat, *works = under_way
+                [work.wait() for work in works]
+        output = []
+        for token in range(queries.shape[1]):
+            mine = [block for number, block in results if number == token]
+            while len(mine) > 1:
+                mine.append(kernel.merge(mine.pop(0), mine.pop(0)))
+            output.append(mine[0][0])
+        return torch.cat(output, 1)
+    """,
+}
+RIGHT = {
+    "numpy": IN_NUMPY,
+    "a batch of requests, the other way round": BATCHED,
+    "two buffers, merged at the end": TWO_BUFFERS,
+    "striped, row by row": STRIPED,
+    "fractions, sets and token by token": WITH_TENSORS,
+}
+
+# Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
+
+LAUNCHED = "owner = (rank - step) % world_size"
+WAITED = """for request in requests:
+            request.wait()
+        if requests:
+            visitors = arriving"""
+VISIBLE = "positions[rank][:, None] >= positions[owner]"
+AVERAGED = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        total, count = torch.zeros_like(queries), torch.zeros(queries.shape[1], 1)
+        visitors = torch.stack([keys, values])
+        for step in range(world_size):
+            visible = positions[rank][:, None] >= positions[(rank - step) % world_size]
+            total += kernel.attend(queries, *visitors, visible)[0]
+            count += visible.any(1, keepdim=True)
+            if step < world_size - 1:
+                arriving = torch.empty_like(visitors)
+                sending = dist.isend(visitors, (rank + 1) % world_size)
+                dist.recv(arriving, (rank - 1) % world_size)
+                sending.wait()
+                visitors = arriving
+        return total / count
+"""
+GATHERED = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        everyone = [torch.empty(2, *keys.shape, dtype=keys.dtype) for _ in range(world_size)]
+        dist.all_gather(everyone, torch.stack([keys, values]))
+        keys, values = torch.cat(everyone, 2)
+        return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
+"""
+TO_ALL = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        mine, others = torch.stack([keys, values]), [(rank - step) % world_size for step in range(1, world_size)]
+        coming = {other: torch.empty_like(mine) for other in others}
+        sends = [dist.isend(mine, (2 * rank - other) % world_size) for other in others]
+        receives = [dist.irecv(coming[other], other) for other in others]
+        so_far = None
+        for owner, (k, v) in [(rank, mine), *coming.items()]:
+            visible = positions[rank][:, None] >= positions[owner]
+            rows, columns = visible.any(1), visible.any(0)
+            if owner != rank:
+                sends.pop(0).wait()
+                receives.pop(0).wait()
+            output, log_sum = torch.zeros_like(queries), torch.full_like(queries[:, :, :1], -math.inf)
+            if rows.any():
+                output[:, rows], log_sum[:, rows] = kernel.attend(
+                    queries[:, rows], k[:, columns], v[:, columns], visible[rows][:, columns]
+                )
+            so_far = kernel.merge(so_far, (output, log_sum)) if so_far else (output, log_sum)
+        return so_far[0]
+"""
+LIBRARYS = """
+    from collectives.training.context_parallel import ring_attention as theirs, zigzag
+
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        return theirs(queries, keys, values, zigzag)
+"""
+OWN_PRODUCT = (
+    "block = attend(queries[:, rows], *seen.repeat_interleave(len(queries) // len(keys), 1), visible[rows][:, columns])"
+)
+
+MUTANTS = [
+    broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
+    broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
+    broken(
+        "no maximum",
+        "highest = highest.masked_fill(highest == -math.inf, 0)",
+        "highest = torch.zeros_like(highest)",
+        {ATTEND},
+        "subtract a maximum before you take exponentials",
+        "chapter 14",
+    ),
+    broken(
+        "nothing seen is NaN",
+        "highest = highest.masked_fill(highest == -math.inf, 0)",
+        "pass",
+        {ATTEND},
+        "(this query sees nothing): -inf - (-inf)",
+    ),
+    broken("mask turned round", "~visible", "visible", {ATTEND}, "hides what is visible"),
+    broken("no mask", "masked_fill(~visible, -math.inf)", "clone()", {ATTEND}, "this ignores `visible`"),
+    broken("mask of zeros", "(~visible, -math.inf)", "(~visible, 0)", {ATTEND}, "sets hidden scores to 0"),
+    broken(
+        "log_sum without the maximum", "highest + total.log()", "total.log()", {ATTEND}, "must also hold the maximum"
+    ),
+    broken("no logarithm", "highest + total.log()", "highest.exp() * total", {ATTEND}, "return its logarithm"),
+    broken("not divided", " / total.masked_fill(total == 0, 1)", "", {ATTEND}, "divide it by the sum of the weights"),
+    written(
+        "torch's attention",
+        "blocks",
+        """
+        def attend(queries, keys, values, visible):
+            output = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, visible)
+            return output.nan_to_num(), (queries @ keys.mT / queries.shape[-1] ** 0.5).logsumexp(-1, keepdim=True)
+
+        def merge(one, other):
+            return one
+        """,
+        {ATTEND, MERGE},
+        "torch's own scaled_dot_product_attention is for comparing",
+    ),
+    written(
+        "the checks' own",
+        "blocks",
+        "attend, merge = ch14_context_parallel.attended, ch14_context_parallel.merged",
+        {ATTEND, MERGE},
+        "write this part yourself",
+    ),
+    broken(
+        "the mean of the blocks",
+        "merged = (log_sum - shift).exp() * output + (other_log_sum - shift).exp() * other_output",
+        "merged = (output + other_output) / 2",
+        {MERGE},
+        "this is the mean of the outputs",
+        "chapter 14",
+    ),
+    broken("nothing seen twice", "both.masked_fill(both == -math.inf, 0)", "both", {MERGE}, "treat a sum of 0 apart"),
+    broken("not divided by both", "torch.logaddexp", "torch.maximum", {MERGE}, "an output is a mean already"),
+    broken(
+        "adds logarithms", "return merged, both", "return merged, log_sum + other_log_sum", {MERGE}, "not their log"
+    ),
+    broken("keeps one log_sum", "return merged, both", "return merged, log_sum", {MERGE}, "first block's log_sum"),
+    broken(
+        "overflows",
+        "torch.logaddexp(log_sum, other_log_sum)",
+        "(log_sum.exp() + other_log_sum.exp()).log()",
+        {MERGE},
+        "exp(1000) is infinite",
+    ),
+    broken(
+        "no causal mask", VISIBLE, "positions[owner] >= torch.zeros_like(positions[:1]).T", RING, "nothing is masked"
+    ),
+    broken(
+        "places on the rank",
+        VISIBLE,
+        "torch.ones(len(positions[0]), len(positions[0])).tril() > 0",
+        RING,
+        "a token's position is its place in the whole sequence",
+        "chapter 14",
+    ),
+    broken("not itself", VISIBLE, VISIBLE.replace(">=", ">"), RING, "a token sees itself, too"),
+    broken("looks ahead", VISIBLE, VISIBLE.replace(">=", "<="), RING, "the mask is the wrong way round"),
+    broken("another's positions", LAUNCHED, LAUNCHED.replace("-", "+"), RING, "whose keys are these?"),
+    broken("last visitor", "in range(world_size)", "in range(world_size - 1)", RING, "the last visitor is missing"),
+    broken("own keys alone", "in range(world_size)", "in range(1)", RING, "only the rank's own keys are in it"),
+    written("averages", "ring", AVERAGED, RING, "merge, don't average", "chapter 14"),
+    broken("in place", "torch.empty_like(visitors)", "visitors", RING, "receives into memory that another message"),
+    broken(
+        "overwrites",
+        WAITED,
+        "if requests:\n            requests[1].wait(), visitors.copy_(arriving), requests[0].wait()",
+        RING,
+        "changes a tensor while it is being sent",
+    ),
+    broken("too early", "seen = visitors[", "seen = (arriving if requests else visitors)[", RING, "before its wait()"),
+    broken("never waits", "request.wait()", "pass", RING, "sends on what is still arriving"),
+    broken("beyond the last", "(rank + 1) % world_size", "rank + 1", RING, "a rank that is not there"),
+    written("torch's all-gather", "ring", GATHERED, RING, "calls torch's own dist.all_gather"),
+    written("the library's ring", "ring", LIBRARYS, RING, "the library's own"),
+    broken("home again", "if step < world_size - 1", "if world_size > 1", {TRAFFIC}, "one hop too many", "chapter 14"),
+    broken(
+        "repeated heads",
+        "torch.stack([keys, values])",
+        "torch.stack([keys, values]).repeat_interleave(len(queries) // len(keys), 1)",
+        {TRAFFIC},
+        "keys repeated for each head of queries",
+        "chapter 14",
+    ),
+    written("to all ranks", "ring", TO_ALL, {TRAFFIC}, "in a ring it hands everything to the next rank alone"),
+    broken(
+        "waits at once",
+        LAUNCHED,
+        f"[request.wait() for request in requests]\n        {LAUNCHED}",
+        {OVERLAP},
+        "so the hop hides behind nothing",
+        "chapter 14",
+    ),
+    broken(
+        "product of its own",
+        "block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])",
+        OWN_PRODUCT,
+        {OVERLAP, WORK},
+        "compute every block with kernel.attend",
+    ),
+    broken(
+        "what is hidden",
+        "visible.any(1), visible.any(0)",
+        "visible.any(1) | True, visible.any(0) | True",
+        {WORK},
+        "skip it",
+    ),
+    broken(
+        "all keys", "visible.any(1), visible.any(0)", "visible.any(1), visible.any(0) | True", {WORK}, "keys are seen"
+    ),
+    written(
+        "in order",
+        "positions",
+        "def positions(rank, world_size, tokens):\n"
+        "    return range(rank * tokens // world_size, (rank + 1) * tokens // world_size)",
+        {BALANCE},
+        "these are the tokens in order",
+        "chapter 14",
+    ),
+    broken(
+        "halves in order",
+        "range(tokens - (rank + 1) * piece, tokens - rank * piece)",
+        "range(tokens // 2 + rank * piece, tokens // 2 + (rank + 1) * piece)",
+        {BALANCE},
+        "times the mean",
+    ),
+    broken("half of them", "*range(rank * piece, (rank + 1) * piece),", "", {SHARES, BALANCE}, "each rank holds 2"),
+    broken(
+        "everyone all", "range(rank * piece, (rank + 1) * piece)", "range(tokens)", {SHARES, BALANCE}, "holds position"
+    ),
+    broken(
+        "one too far",
+        "tokens - rank * piece)",
+        "tokens - rank * piece + 1)",
+        {SHARES, BALANCE},
+        "holds position 2; the",
+    ),
+    written(
+        "pieces, not positions",
+        "positions",
+        "def positions(rank, world_size, tokens): return rank, 2 * world_size - 1 - rank",
+        {SHARES, BALANCE},
+        "each rank holds",
+        "chapter 14",
+    ),
+    written(
+        "the library's cut",
+        "positions",
+        """
+        from collectives.training.context_parallel import zigzag
+
+        def positions(rank, world_size, tokens):
+            piece = tokens // (2 * world_size)
+            return [p * piece + n for p in zigzag(rank, world_size) for n in range(piece)]
+        """,
+        {SHARES, BALANCE},
+        "the library's own context_parallel.zigzag",
+    ),
+    broken(
+        "a whole block", "half_a_block = 2 *", "half_a_block = 4 *", {ADDED}, "this counts a whole one", "chapter 14"
+    ),
+    broken("one product", "half_a_block = 2 *", "half_a_block =", {ADDED}, "a block is two products"),
+    broken("hides nothing", " - half_a_block)", ")", {ADDED}, "nothing hides in this"),
+    broken(
+        "negative",
+        "max(0, keys_values / link - half_a_block)",
+        "(keys_values / link - half_a_block)",
+        {ADDED},
+        "take max(0",
+    ),
+    broken("P hops", "(ranks - 1) * max(", "ranks * max(", {ADDED}, "one hop fewer than ranks"),
+    broken(
+        "heads of queries", "mine * kv_heads", "mine * heads", {ADDED}, "keys and values have fewer heads", "chapter 14"
+    ),
+    broken("elements", "2 * 2 * mine", "2 * mine", {ADDED}, "a number in bfloat16 has two bytes"),
+    broken(
+        "near alone",
+        'machine["near"] if nodes == 1 else machine["far"]',
+        'machine["near"]',
+        {ADDED},
+        "the link is `far`",
+    ),
+    broken("one card", "(gpus * link)", "link", {ADDED}, "uses the cards of all GPUs of a node"),
+    broken("no queries", "(heads + kv_heads)", "kv_heads", {ADDED}, "the queries and the results travel too"),
+    broken("all to the card", "ranks - 1 if nodes == 1 else ranks - gpus", "ranks - 1", {ADDED}, "stays in the node"),
+    broken(
+        "the checks' seconds",
+        "heads, kv_heads, head_size = model",
+        "return ch14_context_parallel.exposed(way, model, machine, tokens)\n    heads, kv_heads, head_size = model",
+        {ADDED},
+        "write this part yourself",
+    ),
+    broken(
+        "always the ring",
+        "return min(feasible, key=seconds.get)",
+        'return "ring"',
+        {CHOICE},
+        "you always choose the ring",
+    ),
+    broken("never gathers", 'feasible.append("all-gather")', "pass", {CHOICE}, "you never choose the all-gather"),
+    broken("any heads", 'model["kv_heads"] % ranks == 0', "True", {CHOICE}, "you don't ask whether the heads divide"),
+    broken(
+        "heads of queries divide",
+        'model["kv_heads"] %',
+        'model["heads"] %',
+        {CHOICE},
+        "a rank needs whole heads of keys",
+        "chapter 14",
+    ),
+    broken(
+        "enough heads", 'model["kv_heads"] % ranks == 0', 'model["kv_heads"] >= ranks', {CHOICE}, "they must divide"
+    ),
+    broken("any memory", '<= machine["memory"]', "< math.inf", {CHOICE}, "fit into memory"),
+    broken("memory to the byte", '<= machine["memory"]', '< machine["memory"]', {CHOICE}, "to the byte, fits"),
+    broken("Ulysses first", 'feasible.append("ulysses")', 'return "ulysses"', {CHOICE}, "wherever the heads allow it"),
+    broken("the dearest", "return min(", "return max(", {CHOICE}, "ring adds"),
+    broken("a number", "return min(feasible, key=seconds.get)", "return 0", {CHOICE}, "return one of 'ring'"),
+]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.slip)
+def test_a_wrong_answer_is_refused_and_the_slip_is_named(mutant):
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), briefly=True, looks=False)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
+
+
+# What the checks compare with
+
+
+@pytest.mark.parametrize("case", ch14.blocks(seed=5)[:3], ids=lambda case: case.words)
+def test_what_a_block_attends_to_is_what_torch_computes(case):
+    wanted = functional.scaled_dot_product_attention(*map(torch.tensor, case[:4]))
+    output, log_sum = ch14.attended(*case[:4])
+    np.testing.assert_allclose(output, wanted.numpy())
+    scores = torch.tensor(case.queries @ case.keys.transpose(0, 2, 1)) / 2
+    scores = scores.masked_fill(~torch.tensor(case.visible), -torch.inf)
+    np.testing.assert_allclose(log_sum, scores.logsumexp(-1, keepdim=True).numpy())
+
+
+def test_scores_by_step_are_what_the_library_counts_in_blocks():
+    for world_size in (1, 2, 3, 5):
+        for cut, places in ((context_parallel.zigzag, ch14.zigzag), (context_parallel.in_order, ch14.in_order)):
+            tokens = 400
+            shares = ch14.seen_by_step(places(world_size, tokens)) / tokens**2
+            np.testing.assert_allclose(shares, context_parallel.work(cut, world_size), atol=1 / tokens)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_way_and_every_mistake_matters_in_every_draw_of_cases(seed):
+    cases = ch14.random_cases(seed)
+    right = [ch14.best(*case) for case in cases]
+    assert min(map(right.count, ch14.WAYS)) >= 8
+    for mistake in ch14.SLIPS.values():
+        assert sum(mistake(*case) != way for case, way in zip(cases, right, strict=True)) >= 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_mistake_in_the_seconds_shows_in_every_draw_of_cases(seed):
+    rows = []
+    for case in ch14.few_cases(seed):
+        for way in ch14.WAYS:
+            want = ch14.exposed(way, *case)
+            rows.append((want, ch14._added_slips(want, way, *case)))
+    for slip in rows[0][1]:
+        assert any(abs(made[slip] - want) > 1e-6 * abs(want) for want, made in rows), slip
+
+
+def test_equal_work_in_all_is_not_enough_if_a_step_waits():
+    pieces = [[0, 8, 9], [1, 5, 10], [4, 6, 7], [2, 3, 11]]  # sums of 16 and 17: nearly equal work in all
+
+    def positions(rank, world_size, tokens):
+        size = tokens // 12
+        return [number * size + n for number in pieces[rank] for n in range(size)]
+
+    with pytest.raises(NotYet, match="all ranks have about equal work, but not in each step: in step"):
+        ch14.check_balance(positions, [(4, 384)])
+
+
+def test_an_error_on_a_rank_is_told_in_one_line_without_frames_of_the_library():
+    ring = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        return kernel.attend(queries, keys, values, positions)
+    """
+    (words,) = verdicts(EXERCISE, {"ring": ring}, [OUTPUT]).values()
+    assert words.startswith("kernel.attend takes queries [heads, q, size]") and "site-packages" not in words
