@@ -15,7 +15,7 @@ SETTINGS = {
     "inside": (
         "collectives.ranks.run",
         "collectives.practice.checks.own",
-        "collectives.practice.ch12_activations.listed",
+        "collectives.practice.ch12_activations.each",
         "collectives.practice.ch12_activations.tried",
         "collectives.practice.ch17_mesh.noted",
         "collectives.practice.ch18_gpus.sent_from",
