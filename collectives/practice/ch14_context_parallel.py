@@ -976,9 +976,10 @@ def exposed(way: str, model: Model, machine: Machine, tokens: int, **changed: fl
     `changed` models a learner's mistakes: `half`, `hops` and `floor` of the ring; `heads` that travel in it and in
     an all-gather; `cards` that the latter uses; `parts` of its ranks' bytes; `sent` heads of Ulysses; `itemsize`.
     """
-    world_size, nodes = machine["nodes"] * machine["gpus"], machine["nodes"]
+    nodes, gpus = int(machine["nodes"]), int(machine["gpus"])
+    world_size = nodes * gpus
     mine, size = tokens / world_size, model["head_size"] * changed.get("itemsize", BF16)
-    link = changed.get("link", machine["near"] if nodes == 1 else machine["far"])
+    link = changed.get("link", float(machine["near"] if nodes == 1 else machine["far"]))
     if way == RING:
         hop = 2 * mine * changed.get("heads", model["kv_heads"]) * size / link
         step = changed.get("half", 1) * 2 * mine**2 * model["heads"] * model["head_size"] / machine["flops"]
@@ -987,9 +988,9 @@ def exposed(way: str, model: Model, machine: Machine, tokens: int, **changed: fl
         everything = 2 * tokens * changed.get("heads", model["kv_heads"]) * size
         if nodes == 1:
             return changed.get("parts", (world_size - 1) / world_size) * everything / link
-        return changed.get("parts", (nodes - 1) / nodes) * everything / (changed.get("cards", machine["gpus"]) * link)
+        return changed.get("parts", (nodes - 1) / nodes) * everything / (changed.get("cards", gpus) * link)
     everything = 2 * mine * changed.get("sent", model["heads"] + model["kv_heads"]) * size
-    away = world_size - (1 if nodes == 1 else machine["gpus"])
+    away = world_size - (1 if nodes == 1 else gpus)
     return changed.get("away", away / world_size) * everything / link
 
 
@@ -1062,7 +1063,7 @@ def best(
     machine: Machine,
     tokens: int,
     feasible: Callable[[str, Model, Machine, int], bool] = fits,
-    cost: Callable[[str, Model, Machine, int], float] = exposed,
+    cost: Callable[[str, Model, Machine, int], Any] = exposed,
     ways: Iterable[str] = WAYS,
 ) -> str:
     """Return the feasible way that adds least. The other parameters model a learner's mistakes."""
@@ -1074,7 +1075,8 @@ def best(
 def check_choice(function: Callable, cases: Iterable[tuple[Model, Machine, int]]) -> None:
     """Check that all choices of `function(model, machine, tokens, seconds)` are feasible and add least.
 
-    `seconds`: what each way adds, rightly counted. The error names the first wrong one with the reason, and the mistake that explains all choices if there is one.
+    `seconds`: what each way adds, rightly counted. The error names the first wrong one with the reason, and the mistake
+    that explains all choices if there is one.
     """
     cases = list(cases)
     chosen = []
@@ -1109,6 +1111,10 @@ def _described(model: Model, machine: Machine) -> str:
     return f"{model['heads']} heads, {model['kv_heads']} of keys, on {nodes}"
 
 
+def _ulysses_first(way: str, model: Model, machine: Machine, tokens: int) -> tuple[bool, float]:
+    return way != ULYSSES, exposed(way, model, machine, tokens)
+
+
 def _any_heads(way: str, model: Model, machine: Machine, tokens: int) -> bool:
     return way == ULYSSES or fits(way, model, machine, tokens)
 
@@ -1135,7 +1141,7 @@ def _less_memory(way: str, model: Model, machine: Machine, tokens: int) -> bool:
 SLIPS: dict[str, Callable[[Model, Machine, int], str]] = {
     "you always choose the ring": partial(best, ways=(RING,)),
     "you never choose the all-gather": partial(best, ways=(RING, ULYSSES)),
-    "you choose Ulysses wherever the heads allow it": partial(best, cost=lambda way, *_: way != ULYSSES),
+    "you choose Ulysses wherever the heads allow it": partial(best, cost=_ulysses_first),
     "you don't ask whether the heads divide": partial(best, feasible=_any_heads),
     "you ask whether the heads of queries divide; a rank needs whole heads of keys": partial(
         best, feasible=_query_heads

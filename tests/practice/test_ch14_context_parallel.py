@@ -127,9 +127,7 @@ TWO_BUFFERS = {
                 )
                 blocks.append((rows, part))
             if receiving:
-                while not receiving.is_completed():
-                    pass
-                sending.wait()
+                receiving.wait(), sending.wait()
         whole = torch.zeros_like(queries), torch.full_like(queries[..., :1], -torch.inf)
         for rows, part in reversed(blocks):
             merged = kernel.merge((whole[0][:, rows], whole[1][:, rows]), part)
@@ -538,7 +536,7 @@ MUTANTS = [
     broken("any memory", '<= machine["memory"]', "< math.inf", {CHOICE}, "fit into memory"),
     broken("memory to the byte", '<= machine["memory"]', '< machine["memory"]', {CHOICE}, "to the byte, fits"),
     broken("Ulysses first", 'feasible.append("ulysses")', 'return "ulysses"', {CHOICE}, "wherever the heads allow it"),
-    broken("the dearest", "return min(", "return max(", {CHOICE}, "ring adds"),
+    broken("the dearest", "return min(", "return max(", {CHOICE}, "and all-gather adds"),
     broken("a number", "return min(feasible, key=seconds.get)", "return 0", {CHOICE}, "return one of 'ring'"),
 ]
 
