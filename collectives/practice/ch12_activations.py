@@ -61,6 +61,8 @@ def _answers() -> tuple[Callable, ...]:
     """Return the functions that answer a part: torch's checkpoint, the library's, and those of these checks."""
     torchs = (
         checkpoint.CheckpointFunction.forward,
+        checkpoint.CheckpointFunction.backward,
+        checkpoint._CheckpointFrame.__init__,
         checkpoint._checkpoint_without_reentrant_generator,
         checkpoint.create_selective_checkpoint_contexts,
         checkpoint.checkpoint_sequential,
@@ -368,6 +370,7 @@ TASKS: Mapping[str, str] = {
     "no input needs a gradient": "blocks whose first input needs no gradient, only the weights do",
     "whole numbers": "an embedding of token ids, then blocks",
     "dropout": "blocks with dropout",
+    "changing": "blocks that compute something else in the backward pass",
 }
 """What is run, by kind, in words."""
 
@@ -389,14 +392,14 @@ class Tried(NamedTuple):
 
 
 class _Block:
-    """A function with weights of its own, which counts its calls."""
+    """A function with weights of its own, which counts its calls. `is_backward`: the backward pass has begun."""
 
     def __init__(self, task: Task, number: int, random: torch.Generator):
         def weight(*shape: int) -> torch.Tensor:
             drawn = torch.randn(*shape, generator=random) / shape[0] ** 0.5
             return drawn.requires_grad_()
 
-        self.calls, self.kind = 0, task.kind
+        self.calls, self.kind, self.is_backward = 0, task.kind, False
         self.embeds = task.kind == "whole numbers" and number == 0
         size, inner = task.width, 2 * task.width
         self.weights = [weight(32, size)] if self.embeds else [weight(size, inner), weight(inner, size)]
@@ -405,7 +408,10 @@ class _Block:
         self.calls += 1
         if self.embeds:
             return functional.embedding(x, self.weights[0])
-        a = (x @ self.weights[0]).tanh()
+        a = x @ self.weights[0]
+        if self.kind == "changing":
+            a = a * torch.tensor(3.0 if self.is_backward else 1.0)
+        a = a.tanh()
         if self.kind == "dropout":
             a = functional.dropout(a, 0.25)
         y = a @ self.weights[1]
@@ -419,19 +425,28 @@ def plainly(function: Callable, *inputs: torch.Tensor) -> torch.Tensor:
 
 def tried(recomputed: Callable, task: Task) -> Tried | Refusal:
     """Run blocks forward and backward through `recomputed`. Runs beside the learner's code, and only observes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the same bits on every machine
-    state = torch.get_rng_state()
     try:
         with without_the_library():
             return _tried(recomputed, task)
     except LibraryUsed:
         return Refusal("torch.utils.checkpoint and the library's own are for comparing, afterwards; write it yourself")
+    except NotYet as error:
+        return Refusal(str(error))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute the same bits on every machine, and leave threads and random state as they were."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_rng_state(state)
         torch.set_num_threads(threads)
 
 
+@_one_thread()
 def _tried(recomputed: Callable, task: Task) -> Tried:
     random = torch.Generator().manual_seed(task.seed)
     blocks = [_Block(task, number, random) for number in range(task.depth)]
@@ -440,7 +455,7 @@ def _tried(recomputed: Callable, task: Task) -> Tried:
     more = [gate] if task.kind in ("two inputs", "one input without a gradient") else []
     if task.kind == "whole numbers":
         x = torch.randint(32, (task.tokens,), generator=random)
-    elif task.kind in ("plain", "two inputs", "dropout"):
+    elif task.kind in ("plain", "two inputs", "dropout", "changing"):
         x.requires_grad_()
     leaves = {"x": x, **({"the gate": gate} if more else {})}
     leaves |= {f"weight {k} of block {n}": w for n, block in enumerate(blocks) for k, w in enumerate(block.weights)}
@@ -456,6 +471,8 @@ def _tried(recomputed: Callable, task: Task) -> Tried:
             if not isinstance(y, torch.Tensor):
                 raise NotYet(f"recomputed returns {brief(y)}; return the function's output, a tensor")
         before = [block.calls for block in blocks]
+        for block in blocks:
+            block.is_backward = True
         kept = held.now["other"] - y.untyped_storage().nbytes()
         held.most = {}
         if not y.requires_grad:
@@ -472,9 +489,8 @@ def _tried(recomputed: Callable, task: Task) -> Tried:
 
 @lru_cache(maxsize=64)  # the same checks grade a whole class
 def _reference(task: Task) -> Tried:
-    found = tried(plainly, task)
-    assert isinstance(found, Tried)
-    return found
+    again = partial(checkpoint.checkpoint, use_reentrant=False)
+    return _tried(again if task.kind == "changing" else plainly, task)
 
 
 def _run(function: Callable, task: Task) -> Tried:
@@ -493,9 +509,11 @@ def _run(function: Callable, task: Task) -> Tried:
 
 
 def check_gradients(function: Callable, tasks: Iterable[Task]) -> None:
-    """Check that outputs and gradients through `function` are a plain run's, to the bit."""
+    """Check that outputs and gradients through `function` are a plain run's, to the bit, and from a second run."""
     for task in tasks:
-        _check_same(function, task, _run(function, task))
+        mine = _run(function, task)
+        _check_same(function, task, mine)
+        _check_recomputes(function, task, mine)
 
 
 def _check_same(function: Callable, task: Task, mine: Tried) -> None:
@@ -510,8 +528,9 @@ def _check_same(function: Callable, task: Task, mine: Tried) -> None:
             raise NotYet(f"{where}: after the backward pass, {name} has no gradient.{hint}")
         if right is None and got is not None:
             raise NotYet(f"{where}: {name} has a gradient, and needs none")
+    for name, right in want.gradients.items():
         if right is not None:
-            _check_bits(f"{where}: the gradient of {name}", got, right, _cause(task, mine, want))
+            _check_bits(f"{where}: the gradient of {name}", mine.gradients[name], right, _cause(task, mine, want))
 
 
 def _cause(task: Task, mine: Tried, want: Tried) -> str:
@@ -544,14 +563,11 @@ def check_memory(function: Callable, tasks: Iterable[Task]) -> None:
     for task in tasks:
         mine, plain = _run(function, task), _reference(task)
         _check_same(function, task, mine)
+        _check_recomputes(function, task, mine)
         before, after = mine.calls
         where = TASKS[task.kind]
         if before != [1] * task.depth:
             raise NotYet(f"{where}: the forward pass runs the function {max(before)} times; once is enough")
-        if after == before:
-            raise NotYet(
-                f"{where}: the backward pass doesn't run the function again, so something else than its inputs is kept"
-            )
         if after != [2] * task.depth:
             often = next(count for count in after if count != 2) - 1
             raise NotYet(
@@ -573,6 +589,25 @@ def check_memory(function: Callable, tasks: Iterable[Task]) -> None:
             )
 
 
+def _check_recomputes(function: Callable, task: Task, mine: Tried) -> None:
+    """Check that the backward pass runs the function again and uses that run: what the first one saved won't do."""
+    before, after = mine.calls
+    if after == before:
+        raise NotYet(
+            f"{TASKS[task.kind]}: the backward pass doesn't run the function again, so something else than its inputs "
+            "is kept"
+        )
+    task = task._replace(kind="changing", depth=2)
+    mine, want = _run(function, task), _reference(task)
+    for name, right in want.gradients.items():
+        got = mine.gradients.get(name)
+        if not isinstance(got, np.ndarray) or right is None or not np.array_equal(got, right):
+            raise NotYet(
+                f"{TASKS[task.kind]}: the gradient of {name} doesn't come from the second run, so something else than "
+                "inputs is kept"
+            )
+
+
 SLACK = 24_000  # bytes: a few copies of the random generator's state; a tensor of a block has 32,768 or more
 
 
@@ -581,6 +616,7 @@ def check_random(function: Callable, tasks: Iterable[Task]) -> None:
     for task in tasks:
         mine = _run(function, task)
         _check_same(function, task, mine)
+        _check_recomputes(function, task, mine)
         if mine.draws != _reference(task).draws:
             raise NotYet(
                 f"{TASKS[task.kind]}: after the backward pass the random generator gives other numbers than after a "

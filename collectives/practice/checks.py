@@ -256,7 +256,9 @@ def _learners_line(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if library not in Path(frame.filename).parents and frame.filename != "<string>"  # a dataclass's own __init__
+        if library not in Path(frame.filename).parents
+        and "site-packages" not in frame.filename  # torch's and numpy's own
+        and frame.filename != "<string>"  # a dataclass's own __init__
     ]
     return f"\n  line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""
 

@@ -389,7 +389,7 @@ MUTANTS = [
         "no recomputation",
         "recompute",
         "def recomputed(function, *inputs):\n    return function(*inputs)",
-        {MEMORY},
+        RUNS,
         "doesn't run the function again",
     ),
     written(
@@ -423,9 +423,30 @@ MUTANTS = [
         "def recomputed(function, *inputs):\n"
         "    with saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy):\n"
         "        return function(*inputs)",
-        {MEMORY},
+        RUNS,
         "something else than its inputs is kept",
         "chapter 12",
+    ),
+    written(
+        "offloaded, and run again for show",
+        "recompute",
+        """
+        def recomputed(function, *inputs):
+            ran = []
+
+            def unpack(array):
+                if not ran:
+                    ran.append(True)
+                    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                        function(*inputs)
+                return torch.from_numpy(array)
+
+            with saved_tensors_hooks(lambda tensor: tensor.detach().numpy().copy(), unpack):
+                return function(*inputs)
+        """,
+        RUNS,
+        "doesn't come from the second run",
+        "audit",
     ),
     broken(
         "new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "chapter 12"
