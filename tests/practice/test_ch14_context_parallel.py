@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from answers import assert_accepted, assert_refused, broken, verdicts, with_slip, written
+from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip, written
 from torch.nn import functional
 
 from collectives.practice import ch14_context_parallel as ch14
@@ -618,3 +618,9 @@ def test_an_error_on_a_rank_is_told_in_one_line_without_frames_of_the_library():
     """
     (words,) = verdicts(EXERCISE, {"ring": ring}, [OUTPUT]).values()
     assert words.startswith("kernel.attend takes queries [heads, q, size]") and "site-packages" not in words
+
+
+def test_what_differs_by_rounding_alone_is_shown_to_the_digit_that_differs():
+    ring = solution_of(EXERCISE, "ring").replace("[keys, values])", "[keys, values]).float()")
+    (words,) = verdicts(EXERCISE, {"ring": ring.replace("*seen,", "*seen.double(),")}, [OUTPUT]).values()
+    assert "right up to rounding: keep fp64" in words
