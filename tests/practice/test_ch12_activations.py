@@ -399,7 +399,7 @@ MUTANTS = [
         "    return c(function, *inputs, use_reentrant=False)",
         RUNS,
         "torch.utils.checkpoint and the library's own are for comparing",
-        "audit",
+        "usual slip",
     ),
     written(
         "torch's reentrant checkpoint",
@@ -408,7 +408,7 @@ MUTANTS = [
         "    return t.checkpoint(function, *inputs, use_reentrant=True)",
         RUNS,
         "torch.utils.checkpoint and the library's own are for comparing",
-        "audit",
+        "usual slip",
     ),
     written(
         "detached",
@@ -446,7 +446,7 @@ MUTANTS = [
         """,
         RUNS,
         "doesn't come from the second run",
-        "audit",
+        "usual slip",
     ),
     broken(
         "new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "chapter 12"
@@ -512,7 +512,7 @@ MUTANTS = [
         """,
         {GRADIENTS},
         "whether or not an input does",
-        "torch's own warning",
+        "usual slip",
     ),
     written(
         "first input's gradient only",
@@ -590,7 +590,7 @@ MUTANTS = [
         "for op in some) < budget",
         {BEST},
         "to the byte, fits",
-        "audit, 10 c",
+        "usual slip",
     ),
     broken("over budget", "for op in some) <= budget", "for op in some[1:]) <= budget", CHOSEN, "bytes of"),
     broken("keeps nothing", "return set(best)", "return set()", CHOSEN, "save only 0%"),
@@ -680,7 +680,7 @@ MUTANTS = [
         "needed = ch12_activations.reads\ndef kept_bytes(*_): return 0",
         {NEEDED, BYTES},
         "write this part yourself",
-        "audit",
+        "usual slip",
     ),
 ]
 
