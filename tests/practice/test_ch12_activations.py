@@ -323,7 +323,7 @@ MUTANTS = [
         '("rotate", "tanh")',
         {NEEDED},
         "an addition's gradient",
-        "chapter 12",
+        "page 12",
     ),
     broken(
         "a rotation keeps", '("add", "rotate", "tanh")', '("add", "tanh")', {NEEDED}, "rotate multiplies by constants"
@@ -335,7 +335,7 @@ MUTANTS = [
         '("attention",)',
         {NEEDED},
         "so it reads its output",
-        "chapter 12",
+        "page 12",
     ),
     broken(
         "attention without its result",
@@ -343,7 +343,7 @@ MUTANTS = [
         '("tanh",)',
         {NEEDED},
         "reads its result besides",
-        "chapter 12",
+        "page 12",
     ),
     broken(
         "norm like an addition",
@@ -425,7 +425,7 @@ MUTANTS = [
         "        return function(*inputs)",
         RUNS,
         "something else than its inputs is kept",
-        "chapter 12",
+        "page 12",
     ),
     written(
         "offloaded, and run again for show",
@@ -449,7 +449,7 @@ MUTANTS = [
         "usual slip",
     ),
     broken(
-        "new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "chapter 12"
+        "new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "page 12"
     ),
     broken(
         "the generator stays back",
@@ -457,7 +457,7 @@ MUTANTS = [
         "with torch.enable_grad():",
         {DROPOUT},
         "or the next step draws masks that were used",
-        "chapter 12",
+        "page 12",
     ),
     broken(
         "once for each tensor",
@@ -557,7 +557,7 @@ MUTANTS = [
         "pass\n    return time",
         {AGAIN, BEST},
         "needs that one first",
-        "chapter 12",
+        "page 12",
     ),
     broken(
         "through what is kept",
@@ -672,7 +672,7 @@ MUTANTS = [
         """,
         {BEST},
         "microseconds again",
-        "chapter 12",
+        "page 12",
     ),
     written(
         "a library's function",
