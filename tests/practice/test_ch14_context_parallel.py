@@ -307,7 +307,7 @@ MUTANTS = [
         "highest = torch.zeros_like(highest)",
         {ATTEND},
         "subtract a maximum before you take exponentials",
-        "chapter 14",
+        "page 14",
     ),
     broken(
         "nothing seen is NaN",
@@ -351,7 +351,7 @@ MUTANTS = [
         "merged = (output + other_output) / 2",
         {MERGE},
         "this is the mean of the outputs",
-        "chapter 14",
+        "page 14",
     ),
     broken("nothing seen twice", "both.masked_fill(both == -math.inf, 0)", "both", {MERGE}, "treat a sum of 0 apart"),
     broken("not divided by both", "torch.logaddexp", "torch.maximum", {MERGE}, "an output is a mean already"),
@@ -375,14 +375,14 @@ MUTANTS = [
         "torch.ones(len(positions[0]), len(positions[0])).tril() > 0",
         RING,
         "a token's position is its place in the whole sequence",
-        "chapter 14",
+        "page 14",
     ),
     broken("not itself", VISIBLE, VISIBLE.replace(">=", ">"), RING, "a token sees itself, too"),
     broken("looks ahead", VISIBLE, VISIBLE.replace(">=", "<="), RING, "the mask is the wrong way round"),
     broken("another's positions", LAUNCHED, LAUNCHED.replace("-", "+"), RING, "whose keys are these?"),
     broken("last visitor", "in range(world_size)", "in range(world_size - 1)", RING, "the last visitor is missing"),
     broken("own keys alone", "in range(world_size)", "in range(1)", RING, "only the rank's own keys are in it"),
-    written("averages", "ring", AVERAGED, RING, "merge, don't average", "chapter 14"),
+    written("averages", "ring", AVERAGED, RING, "merge, don't average", "page 14"),
     broken("in place", "torch.empty_like(visitors)", "visitors", RING, "receives into memory that another message"),
     broken(
         "overwrites",
@@ -396,14 +396,14 @@ MUTANTS = [
     broken("beyond the last", "(rank + 1) % world_size", "rank + 1", RING, "a rank that is not there"),
     written("torch's all-gather", "ring", GATHERED, RING, "calls torch's own dist.all_gather"),
     written("the library's ring", "ring", LIBRARYS, RING, "the library's own"),
-    broken("home again", "if step < world_size - 1", "if world_size > 1", {TRAFFIC}, "one hop too many", "chapter 14"),
+    broken("home again", "if step < world_size - 1", "if world_size > 1", {TRAFFIC}, "one hop too many", "page 14"),
     broken(
         "repeated heads",
         "torch.stack([keys, values])",
         "torch.stack([keys, values]).repeat_interleave(len(queries) // len(keys), 1)",
         {TRAFFIC},
         "keys repeated for each head of queries",
-        "chapter 14",
+        "page 14",
     ),
     written("to all ranks", "ring", TO_ALL, {TRAFFIC}, "in a ring it hands everything to the next rank alone"),
     broken(
@@ -412,7 +412,7 @@ MUTANTS = [
         f"[request.wait() for request in requests]\n        {LAUNCHED}",
         {OVERLAP},
         "so the hop hides behind nothing",
-        "chapter 14",
+        "page 14",
     ),
     broken(
         "product of its own",
@@ -438,7 +438,7 @@ MUTANTS = [
         "    return range(rank * tokens // world_size, (rank + 1) * tokens // world_size)",
         {BALANCE},
         "these are the tokens in order",
-        "chapter 14",
+        "page 14",
     ),
     broken(
         "halves in order",
@@ -464,7 +464,7 @@ MUTANTS = [
         "def positions(rank, world_size, tokens): return rank, 2 * world_size - 1 - rank",
         {SHARES, BALANCE},
         "each rank holds",
-        "chapter 14",
+        "page 14",
     ),
     written(
         "the library's cut",
@@ -479,9 +479,7 @@ MUTANTS = [
         {SHARES, BALANCE},
         "the library's own context_parallel.zigzag",
     ),
-    broken(
-        "a whole block", "half_a_block = 2 *", "half_a_block = 4 *", {ADDED}, "this counts a whole one", "chapter 14"
-    ),
+    broken("a whole block", "half_a_block = 2 *", "half_a_block = 4 *", {ADDED}, "this counts a whole one", "page 14"),
     broken("one product", "half_a_block = 2 *", "half_a_block =", {ADDED}, "a block is two products"),
     broken("hides nothing", " - half_a_block)", ")", {ADDED}, "nothing hides in this"),
     broken(
@@ -493,7 +491,7 @@ MUTANTS = [
     ),
     broken("P hops", "(ranks - 1) * max(", "ranks * max(", {ADDED}, "one hop fewer than ranks"),
     broken(
-        "heads of queries", "mine * kv_heads", "mine * heads", {ADDED}, "keys and values have fewer heads", "chapter 14"
+        "heads of queries", "mine * kv_heads", "mine * heads", {ADDED}, "keys and values have fewer heads", "page 14"
     ),
     broken("elements", "2 * 2 * mine", "2 * mine", {ADDED}, "a number in bfloat16 has two bytes"),
     broken(
@@ -528,7 +526,7 @@ MUTANTS = [
         'model["heads"] %',
         {CHOICE},
         "a rank needs whole heads of keys",
-        "chapter 14",
+        "page 14",
     ),
     broken(
         "enough heads", 'model["kv_heads"] % ranks == 0', 'model["kv_heads"] >= ranks', {CHOICE}, "they must divide"
