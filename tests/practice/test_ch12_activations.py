@@ -448,9 +448,7 @@ MUTANTS = [
         "doesn't come from the second run",
         "usual slip",
     ),
-    broken(
-        "new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "page 12"
-    ),
+    broken("new masks", "torch.set_rng_state(state)", "pass", {DROPOUT}, "must drop the same numbers again", "page 12"),
     broken(
         "the generator stays back",
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():",
