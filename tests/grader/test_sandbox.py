@@ -417,7 +417,11 @@ def test_a_submission_with_the_graders_user_cannot_end_its_init(entry, monkeypat
 
 
 def test_an_init_that_fails_is_the_fault_of_what_ran_in_it(entry, monkeypatch, tmp_path):
-    weaken({"signal.signal(signal.SIGINT, signal.SIG_IGN)": "pass"}, monkeypatch, tmp_path)
+    weaken(
+        {"signal.signal(signal.SIGINT, signal.SIG_IGN)": "signal.signal(signal.SIGINT, signal.default_int_handler)"},
+        monkeypatch,
+        tmp_path,
+    )
     monkeypatch.setattr(envelope, "has_second_user", lambda: False)
     with Warm((), entry=entry) as shared, enter(shared.address) as inside:
         assert run(inside, "import os, time; os.kill(1, 2); time.sleep(5)") is None
