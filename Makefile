@@ -12,7 +12,7 @@ NEEDS := pyproject.toml constraints.txt package.json package-lock.json tools/env
 JOBS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env book pdf lab notebooks submit exercises grade classroom report export collect bench bench_grading record \
+.PHONY: help env book pdf lab notebooks submit exercises roster grade classroom report export collect bench bench_grading record \
   quick test check evidence audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
@@ -47,6 +47,10 @@ pdf: $(TEST)  ## print the book into _build/collectives.pdf; the site then offer
 grade: $(GRADE)  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n]
 	@test -n "$(SUBMISSIONS)" || { echo "Say which folder: make grade SUBMISSIONS=folder"; exit 2; }
 	@$(BIN)/python -m autograder.grade "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
+
+roster: $(GRADE)  ## read a class list, Canvas's, Moodle's or yours: make roster CSV=class.csv [DB=url]
+	@test -n "$(CSV)" || { echo "Say which class list: make roster CSV=class.csv"; exit 2; }
+	@$(BIN)/python -m autograder.submissions.roster "$(CSV)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)"
 
 collect: $(GRADE)  ## take in handed-in zips: make collect ZIPS=folder EXERCISE=03_ring
 	@test -n "$(ZIPS)" -a -n "$(EXERCISE)" || { echo "Say what: make collect ZIPS=folder EXERCISE=03_ring"; exit 2; }

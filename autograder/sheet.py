@@ -1,4 +1,4 @@
-"""CSV files for spreadsheets. `text` writes every one, so that no text in it runs as a formula."""
+"""CSV files of spreadsheets and learning platforms: `rows` reads one, `text` writes one that no spreadsheet runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ import csv
 import io
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a formula begins in a spreadsheet
 # And within a cell, where a spreadsheet that separates cells otherwise would begin another one.
 INNER = re.compile(r"""([;,|"'\t\r\n]\s*)(?=[=+\-@＝＋－＠])""")
 NUMBER = re.compile(r"-?\d+([.,]\d+)?%?")
+
+
+def rows(path: Path) -> list[list[str]]:
+    """Return the rows of a CSV file that aren't blank, all as long as the first one; its names without spaces around.
+
+    Commas or semicolons separate the cells. Raises OSError or UnicodeDecodeError if the file can't be read.
+    """
+    content = path.read_text(encoding="utf-8-sig")
+    head = content.partition("\n")[0]
+    found = list(csv.reader(io.StringIO(content), delimiter=";" if head.count(";") > head.count(",") else ","))
+    found = [row for row in found if any(cell.strip() for cell in row)]
+    names = [name.strip() for name in found[0]] if found else []
+    width = len(names)
+    return [names, *((row + [""] * width)[:width] for row in found[1:])] if found else []
 
 
 def text(rows: Iterable[Iterable[Any]]) -> str:

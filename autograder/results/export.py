@@ -14,8 +14,6 @@ A text that a spreadsheet would run as a formula (such as a name that begins wit
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import re
 import sys
 from collections import Counter
@@ -99,15 +97,12 @@ class Exporter(ExportPlugin):
         """Return the rows of the platform's file; raise `CannotExport` if it or a `needed` column is missing."""
         path = Path(self.roster)
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            rows = sheet.rows(path)
         except (OSError, UnicodeDecodeError) as error:
             raise CannotExport(f"{path} cannot be read as UTF-8 text ({error})") from error
-        head = text.partition("\n")[0]
-        rows = list(csv.reader(io.StringIO(text), delimiter=";" if head.count(";") > head.count(",") else ","))
-        if missing := [name for name in needed if not rows or name not in [cell.strip() for cell in rows[0]]]:
+        if missing := [name for name in needed if not rows or name not in rows[0]]:
             raise CannotExport(f"{path} has no column {missing[0]!r}; export it again, in English, and don't edit it")
-        width = len(rows[0])
-        return [row + [""] * (width - len(row)) for row in rows if any(cell.strip() for cell in row)]
+        return rows
 
     def look_up(self, *keys: str) -> str | None:
         """Return the student that the first unique one of `keys` (ids, logins, addresses, full names) fits, or None."""
@@ -128,11 +123,19 @@ class Exporter(ExportPlugin):
         return self._keys
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
-        """Note which graded students the platform's file lacks; raise `CannotExport` if it has one twice."""
+        """Note which graded students the platform's file lacks.
+
+        Raises `CannotExport` if it lacks all of them, or has one twice.
+        """
         times = Counter(filter(None, matched))
         if twice := [student for student, count in times.items() if count > 1]:
             raise CannotExport(f"{self.roster} has more than one row for {twice[0]}; remove all but one")
         graded = {student for by_student in self.results.values() for student in by_student} & self.wanted
+        if graded and not graded & set(times):
+            raise CannotExport(
+                f"no row of {self.roster} is a student with points ({', '.join(sorted(graded)[:3])}, ...): read the "
+                "class list in with `make roster`, collect and grade again"
+            )
         if lacking := sorted(graded - set(times)):
             self.note(f"students that are not in {self.roster} ({len(lacking)}): {', '.join(lacking[:10])}")
 
@@ -269,7 +272,6 @@ class MoodleWorksheetExporter(Exporter):
             raise CannotExport("a worksheet holds one assignment: name it with --exercise (in nbgrader: --assignment)")
         (exercise,) = self.exercises
         header, *below = self.read_roster(["Identifier", "Full name", "Grade", "Last modified (grade)"])
-        header = [name.strip() for name in header]
         at = {name: place for place, name in enumerate(header)}
         matched: list[str | None] = []
         for row in below:

@@ -40,6 +40,7 @@ from traitlets.config import Config
 
 from .. import cage, points, sheet
 from . import unzip
+from .roster import STUDENT_ID
 from .unzip import MOST_NAME, is_notebook, printable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,6 @@ LISTING = 60.0  # seconds to list a zip's members
 UNPACKING = 20.0  # seconds to unpack one hand-in
 
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
-STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
 TIME = "%Y%m%dT%H%M%SZ"
 
 # adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file
@@ -295,19 +295,36 @@ def configure(config: Config) -> None:
     config.FileNameCollectorPlugin.named_regexp = NAMED_REGEXP
 
 
-def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], list[tuple[str, str]]]:
+def is_stray(path: Path) -> bool:
+    """Return whether a downloaded file is nobody's hand-in: no zip, no notebook, and no name that a platform gives."""
+    kinds = (".zip", ".ipynb")
+    of_platform = CANVAS.fullmatch(path.name[:MOST_NAME]) or "_assignsubmission_file_" in str(path)
+    return not path.is_dir() and path.suffix.lower() not in kinds and not of_platform
+
+
+def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], list[tuple[str, str]], list[str]]:
     """Take in files and folders of files, into `into`/<student>/<exercise>.
 
-    Returns the students with a notebook, and what was refused as [(file, reason)]. Notebooks from earlier calls stay,
-    unless the same student hands in again. Raises `BadZip` if nbgrader's `zip_collect` fails.
+    Returns the students with a notebook, what was refused as [(file, reason)], and the files left alone because they
+    are nobody's. Notebooks from earlier calls stay, unless the same student hands in again. Raises `BadZip` if
+    nbgrader's `zip_collect` fails.
     """
+    strays: list[str] = []
+
+    def ours(folder: str, names: list[str]) -> list[str]:
+        found = [name for name in names if is_stray(Path(folder, name))]
+        strays.extend(found)
+        return found
+
     downloaded = into.with_name(f"{into.name}-downloaded")
     archive = downloaded / exercise / "archive"
     shutil.rmtree(archive, ignore_errors=True)
     archive.mkdir(parents=True)
     for source in sources:
         if source.is_dir():
-            shutil.copytree(source, archive, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(source, archive, symlinks=True, ignore=ours, dirs_exist_ok=True)
+        elif is_stray(source):
+            strays.append(source.name)
         else:
             shutil.copy2(source, archive)
     structure = f"{downloaded.resolve()}/{{assignment_id}}/{{collect_step}}"
@@ -325,7 +342,7 @@ def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], 
     with (downloaded / exercise / "refused.csv").open(newline="", encoding="utf-8") as file:
         _, *refused = csv.reader(file)
     taken = sorted(path.name for path in (downloaded / exercise / "extracted").iterdir())
-    return taken, [(shown, reason) for shown, reason in refused]
+    return taken, [(shown, reason) for shown, reason in refused], sorted(strays)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -341,12 +358,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cannot collect: there is no {missing[0]}", file=sys.stderr)
         return 2
     try:
-        taken, refused = collect(command.sources, command.exercise, command.into)
+        taken, refused, strays = collect(command.sources, command.exercise, command.into)
     except BadZip as error:
         print(f"cannot collect: {error}", file=sys.stderr)
         return 2
     for shown, reason in refused:
         print(f"REFUSED {printable(shown)}: {reason}")
+    if strays:
+        print(f"left alone, because they are no hand-ins ({len(strays)}): {', '.join(map(printable, strays[:10]))}")
     print(f"{command.exercise}: {len(taken)} taken in, {len(refused)} refused; the notebooks are in {command.into}")
     return 1 if refused else 0
 

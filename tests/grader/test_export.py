@@ -89,6 +89,15 @@ def test_canvas_s_own_export_comes_back_with_our_columns_filled_in_and_nothing_e
     assert "has no column '04_all_reduce'" in said
 
 
+def test_a_platforms_file_in_which_no_student_has_points_is_refused(url, tmp_path, capsys):
+    roster = tmp_path / "canvas.csv"
+    roster.write_text('Student,ID,SIS Login ID,Section,02_tree\n"Known, Nobody",5,unknown,A,\n', encoding="utf-8")
+    arguments = ["canvas", "--roster", str(roster), "--exercise", "02_tree"]
+    _, said = exported(url, tmp_path, capsys, *arguments, code=2)
+    assert "is a student with points (ada, bob, eve, ...): read the class list in with `make roster`" in said
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_moodle_gets_a_column_that_says_who_and_remarks_beside_each_grade(url, tmp_path, capsys):
     rows, _ = exported(url, tmp_path, capsys, "moodle", "--exercise", "02_tree", "--feedback")
     assert rows == [

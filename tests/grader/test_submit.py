@@ -234,10 +234,14 @@ def test_what_a_student_packs_comes_out_at_the_grader_s_through_nbgrader_s_zip_c
     (packed,) = (tmp_path / "zips").iterdir()
     assert re.fullmatch(rf"ada_{EXERCISE}_\d{{8}}T\d{{6}}Z\.zip", packed.name)
     (tmp_path / "zips" / own("eve")).write_bytes(HOSTILE["path traversal"][0])
+    (tmp_path / "zips" / "notes.txt").write_text("to do")
     into = tmp_path / "submissions"
     assert zips.main([str(tmp_path / "zips"), "--exercise", EXERCISE, "--into", str(into)]) == 1
     said = capsys.readouterr().out
     assert f"REFUSED {own('eve')}" in said and "1 taken in, 1 refused" in said
+    assert "left alone, because they are no hand-ins (1): notes.txt" in said
+    (tmp_path / "zips" / own("eve")).unlink()
+    assert zips.main([str(tmp_path / "zips"), "--exercise", EXERCISE, "--into", str(into)]) == 0
     assert (into / "ada" / EXERCISE / NOTEBOOK).read_bytes() == path.read_bytes()
     handed_in = datetime.fromisoformat((into / "ada" / EXERCISE / "timestamp.txt").read_text()).replace(tzinfo=UTC)
     assert abs((datetime.now(UTC) - handed_in).total_seconds()) < 300

@@ -1,0 +1,154 @@
+"""The class list: `make roster CSV=class.csv` reads it into the gradebook, before anything is collected.
+
+The class list says whose a downloaded file is, and which row of the learning platform's file gets which grade. Four
+kinds of file work as they come:
+
+- Canvas's export of grades (Grades > Export): Student, ID, SIS User ID, SIS Login ID, Section;
+- Moodle's list of participants or its export of grades: First name, Last name, Email address, and perhaps Username and
+  ID number;
+- Moodle's grading worksheet: Identifier, Full name, and Email address or ID number;
+- your own: id, and perhaps first_name, last_name, email, lms_user_id, as in `nbgrader db student import`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from nbgrader.api import Gradebook
+from sqlalchemy.exc import SQLAlchemyError
+
+from .. import points, sheet
+
+STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
+TEST_STUDENT = "student, test"  # Canvas adds a "Student, Test" to each export; in other letters it may be a name
+
+
+class BadRoster(ValueError):
+    """Why a class list is refused as a whole, in one line for the instructor."""
+
+
+class Person(NamedTuple):
+    """A student as the gradebook has one. `id` names folders and pages; `lms_user_id` is the platform's number."""
+
+    id: str
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    lms_user_id: str = ""
+
+
+def of_canvas(row: dict[str, str]) -> Person | None:
+    """Return the student in a row of Canvas's export, or None for a row that holds none."""
+    names = row["Student"]
+    if not row["ID"] or names == "Points Possible" or names.casefold() == TEST_STUDENT:
+        return None
+    last, _, first = (part.strip() for part in names.partition(","))
+    login = row.get("SIS Login ID") or row.get("SIS User ID") or row["ID"]
+    return Person(login, first, last, login if "@" in login else "", row["ID"])
+
+
+def of_moodle(row: dict[str, str]) -> Person | None:
+    """Return the student in a row of Moodle's list of participants, or None for a row that holds none."""
+    number, email = row.get("ID number", ""), row["Email address"]
+    login = row.get("Username") or number or email
+    return Person(login, row["First name"], row.get("Last name") or row.get("Surname", ""), email, number)
+
+
+def of_worksheet(row: dict[str, str]) -> Person | None:
+    """Return the student in a row of a Moodle grading worksheet, or None for a row that holds none."""
+    number, email = row.get("ID number", ""), row.get("Email address", "")
+    first, _, last = row["Full name"].rpartition(" ")
+    return Person(row.get("Username") or number or email, first, last, email, number)
+
+
+def of_nbgrader(row: dict[str, str]) -> Person | None:
+    """Return the student in a row with the gradebook's own columns."""
+    return Person(*(row.get(name, "") for name in Person._fields))
+
+
+# The columns by which a file is recognized, and how to read its rows.
+FORMATS: tuple[tuple[frozenset[str], Callable[[dict[str, str]], Person | None]], ...] = (
+    (frozenset({"Student", "ID", "Section"}), of_canvas),
+    (frozenset({"Identifier", "Full name"}), of_worksheet),
+    (frozenset({"First name", "Email address"}), of_moodle),
+    (frozenset({"id"}), of_nbgrader),
+)
+
+
+def read(path: Path) -> list[Person]:
+    """Return the students in a class list. Raise `BadRoster`, which names the line, if one has no usable id."""
+    try:
+        header, *rows = sheet.rows(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRoster(f"{path} cannot be read as UTF-8 text ({error})") from error
+    except ValueError:
+        raise BadRoster(f"{path} is empty") from None
+    person_of = next((person_of for columns, person_of in FORMATS if columns <= {*header}), None)
+    if person_of is None:
+        raise BadRoster(
+            f"{path} has the columns {', '.join(header)}; a class list has Canvas's (Student, ID, Section), Moodle's "
+            "(First name, Email address, or Identifier, Full name), or at least id"
+        )
+    people: dict[str, Person] = {}
+    for number, row in enumerate(rows, start=2):
+        person = person_of({name: cell.strip() for name, cell in zip(header, row, strict=True)})
+        if person is None:
+            continue
+        if not STUDENT_ID.fullmatch(person.id):
+            raise BadRoster(
+                f"row {number} of {path} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _"
+            )
+        if person.id in people:
+            raise BadRoster(f"row {number} of {path} gives the id {person.id} a second time; remove one of the rows")
+        people[person.id] = person
+    if not people:
+        raise BadRoster(f"{path} holds no student")
+    return list(people.values())
+
+
+def write(people: list[Person], url: str) -> tuple[list[str], list[str]]:
+    """Write the class list into the gradebook at `url`, which is created if it is missing.
+
+    Returns the ids that are new, and those of students whom the gradebook has and the list lacks. They stay.
+    """
+    if url.startswith("sqlite:///"):
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    with Gradebook(url) as gradebook:
+        known = points.students(gradebook).keys()
+        for person in people:
+            given = {name: value for name, value in person._asdict().items() if value and name != "id"}
+            gradebook.update_or_create_student(person.id, **given)
+    ids = [person.id for person in people]
+    return [student for student in ids if student not in known], sorted(known - {*ids})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the class list that the command line names; return 0 if the gradebook has it now, else 2."""
+    parser = argparse.ArgumentParser(
+        prog="autograder.submissions.roster", description="Read a class list into the gradebook."
+    )
+    parser.add_argument("csv", type=Path, help="Canvas's, Moodle's, or your own list of students")
+    parser.add_argument("--db", required=True, metavar="URL", help="the gradebook, such as sqlite:///gradebook.db")
+    command = parser.parse_args(arguments)
+    try:
+        people = read(command.csv)
+        new, others = write(people, command.db)
+    except BadRoster as reason:
+        print(f"cannot read the class list: {reason}", file=sys.stderr)
+        return 2
+    except SQLAlchemyError as error:
+        print(f"cannot read the class list: the gradebook does not open: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    if others:
+        print(f"in the gradebook, but not in this list ({len(others)}): {', '.join(others[:10])}")
+    print(f"the class list has {len(people)} student{'s' * (len(people) != 1)}, {len(new)} of them new")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

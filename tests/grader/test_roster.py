@@ -1,0 +1,89 @@
+"""The class list: Canvas's, Moodle's and nbgrader's own files fill the gradebook, and a wrong one changes nothing."""
+
+import pytest
+from nbgrader.api import Gradebook
+
+from autograder.submissions import roster
+
+CANVAS = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,02_tree (9001)
+    Points Possible,,,,,20
+"Lovelace, Ada",71,S1,ada@uni.edu,A,
+"Ross, Bob",72,,bob,A,
+"Student, Test",99,,,A,
+"""
+PARTICIPANTS = """First name;Last name;ID number;Email address
+Ada;Lovelace;4711;ada@uni.edu
+José;Ñandú;;jose@uni.edu
+"""
+WORKSHEET = """Identifier,Full name,Email address,Status,Grade
+Participant 501,Ada King Lovelace,ada@uni.edu,,
+"""
+OWN = "id,first_name,last_name,email,lms_user_id\nada,Ada,Lovelace,ada@uni.edu,71\nbob\n"
+
+
+def listed(tmp_path, text):
+    path = tmp_path / "class.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def students(url):
+    with Gradebook(url) as gradebook:
+        found = gradebook.students
+        return {each.id: (each.first_name, each.last_name, each.email, each.lms_user_id) for each in found}
+
+
+@pytest.mark.parametrize(
+    "text, people",
+    [
+        (CANVAS, {"ada@uni.edu": ("Ada", "Lovelace", "ada@uni.edu", "71"), "bob": ("Bob", "Ross", None, "72")}),
+        (
+            PARTICIPANTS,
+            {
+                "4711": ("Ada", "Lovelace", "ada@uni.edu", "4711"),
+                "jose@uni.edu": ("José", "Ñandú", "jose@uni.edu", None),
+            },
+        ),
+        (WORKSHEET, {"ada@uni.edu": ("Ada King", "Lovelace", "ada@uni.edu", None)}),
+        (OWN, {"ada": ("Ada", "Lovelace", "ada@uni.edu", "71"), "bob": (None,) * 4}),
+    ],
+    ids=["canvas", "moodle's participants", "moodle's worksheet", "nbgrader's"],
+)
+def test_a_platforms_file_becomes_the_gradebooks_class_list(text, people, tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'new' / 'gradebook.db'}"
+    assert roster.main([str(listed(tmp_path, text)), "--db", url]) == 0
+    assert students(url) == people
+    assert f"{len(people)} of them new" in capsys.readouterr().out
+
+
+def test_a_second_list_changes_what_it_says_keeps_the_rest_and_names_whom_it_lacks(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    roster.main([str(listed(tmp_path, OWN)), "--db", url])
+    assert roster.main([str(listed(tmp_path, "id,email\nada,king@uni.edu\neve,\n")), "--db", url]) == 0
+    assert students(url)["ada"] == ("Ada", "Lovelace", "king@uni.edu", "71")
+    said = capsys.readouterr().out
+    assert "not in this list (1): bob" in said and "has 2 students, 1 of them new" in said
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "is empty"),
+        ("name\nAda\n", "has the columns name; a class list has Canvas's"),
+        ("id\n../ada\n", "row 2 of"),
+        ("id\nada\nada\n", "gives the id ada a second time"),
+        ("First name,Email address\nAda,\n", "gives the id ''"),
+        ("id\n", "holds no student"),
+    ],
+)
+def test_a_wrong_list_is_refused_in_a_line_and_makes_no_gradebook(text, reason, tmp_path, capsys):
+    place = tmp_path / "gradebook.db"
+    assert roster.main([str(listed(tmp_path, text)), "--db", f"sqlite:///{place}"]) == 2
+    assert reason in capsys.readouterr().err and not place.exists()
+
+
+def test_a_file_that_is_no_text_or_not_there_is_refused_in_a_line(tmp_path, capsys):
+    (tmp_path / "class.csv").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "class.csv", tmp_path / "none.csv"):
+        assert roster.main([str(path), "--db", "sqlite://"]) == 2
+        assert "cannot be read as UTF-8 text" in capsys.readouterr().err
