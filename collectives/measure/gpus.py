@@ -1,0 +1,146 @@
+"""What machines with GPUs have measured: the format of `book/data/gpu.json`, which `make gpu` writes.
+
+    machines = load(Path("book/data/gpu.json"))      # [] if there is no such file: blocked, no GPU
+    for machine in machines:
+        print(machine.title)                         # 1 x NVIDIA H100 80GB HBM3, torch 2.11.0, NCCL 2.28.9, 2026-11-24
+        print(machine.records["products"])           # every case: measured, and predicted over measured
+        print(machine.skipped)                       # {"bandwidth": "one GPU: a sweep needs two"}
+
+The file is {"format": FORMAT, "machines": [...]}, one entry for each kind and number of GPUs. An entry has:
+
+`gpu`, `count`: the driver's name of the GPUs, and how many. `known`: its name in `machines.GPUS`, which the predictions
+used, or None. `machine`: as `bandwidth.machine()` returns it, with the driver's version, `memory_bytes` and `watts` of
+a GPU, and `topology`, the table of `nvidia-smi topo -m`, where nvidia-smi is there. `code`: the commit of the course.
+`skipped`: {part: why}. `paths`: what NCCL printed about its way between the ranks, as `nccl_log.summary` says it.
+`records`: {part: record}. `traces`: a list, see below.
+
+A record is a `registered.Record`: predictions of every case, written down before the clock started, with when each was
+done and on what; its `cells` are the cases. Every cell has `predicted` {model: seconds}, where the planner is the model
+"planner", and `seconds`, those of each repeat. Beside these two a cell of
+
+- "products" has `name`, `m`, `k`, `n`, `dtype`, and `flops`; "rated peak" is its second model;
+- "attention" has `name`, `batch`, `heads`, `sequence`, `head_size`, `kernel` ("flash", "cudnn"), `passes` ("forward" or
+  "both"), and `flops`; "rated peak" is its second model;
+- "moves" has `name` and `num_bytes`: copies in the GPU's memory, and between host and GPU;
+- "training" has `name`, the fields of `jobs/train.py`'s `Job`, `world_size`, `tokens` of a step over all ranks,
+  `flops` of a rank's step without recomputation, `peak` FLOP/s of a GPU, `predicted_bytes` and `peak_bytes` of a rank;
+- "bandwidth" has `collective`, `world_size`, `num_bytes` (S, the full buffer) and `way`, what the network model thinks
+  that NCCL picks, such as "NVLS Simple";
+- "ranks" has `chapter`, `name`, `world_size`, `num_bytes`, and `right`: whether real ranks got what `simulate` says.
+
+A trace is {"name", "measured", "spans"}; a span is {"name", "lane", "start", "seconds", "kind"}, the fields of
+`training.timeline.Span`, in seconds from the trace's begin. A lane is a CUDA stream: "stream 7".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .registered import Record
+
+FORMAT = "collectives.gpu, version 1"
+BLOCKED = "blocked: no GPU"
+PARTS = ("products", "attention", "moves", "training", "trace", "ranks", "bandwidth")
+"""What `make gpu` measures, in this order."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine's measurements; the module's docstring has every field's meaning."""
+
+    gpu: str
+    count: int
+    machine: Mapping[str, Any]
+    known: str | None = None
+    code: str = ""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    paths: str = ""
+    records: Mapping[str, Record] = field(default_factory=dict)
+    traces: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def title(self) -> str:
+        """GPUs, versions and date in a line, to stand beside every figure."""
+        versions = [f"{name} {self.machine[key]}" for name, key in _VERSIONS.items() if self.machine.get(key)]
+        return ", ".join([f"{self.count} x {self.gpu}", *versions, self.machine["date"][:10]])
+
+    def merged(self, newer: Machine) -> Machine:
+        """Return this machine with `newer`'s parts in place of its own. What it has measured stays, if `newer` skipped it."""
+        records = {**self.records, **newer.records}
+        measured = {*records, *(["trace"] if self.traces or newer.traces else [])}
+        skipped = {part: why for part, why in {**self.skipped, **newer.skipped}.items() if part not in measured}
+        facts = asdict(newer) | {
+            "records": records,
+            "skipped": skipped,
+            "paths": newer.paths or self.paths,
+            "traces": newer.traces or self.traces,
+        }
+        return Machine(**facts)
+
+
+_VERSIONS = {"torch": "torch", "CUDA": "cuda", "NCCL": "nccl"}
+
+
+def load(path: Path) -> list[Machine]:
+    """Read a file of measurements; return [] if there is none. Raises `ValueError` for a file of another format."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"{path.name} is no file of measurements on GPUs: its format is not {FORMAT!r}")
+    return [_machine(entry) for entry in found["machines"]]
+
+
+def _machine(entry: dict[str, Any]) -> Machine:
+    records = {
+        part: Record({name: value for name, value in record.items() if name != "cells"}, record["cells"])
+        for part, record in entry["records"].items()
+    }
+    return Machine(**entry | {"records": records})
+
+
+def save(machines: Sequence[Machine], path: Path) -> None:
+    """Write measurements as JSON, a cell and a span a line, so that a diff shows what changed."""
+    entries = []
+    for machine in machines:
+        facts = {name: value for name, value in asdict(machine).items() if name not in ("records", "traces")}
+        records = {
+            part: dict(record.header) | {"cells": list(record.cells)} for part, record in machine.records.items()
+        }
+        entries.append(facts | {"records": records, "traces": list(machine.traces)})
+    path.write_text(_lines({"format": FORMAT, "machines": entries}) + "\n")
+
+
+def add(machine: Machine, path: Path) -> None:
+    """Put a machine's measurements into a file, beside those of other machines and merged with its own earlier ones."""
+    machines = load(path)
+    same = [each for each in machines if (each.gpu, each.count) == (machine.gpu, machine.count)]
+    others = [each for each in machines if (each.gpu, each.count) != (machine.gpu, machine.count)]
+    save([*others, same[0].merged(machine) if same else machine], path)
+
+
+def _lines(value: Any, indent: str = "") -> str:
+    """Format as JSON with a line for each innermost object or list."""
+    deep = isinstance(value, (dict, list)) and any(isinstance(each, (dict, list)) for each in _values(value))
+    if not deep:
+        return json.dumps(value)
+    inner = indent + "  "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(name)}: {_lines(each, inner)}" for name, each in value.items()]
+    else:
+        items = [json.dumps(each) if _is_row(each) else _lines(each, inner) for each in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return opening + "\n" + ",\n".join(inner + item for item in items) + f"\n{indent}{closing}"
+
+
+def _values(value: dict | list) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
+
+
+def _is_row(value: Any) -> bool:
+    """Return whether this is a cell or a span."""
+    return isinstance(value, dict) and ("predicted" in value or "lane" in value)
