@@ -10,9 +10,12 @@ GRADE := .venv/.ready-grade
 TEST := .venv/.ready-test
 NEEDS := pyproject.toml constraints.txt package.json package-lock.json tools/env.sh tools/system_packages.sh
 JOBS ?=
+# An instructor's own exercises, outside this repository, come before the public ones of the same name.
+PRIVATE ?=
+export COLLECTIVES_PRIVATE := $(abspath $(PRIVATE))
 
 .DEFAULT_GOAL := help
-.PHONY: help env book pdf lab notebooks submit exercises roster grade classroom report export collect bench bench_grading record \
+.PHONY: help env book pdf lab notebooks submit exercises bundle private roster grade classroom report export collect bench bench_grading record \
   quick test check evidence audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
@@ -44,7 +47,14 @@ pdf: $(TEST)  ## print the book into _build/collectives.pdf; the site then offer
 
 ## To teach with it
 
-grade: $(GRADE)  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n]
+bundle: $(BOOK)  ## make the zip that students get: make bundle [PRIVATE=folder]
+	@$(BIN)/python tools/bundle.py
+
+private: $(GRADE)  ## start an exercise of your own, or compare yours with the public ones: make private PRIVATE=folder [EXERCISE=03_ring]
+	@test -n "$(PRIVATE)" || { echo "Say which folder outside this repository: make private PRIVATE=folder"; exit 2; }
+	@$(BIN)/python -m autograder.private "$(PRIVATE)" $(if $(EXERCISE),--exercise "$(EXERCISE)")
+
+grade: $(GRADE)  ## grade a folder of submissions: make grade SUBMISSIONS=folder [JOBS=n] [PRIVATE=folder]
 	@test -n "$(SUBMISSIONS)" || { echo "Say which folder: make grade SUBMISSIONS=folder"; exit 2; }
 	@$(BIN)/python -m autograder.grade "$(SUBMISSIONS)" $(if $(JOBS),--jobs $(JOBS))
 

@@ -3,9 +3,13 @@
 Instructors write solutions/03_ring/03_ring.md, with answers and hidden tests. nbgrader releases every file beside a
 source notebook, so this module writes the notebook into _build/source/, alone in its folder. nbgrader's own
 generate_assignment then turns it into exercises/03_ring/03_ring.ipynb. The same text always gives the same file.
+
+`solutions/` is public. If the environment names a folder in COLLECTIVES_PRIVATE, an exercise comes from there instead,
+where that folder has one of its name: `autograder.private` starts and checks such exercises.
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -23,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOLUTIONS = ROOT / "solutions"
 SOURCES = ROOT / "_build" / "source"
 EXERCISES = ROOT / "exercises"
+PRIVATE = "COLLECTIVES_PRIVATE"  # in the environment: the folder of an instructor's own exercises
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -34,6 +39,9 @@ def main() -> int:
         faults = differences()
         print("\n".join(faults) or "exercises: up to date with solutions/")
         return 1 if faults else 0
+    if os.environ.get(PRIVATE):
+        print("exercises: exercises/ is public, so your own exercises don't go there; run `make bundle PRIVATE=folder`")
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         for name in sorted(set(released(EXERCISES)) | set(names())):
@@ -58,9 +66,16 @@ def has_answers(path: Path) -> bool:
     return any(is_solution(cell) and cell.metadata.nbgrader.checksum != compute_checksum(cell) for cell in cells)
 
 
+def texts() -> dict[str, Path]:
+    """Return {name: file} of all exercises, such as "03_ring". An instructor's own come before the public ones."""
+    folders = [SOLUTIONS, *map(Path, filter(None, [os.environ.get(PRIVATE)]))]
+    found = [path for folder in folders for path in folder.glob("*/*.md") if path.stem == path.parent.name]
+    return {path.stem: path for path in sorted(found, key=lambda path: (path.stem, path.parents[1] != SOLUTIONS))}
+
+
 def names() -> list[str]:
-    """Return the names of all exercises, such as "03_ring"."""
-    return sorted(text.stem for text in SOLUTIONS.glob("*/*.md") if text.stem == text.parent.name)
+    """Return the names of all exercises."""
+    return list(texts())
 
 
 def write_sources(folder: Path = SOURCES) -> None:
@@ -72,8 +87,13 @@ def write_sources(folder: Path = SOURCES) -> None:
 
 
 def source(name: str) -> NotebookNode:
-    """Return the source notebook of an exercise. A cell's id is its grade_id, or else its position."""
-    notebook = jupytext.read(SOLUTIONS / name / f"{name}.md")
+    """Return the source notebook of an exercise."""
+    return notebook_of(texts()[name])
+
+
+def notebook_of(text: Path) -> NotebookNode:
+    """Return the notebook that a text describes. A cell's id is its grade_id, or else its position."""
+    notebook = jupytext.read(text)
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for place, cell in enumerate(notebook.cells):

@@ -41,13 +41,18 @@ def tracked() -> list[Path]:
     return [path for path in map(Path, listed.stdout.splitlines()) if (ROOT / path).is_file()]
 
 
-def build(folder: Path) -> Path:
-    """Build the wheel from a copy of the tracked files, because setuptools leaves files in its source folder."""
+def build(folder: Path, *left_out: str, isolated: bool = True) -> Path:
+    """Build the wheel from a copy of the tracked files, because setuptools leaves files in its source folder.
+
+    `left_out`: top folders that the copy lacks. `isolated`: build with a setuptools that pip downloads for it.
+    """
     source = folder / "source"
     for path in tracked():
-        (source / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, source / path)
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, source)
+        if path.parts[0] not in left_out:
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, source / path)
+    how = [] if isolated else ["--no-build-isolation"]
+    pip(sys.executable, "wheel", "--no-deps", *how, "--wheel-dir", folder, source)
     return next(folder.glob("*.whl"))
 
 
