@@ -13,6 +13,8 @@ This module only describes schedules. `simulate`, `execute`, `price` and `draw` 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -27,6 +29,12 @@ WHEREVER = {"all_reduce", "broadcast", "reduce", "barrier"}  # collectives whose
 
 PRINTED_STEPS = 64  # a schedule may have thousands of steps; printing shows the first 64
 PRINTED_TRANSFERS = 32  # of each step
+
+NO_STEPS = "no steps: nothing has to move"
+HEAD = re.compile(r"step (\d{1,6}):")
+TRANSFER = re.compile(
+    r"(\d{1,6})(?:-(\d{1,6}))?:(\d{1,6})(?:→|->|>|~)(\d{1,6})(?::(\d{1,6})(?:-(\d{1,6}))?)?(\+?)", re.ASCII
+)  # chunk, last chunk, src, dst, into, last chunk of it, whether dst adds
 
 
 class ScheduleError(ValueError):
@@ -211,6 +219,22 @@ class Schedule:
         return schedule
 
     @classmethod
+    def parse(cls, text: str, world_size: int | None = None, num_chunks: int | None = None, **names) -> Schedule:
+        """Return the schedule that `text` describes, in the notation that schedules print: `0:1→2+`, a line a step.
+
+        "step 0:" may begin a line, and "->" may replace the arrow. `world_size`, `num_chunks`: by default just the
+        ranks and chunks that the text names. `names`: as in `Schedule.of`. Raises `ScheduleError` if the text can't be
+        read, was cut short by printing, or a step can't run.
+        """
+        steps = _parsed(text)
+        transfers = [t for step in steps for t in step]
+        if world_size is None:
+            world_size = 1 + max((max(t.src, t.dst) for t in transfers), default=0)
+        if num_chunks is None:
+            num_chunks = 1 + max((max(t.chunk, t.lands) + t.count - 1 for t in transfers), default=0)
+        return cls.of(world_size, num_chunks, steps, **names)
+
+    @classmethod
     def rotated(
         cls,
         world_size: int,
@@ -290,12 +314,52 @@ class Schedule:
         lines = [f"step {number}: {step}" for number, step in enumerate(steps[:PRINTED_STEPS])]
         if len(steps) > PRINTED_STEPS:
             lines.append("... and more steps")
-        return "\n".join(lines) or "no steps: nothing has to move"
+        return "\n".join(lines) or NO_STEPS
 
 
 def _run(first: int, count: int) -> str:
     """Return "3", or "3-5" for three chunks."""
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _parsed(text: str) -> list[list[Transfer]]:
+    """Return the transfers of each line of `text`; see `Schedule.parse`."""
+    steps: list[list[Transfer]] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        where, head = f"step {len(steps)}", HEAD.match(line)
+        if line == NO_STEPS:
+            continue
+        if line.startswith("... and ") or "  ... and " in line:
+            cut = _quoted(line[line.index("...") :])
+            raise ScheduleError(f"{where}: the text is cut short, at {cut}; it must have all steps and transfers")
+        if head and int(head[1]) != len(steps):
+            raise ScheduleError(
+                f"{where}: the line begins with {_quoted(head[0])}; steps must be numbered from 0, without gaps"
+            )
+        words = re.split(r"[\s,]+", line[head.end() :] if head else line)
+        steps.append([_parsed_transfer(word, where) for word in words if word])
+    return steps
+
+
+def _parsed_transfer(word: str, where: str) -> Transfer:
+    if not (match := TRANSFER.fullmatch(word)):
+        raise ScheduleError(
+            f"{where}: {_quoted(word)} is not a transfer; write chunk:src→dst, such as 0:1→2, and a + at the end to add"
+        )
+    numbers = [None if digits is None else int(digits) for digits in match.groups()[:6]]
+    first, last, src, dst, into, end = numbers
+    assert first is not None and src is not None and dst is not None
+    count = 1 if last is None else last - first + 1
+    landing = 1 if end is None or into is None else end - into + 1
+    if count < 1 or (into is not None and landing != count):
+        raise ScheduleError(f"{where}: {word} must name as many chunks at its end as at its start, in rising order")
+    return Transfer(src, dst, first, REDUCE if match[7] else COPY, None if into == first else into, count)
+
+
+def _quoted(text: str) -> str:
+    """Return text from outside in quotation marks, cut to 60 characters so that the message stays one line."""
+    quoted = json.dumps(text)
+    return quoted if len(quoted) <= 60 else f"{quoted[:57]}..."
 
 
 def _checked(rank_zero: Callable, name: str) -> Iterator[list[Transfer]]:

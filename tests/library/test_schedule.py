@@ -1,5 +1,7 @@
 """A schedule is plain data: it prints, adds up, and refuses what no machine could run."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,35 @@ def test_a_schedule_prints_as_its_own_picture():
     assert str(ring.all_reduce(4)).splitlines()[0] == "step 0: 3:0→1+  0:1→2+  1:2→3+  2:3→0+"
     assert str(tree.broadcast(4)).splitlines() == ["step 0: 0:0→2", "step 1: 0:0→1  0:2→3"]
     assert str(ring.all_reduce(1)) == "no steps: nothing has to move"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.algorithm(1).name)
+def test_what_a_schedule_prints_parses_back(row):
+    for world_size in (size for size in (1, 2, 4, 6) if row.takes(size)):
+        schedule = row.algorithm(world_size)
+        again = Schedule.parse(str(schedule), world_size, schedule.num_chunks)
+        assert [list(map(str, step)) for step in again] == [list(map(str, step)) for step in schedule]
+
+
+def test_a_text_names_its_own_size_and_keeps_empty_steps():
+    schedule = Schedule.parse("0-1:0->2:2-3+, 1:2→0\nstep 1:\n0:1>0", name="typed", collective="all_reduce")
+    assert (schedule.world_size, schedule.num_chunks, schedule.collective) == (3, 4, "all_reduce")
+    assert str(schedule) == "step 0: 0-1:0→2:2-3+  1:2→0\nstep 1: \nstep 2: 0:1→0"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0:1-2", 'step 0: "0:1-2" is not a transfer; write chunk:src→dst'),
+        ("0:0→1\nstep 3: 0:1→2", 'step 1: the line begins with "step 3:"; steps must be numbered from 0'),
+        ("0-2:0→1:5", "step 0: 0-2:0→1:5 must name as many chunks at its end as at its start"),
+        (str(pairwise.all_to_all(40)), "step 0: the text is cut short"),
+        ("0:0→1\n0:1→1", "schedule, step 1: 0:1→1 sends rank 1 to itself"),
+    ],
+)
+def test_a_text_that_can_t_be_read_is_refused_by_its_step(text, complaint):
+    with pytest.raises(ScheduleError, match=f"^{re.escape(complaint)}"):
+        Schedule.parse(text)
 
 
 def test_a_schedule_of_a_thousand_ranks_prints_without_flooding_the_page():
