@@ -15,7 +15,7 @@ PRIVATE ?=
 export COLLECTIVES_PRIVATE := $(abspath $(PRIVATE))
 
 .DEFAULT_GOAL := help
-.PHONY: help env book pdf lab notebooks submit exercises bundle private roster grade classroom report export collect bench bench_grading record \
+.PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export collect bench bench_grading record \
   quick test check evidence audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
@@ -73,6 +73,9 @@ export: $(GRADE)  ## write grades as CSV: make export FORMAT=canvas|moodle|works
 	@$(BIN)/python -m autograder.results.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
 	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") \
 	  --to "$(or $(TO),_build/grade/$(or $(FORMAT),canvas).csv)"
+
+rehearsal: $(GRADE)  ## write a class of three to rehearse with: its list and its hand-ins
+	@$(BIN)/python autograder/classroom/rehearsal.py
 
 classroom: $(GRADE)  ## open a demonstration class on this machine: make classroom [PORT=8000] [FOLDER=folder]
 	@$(BIN)/python autograder/classroom/start.py $(if $(PORT),--port $(PORT)) $(if $(FOLDER),--folder "$(FOLDER)")

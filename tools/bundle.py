@@ -42,9 +42,10 @@ def main() -> int:
         place = Path(folder, NAME)
         fill(place)
         (ROOT / "_build").mkdir(exist_ok=True)
-        made = shutil.make_archive(str(ROOT / "_build" / NAME), "zip", folder, NAME)
+        made = Path(shutil.make_archive(str(ROOT / "_build" / NAME), "zip", folder, NAME))
         count = len(list(place.glob("exercises/*/*.ipynb")))
-    print(f"bundle: {count} exercises and the library, {Path(made).stat().st_size / 1e6:.1f} MB: {made}")
+    size = made.stat().st_size / 1e6
+    print(f"bundle: {count} exercises and the library, {size:.1f} MB: {made.relative_to(ROOT)}")
     return 0
 
 

@@ -1,9 +1,10 @@
 """The instructor's report after grading: one page, and the same in plain text.
 
-It shows the distribution of points, which questions were hard, which ones separate strong from weak submissions, which
-submissions need a look, and which answers are nearly the same. The page is one file. It loads nothing, runs nothing,
-and escapes every text from students. `make report` writes it from the gradebook and the graded notebooks, and so does
-`make grade` at its end.
+It shows who needs help first, the distribution of points, which questions were hard, which ones separate strong from
+weak submissions, which submissions need a look, and which answers are nearly the same.
+
+The page is one file. It loads nothing, runs nothing, and escapes every text from students. `make report` writes it from
+the gradebook and the graded notebooks, and so does `make grade` at its end.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from .export import CannotExport, existing
 ROOT = Path(__file__).resolve().parents[2]
 BINS = 10  # bars in a distribution; each covers a tenth of the points
 ENOUGH = 20  # submissions; with fewer, a correlation says nothing
+HALF = 0.5  # of the points so far; a student below it may need help
+MOST_HELPED = 20  # students named; more than that is a fault of the exercise
 MOST_OWN_CELLS = 30  # code cells that a student added; more are worth a look
 TOGETHER = "all answers together"
 MOST_BYTES = 100_000_000  # in a graded notebook
@@ -97,13 +100,24 @@ class Pair(NamedTuple):
     points: list[float]
 
 
+class Help(NamedTuple):
+    """A student below half of the points that could be had so far. `missing`: exercises not handed in."""
+
+    student: str
+    points: float
+    most: float
+    missing: list[str]
+    zeros: list[str]  # exercises with checks without points: "03_ring (all)", "04_all_reduce (b2, c1)"
+
+
 @dataclass
 class Report:
-    """The content of the page."""
+    """The content of the page. `help`: students below half of the points, the lowest first."""
 
     title: str
     when: datetime
     students: int
+    help: list[Help]
     exercises: list[Exercise]
     looks: list[Look]
     pairs: list[Pair]
@@ -128,7 +142,8 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
     """Return the report on a class, read from its gradebook and notebooks."""
     with Gradebook(database) as gradebook:
         results = points.results(gradebook)
-        title = gradebook.course_id
+        title = ", ".join(sorted(set(gradebook.db.scalars(select(Assignment.course_id))))) or gradebook.course_id
+        listed = points.students(gradebook)
         released = handed_out(gradebook)
     looks: dict[tuple[str, str], Look] = {}
     pairs: list[Pair] = []
@@ -155,7 +170,37 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
     exercises = [summary(name, by_student) for name, by_student in results.items() if by_student]
     students = {student for by_student in results.values() for student in by_student}
     now = datetime.now().astimezone()
-    return Report(title, now, len(students), exercises, [looks[key] for key in sorted(looks)], pairs)
+    helped = needing_help(results, [*listed])
+    return Report(title, now, len(students), helped, exercises, [looks[key] for key in sorted(looks)], pairs)
+
+
+def needing_help(results: dict[str, dict[str, points.Result]], students: list[str]) -> list[Help]:
+    """Return the students below half of the points of all exercises that anyone handed in, the lowest first.
+
+    Answers that a person must still read don't count against their student.
+    """
+    given = {name: by_student for name, by_student in results.items() if by_student}
+    possible = sum(max(_most(result) for result in by_student.values()) for by_student in given.values())
+    found = []
+    for student in students:
+        own = {name: by_student[student] for name, by_student in given.items() if student in by_student}
+        unread = [q.most for result in own.values() for q in result.questions.values() if q.points is None]
+        total, most = sum(result.points for result in own.values()), possible - sum(unread)
+        if total < HALF * most:
+            zeros = [f"{name} ({lost})" for name, result in own.items() if (lost := _lost(result))]
+            found.append(Help(student, total, most, [name for name in given if name not in own], zeros))
+    return sorted(found, key=lambda each: (each.points, each.student))
+
+
+def _most(result: points.Result) -> float:
+    return sum(question.most for question in result.questions.values())
+
+
+def _lost(result: points.Result) -> str:
+    """Return the names of the questions without points: "a1, b2", "all", or "" if each has some."""
+    worth = [question for question in result.questions.values() if question.most]
+    names = [question.name for question in worth if question.points == 0]
+    return "all" if len(names) == len(worth) else ", ".join(names)
 
 
 class HandedOut(NamedTuple):
@@ -228,12 +273,12 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
 def summary(name: str, by_student: dict[str, points.Result]) -> Exercise:
     """Return the results of an exercise from {student: result}."""
     results = list(by_student.values())
-    most = max(sum(question.most for question in result.questions.values()) for result in results)
+    most = max(_most(result) for result in results)
     totals = [result.points for result in results]
     bars = [0] * BINS
     for total in totals:
         bars[min(int(BINS * total / most), BINS - 1) if most else 0] += 1
-    names = list(dict.fromkeys(question for result in results for question in result.questions))
+    names = list(dict.fromkeys(q.name for result in results for q in result.questions.values() if q.most))
     rows = [row(question, results) for question in names]
     waiting = sum(result.is_open for result in results)
     return Exercise(name, most, totals, bars, rows, waiting, sum(result.penalty > 0 for result in results))
@@ -259,7 +304,9 @@ def html(report: Report) -> str:
     """Return the report as an HTML page."""
     # autoescape turns everything from a student into text
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(PAGE).render(report=report, near=similar.NEAR, enough=ENOUGH, short=similar.SHORT)
+    return environment.from_string(PAGE).render(
+        report=report, near=similar.NEAR, enough=ENOUGH, short=similar.SHORT, most_helped=MOST_HELPED
+    )
 
 
 def text(report: Report) -> str:
@@ -276,6 +323,11 @@ def text(report: Report) -> str:
             + (f"  apart {question.apart:+.2f}" if question.apart is not None else "")
             for question in exercise.rows
         ]
+    lines += ["", f"Below half of the points: {len(report.help)}"]
+    for each in report.help[:MOST_HELPED]:
+        line = f"    {each.student}: {each.points:g} of {each.most:g}"
+        line += f", not handed in: {', '.join(each.missing)}" if each.missing else ""
+        lines.append(line)
     lines += ["", f"To look at: {len(report.looks)}"]
     lines += [f"    {look.student}/{look.exercise}: {'; '.join(look.reasons)}" for look in report.looks]
     lines += ["", f"Nearly the same (no proof of anything): {len(report.pairs)}"]
@@ -298,6 +350,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; width: 100%; margin: 0.5rem 0 1.5rem; }
 th, td { text-align: left; padding: 0.2rem 0.6rem; border-bottom: 1px solid var(--line); vertical-align: top;
   overflow-wrap: anywhere; }
+th { overflow-wrap: normal; }
+td:first-child, td.words { min-width: 10rem; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 section { break-inside: avoid-page; }
 svg { display: block; max-width: 100%; height: auto; }
@@ -310,8 +364,27 @@ svg text { fill: currentColor; font-size: 11px; }
 </head>
 <body>
 <h1>{{ report.title }}</h1>
-<p>{{ report.students }} students, {{ report.exercises | length }} exercises. Written from
-the gradebook on {{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }}.</p>
+<p>{{ report.students }} students, {{ report.exercises | length }} exercise{{ "s" if report.exercises | length != 1 }}.
+Written from the gradebook on {{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }}.</p>
+
+<h2>Who needs help first</h2>
+{% if report.help %}
+<div class="wide"><table>
+<thead><tr><th>Student</th><th class="number">Points</th><th>Not handed in</th><th>Checks without points</th></tr>
+</thead>
+<tbody>
+{% for each in report.help[:most_helped] %}
+<tr><td>{{ each.student }}</td>
+<td class="number">{{ "%g" | format(each.points) }} of {{ "%g" | format(each.most) }}</td>
+<td>{{ each.missing | join(", ") }}</td>
+<td class="words">{{ each.zeros | join("; ") }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% if report.help | length > most_helped %}<p>And {{ report.help | length - most_helped }} more.</p>{% endif %}
+<p class="note">Students in the class list with less than half of the points of all exercises that anyone handed in.</p>
+{% else %}
+<p>Every student in the class list has at least half of the points.</p>
+{% endif %}
 
 {% for exercise in report.exercises %}
 <section>
@@ -413,7 +486,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no report: the gradebook cannot be opened: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     print(page.with_suffix(".txt").read_text(encoding="utf-8"))
-    print(f"report: {page}")
+    print(f"report: {page.relative_to(ROOT) if page.is_relative_to(ROOT) else page}")
     return 0
 
 

@@ -366,7 +366,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"REFUSED {printable(shown)}: {reason}")
     if strays:
         print(f"left alone, because they are no hand-ins ({len(strays)}): {', '.join(map(printable, strays[:10]))}")
-    print(f"{command.exercise}: {len(taken)} taken in, {len(refused)} refused; the notebooks are in {command.into}")
+    place = command.into.relative_to(ROOT) if command.into.is_relative_to(ROOT) else command.into
+    print(f"{command.exercise}: {len(taken)} taken in, {len(refused)} refused; the notebooks are in {place}")
     return 1 if refused else 0
 
 

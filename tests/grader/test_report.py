@@ -224,6 +224,11 @@ def test_the_numbers_are_those_of_the_gradebook(course):
     assert looks["s06"] == ["in the gradebook, but its graded notebook is missing"]
     assert looks["odd"] == [f"could not be graded: no JSON {EVIL}"]
     assert looks["lost"] == ["handed in, but not graded: see the output of `make grade`"]
+    low = {each.student: (each.points, each.most, each.zeros) for each in found.help}
+    assert list(low) == sorted(low, key=lambda student: (low[student][0], student))
+    assert low["s02"] == (0, 10, ["02_tree (all)"]) and low["s01"] == (4, 10, ["02_tree (b1)"])
+    assert EVIL not in low, "4 of 4 points, and an answer that nobody has read"
+    assert "s00" not in low and len(low) == 21
     assert [(pair.alike.students, pair.points) for pair in found.pairs] == [(("s01", "s04"), [4, 4])]
 
 
@@ -252,9 +257,12 @@ def test_the_text_says_the_same_and_no_control_character_gets_into_a_terminal(co
     report.write(url, folder / "autograded", tmp_path, folder / "submitted")
     text = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert "02_tree: 32 submissions, mean 4.5, median 4 of 10, 1 to grade by hand, 1 late" in text
+    assert "Below half of the points: 21" in text and "    s02: 0 of 10\n" in text
     assert "s05/02_tree: out of time in a1; out of memory in b1" in text
     assert "02_tree, f: s01, s04 (100% of" in text
-    assert report.text(report.Report("a\x1b[31mb", *[report.datetime.now(), 0, [], [], []])).startswith("a\ufffd[31mb")
+    assert report.text(report.Report("a\x1b[31mb", *[report.datetime.now(), 0, [], [], [], []])).startswith(
+        "a\ufffd[31mb"
+    )
 
 
 def test_without_a_gradebook_one_line_says_what_to_do(tmp_path, capsys):

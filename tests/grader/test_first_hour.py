@@ -1,0 +1,67 @@
+"""The instructor's first hour is as the guide prints it: every command of that section is run in a fresh copy."""
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import wheel
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "autograder" / "README.md").read_text(encoding="utf-8")
+FIRST_HOUR = GUIDE.partition("## Your first hour")[2].partition("\n## ")[0]
+READY = [f"--assume-old=.venv/.ready-{tier}" for tier in ("book", "grade", "test")]  # the copy has the original's .venv
+
+
+def commands():
+    """The guide's commands, each with the lines that it should print."""
+    found = []
+    for line in re.findall(r"^    (.*)$", FIRST_HOUR, re.MULTILINE):
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The repository's files, in a folder where grades may be written."""
+    place = tmp_path_factory.mktemp("first") / "collectives"
+    for path in wheel.tracked():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, place / path)
+    for name in (".venv", "node_modules"):
+        (place / name).symlink_to((ROOT / name).resolve())
+    subprocess.run(["git", "init", "-q"], cwd=place, check=True)
+    subprocess.run(["git", "add", "."], cwd=place, check=True)
+    return place
+
+
+def test_every_command_of_the_first_hour_prints_what_the_guide_says(copy):
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    matches = doctest.OutputChecker().check_output
+    ran = commands()
+    assert [command.split()[:2] for command, _ in ran][1:3] == [["make", "rehearsal"], ["make", "bundle"]]
+    for command, expected in ran:
+        if command.startswith("git clone"):  # the copy
+            continue
+        words = command.split()
+        words = [*words[:1], *READY, *words[1:]] if words[0] == "make" else words
+        done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed = [line for line in done.stdout.splitlines() if line.strip()]
+        unsaid = [
+            line for line in printed if not any(matches(f"{e}\n", f"{line}\n", doctest.ELLIPSIS) for e in expected)
+        ]
+        missing = [e for e in expected if not any(matches(f"{e}\n", f"{line}\n", doctest.ELLIPSIS) for line in printed)]
+        assert (unsaid, missing) == ([], []), command
+        if "export" in command:
+            grades = (copy / "_build" / "rehearsal" / "grades.csv").read_text()
+            assert [line.rpartition(",")[2] for line in grades.splitlines()] == ["03_ring (9001)", "20", "20", "6", "0"]
+    assert not (copy / "_build" / "grade").exists()
