@@ -29,6 +29,11 @@ def commands():
     return found
 
 
+def matches(expected, line):
+    """Whether a line is the expected one, in which `...` stands for anything."""
+    return doctest.OutputChecker().check_output(f"{expected}\n", f"{line}\n", doctest.ELLIPSIS)
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     """The repository's files, in a folder where grades may be written."""
@@ -45,7 +50,6 @@ def copy(tmp_path_factory):
 
 def test_every_command_of_the_first_hour_prints_what_the_guide_says(copy):
     environment = os.environ | {"PYTHONPATH": str(copy)}
-    matches = doctest.OutputChecker().check_output
     ran = commands()
     assert [command.split()[:2] for command, _ in ran][1:3] == [["make", "rehearsal"], ["make", "bundle"]]
     for command, expected in ran:
@@ -56,11 +60,8 @@ def test_every_command_of_the_first_hour_prints_what_the_guide_says(copy):
         done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         printed = [line for line in done.stdout.splitlines() if line.strip()]
-        unsaid = [
-            line for line in printed if not any(matches(f"{e}\n", f"{line}\n", doctest.ELLIPSIS) for e in expected)
-        ]
-        missing = [e for e in expected if not any(matches(f"{e}\n", f"{line}\n", doctest.ELLIPSIS) for line in printed)]
-        assert (unsaid, missing) == ([], []), command
+        assert {line for line in printed if not any(matches(each, line) for each in expected)} == set(), command
+        assert {each for each in expected if not any(matches(each, line) for line in printed)} == set(), command
         if "export" in command:
             grades = (copy / "_build" / "rehearsal" / "grades.csv").read_text()
             assert [line.rpartition(",")[2] for line in grades.splitlines()] == ["03_ring (9001)", "20", "20", "6", "0"]
