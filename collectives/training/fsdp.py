@@ -322,21 +322,32 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Non
 
 
 @contextlib.contextmanager
-def pretended(world_size: int) -> Iterator[DeviceMesh]:
-    """Act as rank 0 of `world_size` ranks without the others; yield their mesh, for `shard`.
+def fake_ranks(world_size: int) -> Iterator[None]:
+    """Act as rank 0 of `world_size` ranks without the others: collectives return at once, and move nothing.
 
-    Collectives return at once, and tensors have shapes and dtypes but no memory. The calls, their bytes and what this
-    rank holds are those of a real run; times and values aren't. This process has no process group afterwards.
+    Meshes and their groups are those of a real run. This process has no process group afterwards.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
-    ranks = mesh(world_size)  # before the fake mode: building the mesh needs real tensors
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            yield ranks
+        yield
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def pretended(world_size: int) -> Iterator[DeviceMesh]:
+    """Act as rank 0 of `fake_ranks`; yield their mesh, for `shard`.
+
+    Tensors have shapes and dtypes but no memory. The calls, their bytes and what this rank holds are those of a real
+    run; times and values aren't.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with fake_ranks(world_size):
+        ranks = mesh(world_size)  # before the fake mode: building the mesh needs real tensors
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield ranks

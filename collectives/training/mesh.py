@@ -9,8 +9,9 @@ A topology fills its nodes with ranks in order, and a mesh numbers ranks row by 
 placement. Groups along the last axis are neighbours, and share a node if they fit in one. Groups along the first axis
 are spread as far apart as possible.
 
-The axes have their usual names: "tp" (tensor parallel), "pp" (pipeline), "dp" (data parallel), and for HSDP "shard" and
-"replicate" in place of "dp".
+The axes have their usual names: "tp" (tensor parallel), "cp" (context parallel), "pp" (pipeline), "dp" (data
+parallel), and for HSDP "shard" and "replicate" in place of "dp". "dp+cp" is the plane of both: ranks that differ in
+either index.
 """
 
 from __future__ import annotations
@@ -58,7 +59,13 @@ class Mesh:
 
     def size(self, axis: str) -> int:
         """Return the number of ranks in a group along `axis`: 1 for an axis that this mesh doesn't have."""
-        return self.sizes.get(axis, 1)
+        return math.prod(self.sizes.get(name, 1) for name in axis.split("+"))
+
+    def stride(self, axis: str) -> int:
+        """Return how far apart neighbours along `axis` are in rank: the sizes of all axes after it, multiplied."""
+        if axis not in self.sizes:
+            raise ValueError(f"{self} has the axes {', '.join(self.axes)}, not {axis}")
+        return math.prod(self.sizes[inner] for inner in self.axes[self.axes.index(axis) + 1 :])
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the place of `rank`: {axis: index along it}."""
@@ -80,8 +87,9 @@ class Mesh:
         """Return the groups along `axes`: lists of ranks that differ only in these coordinates.
 
         Every rank is in exactly one group. With several axes a group is a whole plane: data-parallel training under
-        HSDP sums its loss over `groups("replicate", "shard")`.
+        HSDP sums its loss over `groups("replicate", "shard")`, or `groups("replicate+shard")`.
         """
+        axes = tuple(name for axis in axes for name in axis.split("+"))
         unknown = [axis for axis in axes if axis not in self.sizes]
         if unknown or not axes:
             raise ValueError(f"{self} has the axes {', '.join(self.axes)}, not {', '.join(unknown) or 'none'}")
@@ -218,7 +226,7 @@ class Sends(NamedTuple):
     what: str
 
 
-AXES = ("tp", "pp", "dp", "shard", "replicate")
+AXES = ("tp", "cp", "pp", "dp", "shard", "replicate")
 SUMS_PER_LAYER = 4  # tensor-parallel all-reduces: attention and MLP, forward and backward
 HOPS_PER_MICRO_BATCH = 2  # sends of a rank inside a pipeline: activations forward, gradients back
 
@@ -234,46 +242,60 @@ def sends(
     stage: int = 3,
     itemsize: int = 2,
     gradient_itemsize: int | None = None,
+    kv_width: int | None = None,
+    sequence_parallel: bool = False,
+    interleave: int = 1,
 ) -> list[Sends]:
     """Return the collectives that a rank calls in one training step of a transformer, along each axis of `mesh`.
 
-    `hidden`: the model's width. `tokens`: per micro-batch and data-parallel rank. `layer_parameters`: per layer,
-    12 hidden² by default. `unsplit`: how many of these tensor parallelism doesn't split (norms). `micro_batches`: per
+    `hidden`: the model's width. `tokens`: per micro-batch and data-parallel index, for all its "cp" ranks together.
+    `layer_parameters`: per layer, 12 hidden² by default. `unsplit`: how many of these tensor parallelism doesn't split (norms). `micro_batches`: per
     step and data-parallel rank. `itemsize`: bytes per number on the wire. `gradient_itemsize`: bytes of a gradient that
     data parallelism reduces, by default `itemsize`; 4 for the recipes that reduce in fp32, such as Llama 3's.
+    `kv_width`: numbers per token that other tokens attend to, by default 2 hidden; fewer with grouped-query attention.
+    `interleave`: stages per pipeline rank.
 
-    - "tp": four all-reduces of activations per layer and micro-batch (Megatron's f and g).
-    - "pp": activations to the next stage and gradients back, once per micro-batch, whole on every tensor-parallel rank.
+    - "tp": four all-reduces of activations per layer and micro-batch (Megatron's f and g). With `sequence_parallel`
+      each is a reduce-scatter and an all-gather.
+    - "cp": per layer and micro-batch, keys and values are gathered in both passes and their gradients reduce-scattered.
+    - "pp": activations to the next stage and gradients back, once per micro-batch and stage of the rank: whole on every
+      tensor-parallel rank, or its part of them with `sequence_parallel`.
     - "dp": a layer's gradients and parameters as at this `stage` of ZeRO (see `traffic.COLLECTIVES`). Stages 0 and 1
       accumulate gradients and reduce them once a step. Stages 2 and 3 keep only a shard, so they reduce for every
-      micro-batch, and stage 3 also gathers the parameters twice for each.
+      micro-batch, and stage 3 also gathers the parameters twice for each. Ranks along "cp" hold the same parameters, so
+      with "cp" these run along "dp+cp".
     - "shard" and "replicate" in place of "dp" are HSDP: the same collectives run along "shard", and each gradient shard
       is all-reduced along "replicate" once a step. (By default torch does so for every micro-batch.)
 
     Embeddings, the loss, and axes of one rank are left out. Raises `ValueError` for layers that don't divide among the
-    stages, for an unknown axis, for "dp" next to HSDP's axes, for HSDP at stage 0, which shards nothing, and for a
+    stages, for tokens that don't divide among the "cp" ranks, for an unknown axis, for "dp" next to HSDP's axes, for HSDP at stage 0, which shards nothing, and for a
     number below 1.
     """
     all_parameters = 12 * hidden**2 if layer_parameters is None else layer_parameters
     widths = {"parameters": itemsize, "gradients": itemsize if gradient_itemsize is None else gradient_itemsize}
-    counts = dict(hidden=hidden, tokens=tokens, micro_batches=micro_batches, itemsize=itemsize)
-    counts["gradient_itemsize"] = widths["gradients"]
+    counts = dict(hidden=hidden, tokens=tokens, micro_batches=micro_batches, itemsize=itemsize, interleave=interleave)
+    counts |= {"gradient_itemsize": widths["gradients"], "kv_width": 2 * hidden if kv_width is None else kv_width}
     _refuse(mesh, stage, layers, all_parameters, unsplit, **counts)
-    hybrid = _is_hybrid(mesh)
     own_layers = layers // mesh.size("pp")
-    activations = itemsize * tokens * hidden
+    activations = itemsize * tokens * hidden // mesh.size("cp")
     own_parameters = (all_parameters - unsplit) // mesh.size("tp") + unsplit
     sums = SUMS_PER_LAYER * own_layers * micro_batches
-    calls = [
-        Sends("tp", "all_reduce", activations, sums, "activations"),
-        Sends("pp", "send_recv", activations, HOPS_PER_MICRO_BATCH * micro_batches, "activations"),
-    ]
+    halves = ("reduce_scatter", "all_gather") if sequence_parallel else ("all_reduce",)
+    calls = [Sends("tp", half, activations, sums, "activations") for half in halves]
+
+    keys = itemsize * tokens * counts["kv_width"] // mesh.size("tp")
+    calls.append(Sends("cp", "all_gather", keys, 2 * own_layers * micro_batches, "keys and values"))
+    calls.append(Sends("cp", "reduce_scatter", keys, own_layers * micro_batches, "their gradients"))
+
+    message = activations // mesh.size("tp") if sequence_parallel else activations
+    calls.append(Sends("pp", "send_recv", message, HOPS_PER_MICRO_BATCH * interleave * micro_batches, "activations"))
+
+    data = "+".join(axis for axis in ("dp", "shard", "cp") if axis in mesh.axes) or "dp"
     for collective, what in traffic.COLLECTIVES[stage]:
         again = micro_batches if stage == 3 or (stage, what) == (2, "gradients") else 1
-        num_bytes = widths[what] * own_parameters
-        calls.append(Sends("shard" if hybrid else "dp", collective, num_bytes, own_layers * again, what))
-    if hybrid:
-        shard = widths["gradients"] * own_parameters // mesh.size("shard")
+        calls.append(Sends(data, collective, widths[what] * own_parameters, own_layers * again, what))
+    if _is_hybrid(mesh):
+        shard = widths["gradients"] * own_parameters // mesh.size(data)
         calls.append(Sends("replicate", "all_reduce", shard, own_layers, "gradients"))
     return [call for call in calls if mesh.size(call.axis) > 1]
 
@@ -299,6 +321,8 @@ def _refuse(mesh: Mesh, stage: int, layers: int, layer_parameters: int, unsplit:
         raise ValueError(f"unsplit must be between 0 and the layer's {layer_parameters} parameters, not {unsplit}")
     if layers % mesh.size("pp"):
         raise ValueError(f"{layers} layers do not divide among {mesh.size('pp')} stages")
+    if counts["tokens"] % mesh.size("cp"):
+        raise ValueError(f"{counts['tokens']} tokens do not divide among {mesh.size('cp')} context-parallel ranks")
 
 
 def by_axis(sent: Iterable[Sends]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -308,6 +332,16 @@ def by_axis(sent: Iterable[Sends]) -> dict[tuple[str, str], tuple[int, int]]:
         calls, num_bytes = totals.get((call.axis, call.collective), (0, 0))
         totals[call.axis, call.collective] = calls + call.times, num_bytes + call.times * call.num_bytes
     return totals
+
+
+def bytes_along(mesh: Mesh, sent: Iterable[Sends]) -> dict[str, float]:
+    """Return {axis: bytes that a rank sends in a step}, all collectives as rings."""
+    total: dict[str, float] = {}
+    for call in sent:
+        once = {call.collective: call.num_bytes}
+        each = call.num_bytes if call.collective == "send_recv" else traffic.sent(once, mesh.size(call.axis))
+        total[call.axis] = total.get(call.axis, 0.0) + call.times * each
+    return total
 
 
 # --- what that costs where --------------------------------------------------------------------------------------

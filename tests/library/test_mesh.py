@@ -19,6 +19,7 @@ from collectives.training.mesh import (
     Mesh,
     Sends,
     by_axis,
+    bytes_along,
     check,
     cluster_of,
     hop,
@@ -238,6 +239,37 @@ def test_what_cannot_be_sent_is_refused():
             sends(Mesh(dp=2), **{"layers": 3, "hidden": 8, "tokens": 4, **wrong})
     with pytest.raises(ValueError, match="unsplit must be between 0 and the layer's 768 parameters, not 769"):
         sends(Mesh(dp=2), 3, 8, 4, unsplit=769)
+
+
+def test_with_five_axes_each_call_has_the_bytes_that_its_groups_share():
+    """Llama 3 70B as NVIDIA trains it on 64 GPUs: keys and values along cp, weights along dp and cp together."""
+    mesh = Mesh(pp=4, dp=2, cp=2, tp=4)
+    shape = dict(layers=80, hidden=8192, tokens=8192, micro_batches=64, stage=1, gradient_itemsize=4, kv_width=2048)
+    found = by_axis(sends(mesh, **shape, sequence_parallel=True, interleave=5))
+    activations, weights = 2 * 4096 * 8192, 12 * 8192**2 // 4
+    assert found == {
+        ("tp", "reduce_scatter"): (4 * 20 * 64, 4 * 20 * 64 * activations),
+        ("tp", "all_gather"): (4 * 20 * 64, 4 * 20 * 64 * activations),
+        ("cp", "all_gather"): (2 * 20 * 64, 2 * 20 * 64 * 2 * 8192 * 2048 // 4),
+        ("cp", "reduce_scatter"): (20 * 64, 20 * 64 * 2 * 8192 * 2048 // 4),
+        ("pp", "send_recv"): (2 * 5 * 64, 2 * 5 * 64 * activations // 4),
+        ("dp+cp", "reduce_scatter"): (20, 20 * 4 * weights),
+        ("dp+cp", "all_gather"): (20, 20 * 2 * weights),
+    }
+    assert mesh.size("dp+cp") == 4 and mesh.groups("dp+cp")[0] == [0, 4, 8, 12]
+    sent = bytes_along(mesh, sends(mesh, **shape, sequence_parallel=True, interleave=5))
+    assert sent["dp+cp"] == 3 / 4 * 20 * 6 * weights and sent["pp"] == 2 * 5 * 64 * activations / 4
+    with pytest.raises(ValueError, match="8191 tokens do not divide among 2"):
+        sends(mesh, **shape | {"tokens": 8191})
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_a_group_is_its_first_rank_and_steps_of_the_stride(mesh):
+    for axis, size in mesh.sizes.items():
+        stride = mesh.stride(axis)
+        assert all(group == list(range(group[0], group[0] + size * stride, stride)) for group in mesh.groups(axis))
+    with pytest.raises(ValueError, match="not ep"):
+        mesh.stride("ep")
 
 
 def test_a_hop_moves_every_stages_buffer_to_the_next():
