@@ -249,11 +249,11 @@ def sends(
     """Return the collectives that a rank calls in one training step of a transformer, along each axis of `mesh`.
 
     `hidden`: the model's width. `tokens`: per micro-batch and data-parallel index, for all its "cp" ranks together.
-    `layer_parameters`: per layer, 12 hidden² by default. `unsplit`: how many of these tensor parallelism doesn't split (norms). `micro_batches`: per
-    step and data-parallel rank. `itemsize`: bytes per number on the wire. `gradient_itemsize`: bytes of a gradient that
-    data parallelism reduces, by default `itemsize`; 4 for the recipes that reduce in fp32, such as Llama 3's.
-    `kv_width`: numbers per token that other tokens attend to, by default 2 hidden; fewer with grouped-query attention.
-    `interleave`: stages per pipeline rank.
+    `layer_parameters`: per layer, 12 hidden² by default. `unsplit`: how many of these tensor parallelism doesn't split
+    (norms). `micro_batches`: per step and data-parallel index. `itemsize`: bytes per number on the wire.
+    `gradient_itemsize`: bytes of a gradient that data parallelism reduces, by default `itemsize`; 4 for recipes that
+    reduce in fp32, such as Llama 3's. `kv_width`: numbers per token that other tokens attend to, by default 2 hidden;
+    fewer with grouped-query attention. `interleave`: stages per pipeline rank.
 
     - "tp": four all-reduces of activations per layer and micro-batch (Megatron's f and g). With `sequence_parallel`
       each is a reduce-scatter and an all-gather.
@@ -268,8 +268,8 @@ def sends(
       is all-reduced along "replicate" once a step. (By default torch does so for every micro-batch.)
 
     Embeddings, the loss, and axes of one rank are left out. Raises `ValueError` for layers that don't divide among the
-    stages, for tokens that don't divide among the "cp" ranks, for an unknown axis, for "dp" next to HSDP's axes, for HSDP at stage 0, which shards nothing, and for a
-    number below 1.
+    stages, for tokens that don't divide among the "cp" ranks, for an unknown axis, for "dp" next to HSDP's axes, for
+    HSDP at stage 0, which shards nothing, and for a number below 1.
     """
     all_parameters = 12 * hidden**2 if layer_parameters is None else layer_parameters
     widths = {"parameters": itemsize, "gradients": itemsize if gradient_itemsize is None else gradient_itemsize}
