@@ -34,6 +34,7 @@ def configure(c: Any, **settings: Any) -> None:
         *_AFTERWARDS,
         "autograder.results.feedback.Inert",
     ]
+    c.GenerateFeedback.preprocessors = ["autograder.results.feedback.Grades"]
     c.GenerateFeedback.exporter_class = "autograder.results.feedback.InertPage"
     for name, value in settings.items():
         c.Judge[name] = value

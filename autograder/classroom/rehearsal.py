@@ -45,11 +45,12 @@ def main() -> int:
 
 
 def handed_in(solved: int) -> nbformat.NotebookNode:
-    """Return exercise 03 with its first `solved` answers; the others are as they were released."""
-    notebook = release.source(EXERCISE)
-    answers = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("solution")]
-    for cell in answers[solved:]:
-        cell.source = "raise NotImplementedError()"
+    """Return exercise 03 as it was released, with its first `solved` answers."""
+    notebook = nbformat.read(release.EXERCISES / EXERCISE / f"{EXERCISE}.ipynb", as_version=4)
+    answers = {cell.id: cell.source for cell in release.source(EXERCISE).cells}
+    empty = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("solution")]
+    for cell in empty[:solved]:
+        cell.source = answers[cell.id]
     return notebook
 
 

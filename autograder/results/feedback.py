@@ -12,24 +12,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jinja2 import BytecodeCache, Environment, pass_context
 from jinja2.bccache import Bucket
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
-from nbgrader.utils import is_grade, is_solution
+from nbgrader.preprocessors import ClearHiddenTests, GetGrades, NbGraderPreprocessor
+from nbgrader.utils import is_grade, is_solution, is_task
+from pygments.formatters import HtmlFormatter
 from traitlets import Bool
+from traitlets.config import Config
 
 from .. import cage
 from ..submissions.notebooks import is_base64
 from ..wire.protocol import MIME_TYPES, MOST_PIECES, pieces, storable
 from . import rendering
 
+TEMPLATES = Path(__file__).parent / "templates"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 MOST_SECONDS = 5.0  # for one text; an honest one takes milliseconds
 PAGE_SECONDS = 10.0  # for all texts of a page
@@ -40,6 +44,7 @@ MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no ot
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
 NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
+MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
 MOST_KEPT = 3 * MOST_HTML  # characters of their HTML
@@ -283,6 +288,80 @@ def _attached(cell: NotebookNode) -> str:
     return json.dumps(cell.attachments) if cell.get("attachments") else ""
 
 
+class Grades(GetGrades):
+    """The preprocessor that puts points and comments into a notebook, and which answers nobody has read yet."""
+
+    def _get_score(self, cell: NotebookNode, resources: dict) -> None:
+        super()._get_score(cell, resources)
+        name = cell.metadata.nbgrader.grade_id
+        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
+        cell.metadata.nbgrader["unread"] = grade.needs_manual_grade and grade.manual_score is None
+
+
+class Mark(NamedTuple):
+    """The points of one check or written answer, and in a line what it says. `state`: a class of the page's style."""
+
+    name: str
+    got: float
+    most: float
+    state: str
+    words: str
+
+
+class Marks(NamedTuple):
+    """What the top of a page shows. `unread`: points that a person must still give; `penalty`: for being late."""
+
+    title: str
+    score: float
+    most: float
+    penalty: float
+    checks: list[Mark]
+    style: str
+
+    @property
+    def unread(self) -> float:
+        """The points of answers that nobody has read."""
+        return sum(mark.most for mark in self.checks if mark.state == "unread")
+
+    @property
+    def by_name(self) -> dict[str, Mark]:
+        """The marks, by the name of their cell."""
+        return {mark.name: mark for mark in self.checks}
+
+
+def marks(notebook: NotebookNode, about: dict) -> Marks:
+    """Return the top of a graded notebook's page. `about`: what `Grades` found out about the submission."""
+    graded = [cell for cell in notebook.cells if is_grade(cell) or is_task(cell)]
+    checks = [mark(cell) for cell in graded if "score" in cell.metadata.nbgrader]
+    score, most = about.get("score", 0.0), about.get("max_score", 0.0)
+    return Marks(about.get("notebook", ""), score, most, about.get("late_penalty", 0.0), checks, style())
+
+
+def mark(cell: NotebookNode) -> Mark:
+    """Return the points of a graded cell."""
+    about = cell.metadata.nbgrader
+    got, most = about.score or 0.0, about.points or 0.0
+    if about.get("unread"):
+        return Mark(about.grade_id, got, most, "unread", "a person reads this answer, and nobody has yet")
+    said = next((output.evalue for output in cell.get("outputs", []) if output.output_type == "error"), "")
+    state = "right" if got >= most and not said else "wrong" if got <= 0 else "partly"
+    return Mark(about.grade_id, got, most, state, _line(said) or ("right" if state == "right" else ""))
+
+
+def _line(words: str) -> str:
+    """Return the first line of a message, of at most `MOST_LINE` characters."""
+    first = next(iter(words.strip().splitlines()), "")
+    return first if len(first) <= MOST_LINE else f"{first[:MOST_LINE]}..."
+
+
+@cache
+def style() -> str:
+    """Return the style sheet of all pages."""
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
+    own = (TEMPLATES / "marked" / "marked.css").read_text(encoding="utf-8")
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{own}"
+
+
 class Compiled(BytecodeCache):
     """A cache of compiled templates for all pages of a class. Compiling takes longer than the rest of a page."""
 
@@ -305,6 +384,12 @@ _COMPILED = Compiled()
 class InertPage(HTMLExporter):
     """The exporter of feedback pages, without scripts and, by default, without the code of hidden tests."""
 
+    def __init__(self, config: Config | None = None, **settings: Any):
+        own = Config(config or {})
+        own.InertPage.template_name = "marked"
+        own.InertPage.extra_template_basedirs = [str(TEMPLATES)]
+        super().__init__(config=own, **settings)
+
     hide_hidden_tests = Bool(True, help="hide the code of hidden tests from feedback pages").tag(config=True)
 
     def _create_environment(self) -> Environment:
@@ -324,12 +409,9 @@ class InertPage(HTMLExporter):
         language = about.get("pygments_lexer") or about.get("name") or "ipython3"
         self._show = all_shown(nb, partial(_page_texts, language))
         self.filters = {"highlight_code": partial(self._highlighted, language)}
-        page, resources = super().from_notebook_node(nb, resources, **kw)
-        head, end, body = page.partition("</head>")
-        # The template loads MathJax, and a font of icons from a file that feedback doesn't have. Remove both.
-        head = re.sub(r"<script\b.*?</script>|@font-face *\{[^}]*\}", "", head, flags=re.DOTALL | re.IGNORECASE)
-        policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/>'
-        return head.replace("<head>", f"<head>{policy}", 1) + end + body, resources
+        self.environment.globals["policy"] = POLICY
+        self.environment.globals["marks_of"] = marks  # called while rendering: `Grades` runs before that
+        return super().from_notebook_node(nb, resources, **kw)
 
     def default_filters(self) -> Iterator[tuple[str, Callable]]:
         """Yield nbconvert's filters, without two that need quadratic time and change nothing that `rendering` made."""

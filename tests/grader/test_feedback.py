@@ -1,0 +1,58 @@
+"""The page that a student reads: points and reasons first, an unread answer is no zero, a phone shows all of it."""
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from autograder.results import feedback
+
+LONG = "rank 3 returns " + "[0.25, 0.5], " * 40
+
+
+def about(name, got=None, most=2.0, **more):
+    grade = {} if got is None else {"score": got, "points": most}
+    settings = {"grade_id": name, "grade": got is not None, "solution": False, "locked": True, "task": False}
+    return {"nbgrader": {**settings, **grade, **more}}
+
+
+def error(words):
+    return new_output("error", ename="NotYet", evalue=words, traceback=[f"NotYet: {words}"])
+
+
+@pytest.fixture(scope="module")
+def page():
+    cells = [
+        new_code_cell("setup = 1", metadata=about("setup")),
+        new_code_cell("def f(): ...", metadata=about("f", solution=True, locked=False, comment="Well *named*")),
+        new_code_cell("assert f()", metadata=about("a1-sums", 2.0)),
+        new_code_cell("assert f(1)", metadata=about("a2-<b>", 0.0), outputs=[error(LONG)]),
+        new_code_cell("1.5", metadata=about("b1-part", 1.5, 4.0)),
+        new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False, unread=True)),
+    ]
+    found = {"notebook": "03_ring", "score": 3.5, "max_score": 12.0, "late_penalty": 0.0}
+    return feedback.InertPage().from_notebook_node(new_notebook(cells=cells), {"nbgrader": found})[0]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_zero(page, browser, tmp_path, scheme):
+    place = tmp_path / "page.html"
+    place.write_text(page, encoding="utf-8")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 390, "height": 800})
+    shown = context.new_page()
+    shown.goto(place.as_uri())
+    rows = [row.locator("td").all_inner_texts() for row in shown.locator("header tbody tr").all()]
+    assert [row[:2] for row in rows] == [
+        ["a1-sums", "2 of 2"],
+        ["a2-<b>", "0 of 2"],
+        ["b1-part", "1.5 of 4"],
+        ["d-why", "– of 4"],
+    ]
+    assert rows[0][2] == "right" and rows[1][2].startswith("rank 3 returns") and len(rows[1][2]) < 210
+    assert rows[3][2] == "a person reads this answer, and nobody has yet"
+    total = shown.locator(".total").inner_text()
+    assert total == "3.5 of 12 points, and up to 4 more when a person has read the written answer."
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 390, "nothing is cut off on a phone"
+    assert LONG.strip() in shown.locator(".output_error").inner_text()
+    assert not shown.get_by_text("assert f()").is_visible(), "a check's code is folded"
+    assert shown.get_by_text("def f(): ...").is_visible() and shown.locator(".comment em").inner_text() == "named"
+    assert len(page) < 40_000
+    context.close()
