@@ -121,6 +121,12 @@ def test_a_line_cut_off_or_torn_is_read_as_far_as_it_is_whole():
     assert not nccl_log.parse("a NCCL INFO     Broadcast |     0.0/   0.0.1 |").costs
 
 
+def test_a_fall_back_to_sockets_shows_in_the_warning_and_in_the_transport():
+    log = read("nccl-sockets-issue-386")
+    assert log.world_size == 16 and log.transports == {"NET/Socket": 3}
+    assert log.warnings[0].startswith("NET/OFI aws-ofi-nccl initialization failed")
+
+
 def test_two_communicators_in_one_log_are_noticed():
     channels = "a NCCL INFO Channel 00/02 :    0   1\na NCCL INFO Channel 00/02 :    0   1   2\n"
     log = nccl_log.parse(channels)

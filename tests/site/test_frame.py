@@ -11,7 +11,6 @@ CHAPTERS = sorted(path.stem for path in BOOK.glob("[0-9]*.md"))
 
 LINES_A_CHAPTER, LINES_A_CELL = 150, 25
 OLD = {  # not in the frame yet
-    "18_gpus",
     "20_plan",
 }
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
