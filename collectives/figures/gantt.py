@@ -39,6 +39,7 @@ COMMUNICATION = {  # operation: pattern; communication has patterns, so that col
 }
 KINDS = {kind: (colour, COMMUNICATION.get(kind, "plain")) for kind, colour in OPERATIONS.items()}  # of spans
 KINDS |= {"checkpoint": ("#5b4a9e", "plain"), "lost": (WRONG, "plain"), "restart": (GREY, "plain")}  # of a whole job
+KINDS |= {"bubble": (RANK_COLOURS[15], "plain")}  # of a pipeline, where its waiting is summed up
 OTHER_COLOURS = ("#e69f00", *RANK_COLOURS[8:])  # for kinds that `KINDS` lacks, in order of occurrence
 
 MAX_SPANS, MAX_LANES = 1500, 40  # larger figures are unreadable

@@ -29,6 +29,7 @@ from .costs import Layout, Memory, Step, memory, step
 from .flat import LAPTOP, Machine, Rings
 from .groups import near
 from .kernels import Both, Fitted
+from .memory import MIXED_ADAM, Recipe
 from .mesh import Mesh, together
 from .models import RECOMPUTE, Model
 from .registry import MODELS
@@ -247,8 +248,12 @@ class Remembered(Fitted):
         return self.known[key]
 
 
-def search(model: Model, machine: Cluster | Machine, batch: int, software: Software = USUAL) -> Plans:
+def search(
+    model: Model, machine: Cluster | Machine, batch: int, software: Software = USUAL, recipe: Recipe = MIXED_ADAM
+) -> Plans:
     """Return the priced feasible layouts of the grid. `batch`: sequences a step, over all ranks.
+
+    `recipe`: the bytes of a parameter, its gradient and its optimizer state.
 
     An infeasible mesh is refused once for all ways to use it, and a layout that doesn't fit in memory is never timed.
     Raises `ValueError` for a batch below 1.
@@ -269,7 +274,7 @@ def search(model: Model, machine: Cluster | Machine, batch: int, software: Softw
         for layout in _ways(mesh, batch, software):
             refusal = _refuse_way(model, layout, batch)
             if not refusal:
-                held = memory(model, layout)
+                held = memory(model, layout, recipe)
                 refusal = _refuse_memory(machine, held)
                 least = min(least, held, key=lambda needed: needed.total) if least else held
             if refusal:

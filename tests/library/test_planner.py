@@ -21,7 +21,7 @@ from collectives.training.flat import LAPTOP, Machine, flat
 from collectives.training.flat import ring as around_a_ring
 from collectives.training.groups import Groups, near
 from collectives.training.kernels import FITTED, LEFT_OUT
-from collectives.training.memory import at_rest
+from collectives.training.memory import FP32_GRADIENTS, MIXED_ADAM, at_rest
 from collectives.training.planner import (
     MACHINES,
     MODELS,
@@ -529,6 +529,14 @@ def test_a_model_that_fits_nowhere_has_no_best_plan():
     assert plans.examples["does not fit"] == f"needs {min(needed):,.1f} GB of 82.8"
     with pytest.raises(ValueError, match="no layout of megatron-1t is feasible"):
         _ = plans.best
+
+
+def test_a_search_counts_the_bytes_of_its_recipe():
+    """E45: gradients that are added up in fp32 take 4 bytes, and the fastest plan with 2 no longer fits."""
+    small, large = (search(LLAMA, RUNNING_CASE, 128, recipe=recipe) for recipe in (MIXED_ADAM, FP32_GRADIENTS))
+    assert len(large.ranked) < len(small.ranked)
+    assert memory(LLAMA, small.best.layout, FP32_GRADIENTS).total > RUNNING_CASE.usable > large.best.memory.total
+    assert large.best.memory == memory(LLAMA, large.best.layout, FP32_GRADIENTS)
 
 
 def test_the_best_plan_of_a_batch_that_is_smaller_than_the_machine_shares_sequences():

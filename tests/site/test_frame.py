@@ -10,9 +10,6 @@ BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = sorted(path.stem for path in BOOK.glob("[0-9]*.md"))
 
 LINES_A_CHAPTER, LINES_A_CELL = 150, 25
-OLD = {  # not in the frame yet
-    "20_plan",
-}
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 BADGE = re.compile(r"\{checked\}`(\w+)`")
 
@@ -33,7 +30,7 @@ def visible(cell) -> int:
     return own + sum(text.count("\n") - 1 for text in shown if text.startswith("```python"))
 
 
-@pytest.mark.parametrize("name", [name for name in CHAPTERS if name not in OLD])
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_shows_at_most_150_lines_of_code_and_25_in_a_cell(name):
     lines = [visible(cell) for cell in cells(name)]
     assert max(lines) <= LINES_A_CELL and sum(lines) <= LINES_A_CHAPTER, (max(lines), sum(lines))
@@ -55,7 +52,7 @@ def test_a_page_shows_badges_and_no_cell_of_checks(built_book):
     assert page.count("The check behind C12") >= 1 and 'id="check-C12"' in page
 
 
-@pytest.mark.parametrize("name", [name for name in CHAPTERS if name not in OLD])
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapters_first_screen_has_no_visible_code(name):
     before = (BOOK / f"{name}.md").read_text().partition("\n## ")[0]
     found = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```$", before, re.MULTILINE | re.DOTALL)
