@@ -6,6 +6,7 @@
     execute(schedule, buffer)                        # runs it on real ranks, over torch.distributed
     price(schedule, num_bytes, topology)             # predicts seconds and bytes
     draw(schedule)                                   # draws a figure to step through
+    lab(schedule)                                    # opens it in the Lab, to change it by hand
 
 Importing this package is fast: torch and matplotlib load only when something needs them.
 """
@@ -13,6 +14,7 @@ Importing this package is fast: torch and matplotlib load only when something ne
 from . import contracts, topology
 from .draw import draw
 from .execute import execute
+from .lab import lab
 from .price import price
 from .schedule import Schedule, ScheduleError, Step, Transfer, chunk_bounds
 from .simulate import simulate
@@ -28,6 +30,7 @@ __all__ = [
     "contracts",
     "draw",
     "execute",
+    "lab",
     "price",
     "simulate",
     "topology",

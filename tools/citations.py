@@ -2,7 +2,7 @@
 
 A page's text cites by key, ``{cite:t}`thakur2005` ``, which Sphinx makes a link into the page of references. In the
 notebook beside it the same words link to the paper itself: `[Thakur et al. (2005)](https://doi.org/...)`.
-A checked claim's badge, ``{checked}`C12` ``, becomes "(checked: C12)".
+A checked claim's badge, ``{checked}`C12` ``, becomes "(checked: C12)", and a puzzle of the Lab its title.
 """
 
 import re
@@ -11,17 +11,22 @@ from functools import cache
 from fingerprint import ROOT
 from pybtex.database import BibliographyData, Entry, Person, parse_file
 
+from collectives.figures.lab import puzzles
+
 BIBLIOGRAPHY = ROOT / "book" / "references.bib"
 BADGE = re.compile(r"\{checked\}`(\w+)`")
+PUZZLE = re.compile(r"\{lab\}`([\w-]+)`")
 CITATION = re.compile(r"\{cite:([tp])\}`([^`]+)`")
 
 
 def in_words(text: str) -> str:
-    """Return Markdown with badges as text and each citation as linked author and year.
+    """Return Markdown with badges and puzzles as text and each citation as linked author and year.
 
     Raises `KeyError` for a key without an entry.
     """
-    return CITATION.sub(lambda match: _words(match[1], match[2].split(",")), BADGE.sub(r"(checked: \1)", text))
+    titles = {each["id"]: f"“{each['title']}”" for each in puzzles()}
+    text = PUZZLE.sub(lambda match: titles[match[1]], BADGE.sub(r"(checked: \1)", text))
+    return CITATION.sub(lambda match: _words(match[1], match[2].split(",")), text)
 
 
 @cache

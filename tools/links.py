@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+LAB = "lab.html"
 LINKING = {"a": "href", "link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -49,6 +50,8 @@ def fault_of(link: str, path: Path, pages: dict[Path, Page]) -> str | None:
     target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     if not target.is_file():
         return "no such file"
+    if target.name == LAB and parts.fragment.startswith("v="):  # the Lab's own state, which is no anchor
+        return None
     if parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
         return "no such anchor"
     return None

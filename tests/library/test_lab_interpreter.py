@@ -12,6 +12,7 @@ from collectives.algorithms import halving_doubling, pairwise, rails, ring, tree
 from collectives.algorithms.scorecard import ROWS
 from collectives.figures.player import asset
 from collectives.formats.json import from_json, to_json
+from collectives.formats.msccl import to_msccl_xml
 from collectives.topology import Link, Topology
 
 SIZES = range(1, 18)
@@ -297,3 +298,19 @@ def test_a_bad_file_is_refused_in_the_same_words(run):
         assert answer["refused"] == words.replace(str(2**22), "4096")
     [answer] = run([{"text": '{"format": '}])
     assert answer["refused"].startswith("this is not JSON: ")
+
+
+def test_a_file_for_msccl_is_the_one_that_python_writes(browser):
+    page = browser.new_page()
+    for name in (*INTERPRETER, "export"):
+        page.add_script_tag(content=asset(f"lab/{name}.js"))
+    schedules = [schedule for schedule in algorithms((1, 2, 3, 4, 6, 8)) if schedule.lengths is None]
+    write = """texts => texts.map((text) => { try { return CollectiveLab.toMscclXml(CollectiveLab.fromJson(text)); }
+        catch (error) { return error.message; } })"""
+    for schedule, written in zip(schedules, page.evaluate(write, list(map(to_json, schedules))), strict=True):
+        try:
+            expected = to_msccl_xml(schedule)
+        except ScheduleError as error:
+            expected = str(error)
+        assert written == expected
+    page.close()

@@ -105,7 +105,7 @@ def test_a_page_fits_a_phone(look, name):
 def test_a_page_is_light_and_its_code_of_88_columns_fits_a_laptop(look, name):
     """What it loads before images, and its figures' own script; and no visible cell scrolls on 1280 pixels."""
     seen = look(name)
-    assert audit.too_heavy(*seen["weight"]) == []
+    assert audit.too_heavy(name, *seen["weight"]) == []
     assert seen["scrolling"] == []
 
 

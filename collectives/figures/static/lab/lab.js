@@ -1,0 +1,537 @@
+// The Lab: build a collective, break it, and have it proved or refuted at once; solve puzzles; race two schedules. Every
+// number comes from the interpreter in schedule.js, simulate.js, contracts.js and price.js.
+(() => {
+  if (customElements.get("collective-lab")) return;
+  const Lab = globalThis.CollectiveLab, { COPY, REDUCE } = Lab;
+  const { make } = customElements.get("collective-player");
+  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, SAVE_MS = 400, MOST_LETTERS = 200000;
+  const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
+  const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
+  const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
+  const prose = (name) => name.replaceAll("_", "-");
+  const plural = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
+
+  const button = (text, act, more = {}) => {
+    const node = make("button", { type: "button", ...more }, text);
+    node.onclick = act;
+    return node;
+  };
+  const field = (label, control) => make("label", { class: "field" }, make("span", {}, label), control);
+  const chooser = (options, act) => {
+    const select = make("select", {}, ...options.map(([value, text]) => make("option", { value }, text)));
+    select.onchange = () => act(select.value);
+    return select;
+  };
+
+  // What the reader's browser keeps: solved puzzles, answers, and the free board. Without storage, nothing is kept.
+  const kept = () => {
+    try {
+      const data = JSON.parse(localStorage.getItem(KEY));
+      return data?.v === 1 ? data : { v: 1, solved: {}, answers: {}, free: null };
+    } catch {
+      return { v: 1, solved: {}, answers: {}, free: null };
+    }
+  };
+
+  class CollectiveLab extends HTMLElement {
+    connectedCallback() {
+      if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start());
+      else this.start();
+    }
+
+    start() {
+      const source = this.querySelector(":scope > script[type='application/json']");
+      if (this.board || !source) return;
+      const { puzzles, presets, machines, lines, colours, kinds, given } = JSON.parse(source.textContent);
+      Object.assign(this, { puzzles, presets, machines, lines, colours, kinds, kept: kept(), past: [], future: [] });
+      this.paged = this.dataset.page !== undefined; // a page of its own, whose address says what it shows
+      this.build();
+      this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles keys as commands for its cells
+      this.open(this.paged ? location.hash.slice(1) || this.resumed() : (given ?? ""));
+      if (this.paged) addEventListener("hashchange", () => location.hash.slice(1) !== this.written && this.open(location.hash.slice(1)));
+      addEventListener("storage", (event) => event.key === KEY && ((this.kept = kept()), this.list()));
+    }
+
+    // The first puzzle that isn't solved.
+    resumed() {
+      const next = this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0];
+      return `v=1&puzzle=${next.id}`;
+    }
+
+    // --- the page ---
+
+    build() {
+      this.board = new Lab.Board(this);
+      this.tabs = Object.fromEntries([["puzzles", "Puzzles"], ["build", "Build"], ["race", "Race"]].map(([name, text]) => [name, button(text, () => this.show(name))]));
+      this.status = make("p", { role: "status", class: "status" });
+      this.card = make("div", { class: "card" });
+      this.verdict = make("div", { class: "verdict" });
+      this.steps = make("div", { class: "steps", role: "group", "aria-label": "Steps" });
+      this.moves = make("ul", { class: "moves", "aria-label": "Transfers of this step" });
+      this.tools = {
+        undo: button("Undo", () => this.undo(), { title: "Ctrl+Z" }), redo: button("Redo", () => this.redo(), { title: "Ctrl+Y" }),
+        play: button("Play", () => this.play()), next: button("Next step", () => this.next(), { class: "main" }),
+      };
+      this.arrange = {
+        insert: button("Insert a step", () => this.insert()), earlier: button("Move earlier", () => this.moveStep(-1)),
+        later: button("Move later", () => this.moveStep(1)), remove: button("Delete the step", () => this.removeStep()), clear: button("Start over", () => this.clear()),
+      };
+      const bar = make("div", { class: "bar" }, this.tools.undo, this.tools.redo, make("span", { class: "space" }), this.tools.play, this.tools.next);
+      const arrange = make("div", { class: "bar quiet" }, ...Object.values(this.arrange));
+      this.workshop = make("div", { class: "workshop" }, make("div", { class: "left" }, this.board.element, this.steps, bar, this.moves, arrange, this.typing()),
+        make("div", { class: "right" }, this.card, this.verdict, this.sharing()));
+      this.race = new Lab.Race(this);
+      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.status, this.workshop, this.race.element);
+      this.addEventListener("keydown", (event) => this.onKey(event));
+    }
+
+    typing() {
+      this.text = make("textarea", { rows: 6, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "The schedule in words: a line for each step, such as 0:1→2+" });
+      this.trouble = make("p", { class: "trouble", role: "alert" });
+      this.text.oninput = () => this.typed(this.text.value);
+      this.text.onpaste = (event) => this.tooLong(event.clipboardData.getData("text"), event);
+      this.text.onblur = () => this.trouble.textContent === "" && this.write();
+      const help = make("p", { class: "help" }, "A line is a step. 0:1→2 copies chunk 0 from rank 1 to rank 2; a + at the end adds it; 2-3:0→1 sends two chunks as one message; 0:1→2:3 writes chunk 3. You may type -> for the arrow, or paste a schedule as JSON.");
+      return make("details", { class: "typing", ...(matchMedia("(min-width: 900px)").matches && { open: "" }) }, make("summary", {}, "As text"), this.text, this.trouble, help);
+    }
+
+    sharing() {
+      const names = [["Copy a link", () => this.copy(this.address(), "The link is copied.")], ["Copy as Python", () => this.copy(Lab.toPython(this.schedule), "The Python cell is copied.")],
+        ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.save("svg", Lab.toSvg(this.board))],
+        ["Race it", () => this.show("race")]];
+      return make("details", { class: "sharing", open: "" }, make("summary", {}, "Share and take away"), make("div", { class: "bar" }, ...names.map(([text, act]) => button(text, () => this.attempt(act)))));
+    }
+
+    // --- what is open ---
+
+    // Opens what a fragment of an address names. A bad one leaves everything as it is, and says why.
+    open(fragment) {
+      try {
+        const { puzzle, schedule, view } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
+        this.puzzle = puzzle;
+        this.set(schedule ?? this.answer(puzzle), 0, true);
+        this.show(view ?? (puzzle ? "puzzles" : "build"));
+      } catch (error) {
+        this.explain(error);
+        if (!this.schedule) this.openPuzzle(this.puzzles[0]);
+        this.explain(error);
+      }
+    }
+
+    freeBoard() {
+      return this.kept.free ? Lab.fromFragment(this.kept.free, []).schedule : Lab.empty(4, 4, { collective: "all_reduce", name: "from the Lab" });
+    }
+
+    // The reader's last answer to a puzzle, or its start.
+    answer(puzzle) {
+      try {
+        const kept = this.kept.answers[puzzle.id];
+        return kept === undefined ? Lab.startOf(puzzle) : Lab.fromFragment(`v=1&puzzle=${puzzle.id}&steps=${kept}`, this.puzzles).schedule;
+      } catch {
+        return Lab.startOf(puzzle);
+      }
+    }
+
+    openPuzzle(puzzle) {
+      this.puzzle = puzzle;
+      this.set(this.answer(puzzle), 0, true);
+      this.show("puzzles");
+    }
+
+    show(view) {
+      if (view === "puzzles" && !this.puzzle) return this.openPuzzle(this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0]);
+      if (view === "build" && this.puzzle && this.view === "puzzles") {
+        this.puzzle = null;
+        this.set(this.freeBoard(), 0, true);
+      }
+      this.view = view;
+      for (const [name, tab] of Object.entries(this.tabs)) tab.setAttribute("aria-pressed", name === view);
+      this.workshop.hidden = view === "race";
+      this.race.element.hidden = view !== "race";
+      if (view === "race") this.race.open();
+      this.update();
+      if (view !== "race") this.say("");
+    }
+
+    // --- changing the schedule ---
+
+    // Shows a schedule at a step. `fresh` forgets what could be undone.
+    set(schedule, at, fresh = false) {
+      const seen = Lab.analyse(Lab.validate(schedule)); // throws before anything changes
+      if (fresh) [this.past, this.future] = [[], []];
+      else if (this.schedule) {
+        this.past = [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO);
+        this.future = [];
+      }
+      this.restore(schedule, at, seen);
+    }
+
+    restore(schedule, at, seen = Lab.analyse(schedule)) {
+      Object.assign(this, { schedule, seen, at: Math.max(0, Math.min(schedule.steps.length, at)) });
+      this.stop();
+      this.write();
+      this.update();
+      this.keep();
+    }
+
+    undo() {
+      if (!this.past.length) return this.say("There is nothing to undo.");
+      this.future.push([this.schedule, this.at]);
+      this.restore(...this.past.pop());
+      this.say(`Undone. ${Lab.stepWords(this.seen, this.at)}`);
+    }
+
+    redo() {
+      if (!this.future.length) return this.say("There is nothing to redo.");
+      this.past.push([this.schedule, this.at]);
+      this.restore(...this.future.pop());
+      this.say(`Done again. ${Lab.stepWords(this.seen, this.at)}`);
+    }
+
+    // Replaces the current step; a last step without transfers disappears.
+    setStep(transfers) {
+      const steps = [...this.schedule.steps];
+      steps[this.at] = Lab.step(transfers, steps[this.at]?.phase);
+      while (steps.length && !steps.at(-1).length) steps.pop();
+      this.set({ ...this.schedule, steps }, this.at);
+    }
+
+    // Draws a transfer from slot to slot in the current step. What can't be is refused in a sentence.
+    draw(src, chunk, dst, into) {
+      const { seen, at, puzzle, schedule } = this, here = schedule.steps[at] ?? [];
+      if (src === dst) return this.say(`A transfer goes from one rank to another. Both slots are on rank ${src}.`);
+      if (!seen.have[at][src][chunk]) {
+        const soon = seen.have[at + 1]?.[src][chunk];
+        return this.say(soon ? `Rank ${src} gets chunk ${chunk} only at the end of this step. Press “Next step” to send it on.` : `Rank ${src} has nothing in chunk ${chunk} yet, so it can't send it.`);
+      }
+      const one = Lab.transfer(src, dst, chunk, Lab.usual(seen, at, src, chunk, dst, into), into);
+      if (here.some((t) => Lab.singles([t]).some((each) => Lab.print(each) === Lab.print(one)))) return this.say(`Step ${at} already has ${Lab.print(one)}.`);
+      const next = this.joined(here, one), fault = Lab.stepFault(next, schedule.ranks, schedule.chunks);
+      const trouble = fault ? `${fault}, and only one can be last. Use another step.` : puzzle && Lab.stepTrouble(puzzle, next, at);
+      if (trouble) return this.say(trouble);
+      this.setStep(next);
+      this.say(`Step ${at}: ${Lab.sentence(one)}. ${this.told()}`);
+    }
+
+    // Adds a transfer to a step. Adjacent chunks of the same two ranks travel as one message.
+    joined(transfers, one) {
+      const alike = (t) => t.src === one.src && t.dst === one.dst && t.combine === one.combine && t.into - t.chunk === one.into - one.chunk;
+      const beside = (t) => t.chunk + t.count === one.chunk || one.chunk + 1 === t.chunk;
+      const place = this.puzzle?.single ? -1 : transfers.findIndex((t) => alike(t) && beside(t));
+      if (place < 0) return [...transfers, one];
+      const t = transfers[place], first = Math.min(t.chunk, one.chunk);
+      return transfers.with(place, { ...t, chunk: first, into: first + t.into - t.chunk, count: t.count + 1 });
+    }
+
+    // Takes back the transfers of the current step that write a slot.
+    dropInto(rank, chunk) {
+      const here = this.schedule.steps[this.at] ?? [], rest = here.filter((t) => !(t.dst === rank && t.into <= chunk && chunk < t.into + t.count));
+      if (rest.length === here.length) return this.say(`No transfer of this step writes chunk ${chunk} on rank ${rank}.`);
+      this.setStep(rest);
+      this.say(`Taken back. ${this.told()}`);
+    }
+
+    change(place, transfer) {
+      const here = this.schedule.steps[this.at], next = transfer ? here.with(place, transfer) : here.filter((_, other) => other !== place);
+      const fault = Lab.stepFault(next, this.schedule.ranks, this.schedule.chunks);
+      if (fault) return this.say(`${fault}. Use another step.`);
+      this.setStep(next);
+      this.say(`${transfer ? `Now ${Lab.sentence(transfer)}` : "Taken back"}. ${this.told()}`);
+    }
+
+    insert() {
+      const { steps } = this.schedule;
+      if (this.at >= steps.length) return this.say("This step is new already.");
+      this.set({ ...this.schedule, steps: steps.toSpliced(this.at, 0, Lab.step([])) }, this.at);
+      this.say(`A new step ${this.at}, before the others.`);
+    }
+
+    moveStep(by) {
+      const { steps } = this.schedule, to = this.at + by;
+      if (this.at >= steps.length || to < 0 || to >= steps.length) return this.say("This step can't move further.");
+      this.set({ ...this.schedule, steps: steps.toSpliced(this.at, 1).toSpliced(to, 0, steps[this.at]) }, to);
+      this.say(`It is step ${to} now. ${this.told()}`);
+    }
+
+    removeStep() {
+      if (this.at >= this.schedule.steps.length) return this.say("This step has no transfers yet.");
+      this.set({ ...this.schedule, steps: this.schedule.steps.toSpliced(this.at, 1) }, this.at);
+      this.say(`The step is deleted. ${this.told()}`);
+    }
+
+    clear() {
+      this.set(this.puzzle ? Lab.startOf(this.puzzle) : { ...this.schedule, steps: [], name: "from the Lab" }, 0);
+      this.say("Started over. Undo brings it back.");
+    }
+
+    // Reads what was typed or pasted, in the notation or as JSON. What can't be read changes nothing.
+    typed(text) {
+      try {
+        const { ranks, chunks, collective, root, lengths, name } = this.schedule;
+        const schedule = text.trimStart().startsWith("{") ? Lab.fromJson(text) : { ranks, chunks, collective, root, lengths, name, steps: Lab.parseSteps(text) };
+        if (schedule.ranks > MOST_RANKS || schedule.chunks > MOST_CHUNKS) Lab.refuse(`this schedule has ${schedule.ranks} ranks and ${schedule.chunks} chunks; the Lab draws at most ${MOST_RANKS} and ${MOST_CHUNKS}`);
+        if (this.puzzle && (schedule.ranks !== ranks || schedule.chunks !== chunks)) Lab.refuse(`this puzzle has ${plural(ranks, "rank")} and ${plural(chunks, "chunk")}, the schedule ${schedule.ranks} and ${schedule.chunks}`);
+        const own = { ...schedule, collective: this.puzzle ? collective : schedule.collective, root: this.puzzle ? root : schedule.root };
+        this.reading = true; // the text stays as it was typed
+        this.set(own, own.steps.length);
+        this.trouble.textContent = "";
+      } catch (error) {
+        if (!(error instanceof Lab.ScheduleError)) throw error;
+        this.trouble.textContent = `${upper(error.message)}. The board shows the last schedule that could be read.`;
+      } finally {
+        this.reading = false;
+      }
+    }
+
+    tooLong(text, event) {
+      if (text.length <= MOST_LETTERS) return;
+      event.preventDefault();
+      this.trouble.textContent = `The text that you pasted has ${Lab.commas(text.length)} characters; the Lab reads ${Lab.commas(MOST_LETTERS)}.`;
+    }
+
+    // Writes the schedule into the text field.
+    write() {
+      if (this.reading) return;
+      this.text.value = Lab.printAll(this.schedule);
+      this.trouble.textContent = "";
+    }
+
+    // --- going through the steps ---
+
+    go(at) {
+      this.stop();
+      this.at = Math.max(0, Math.min(this.schedule.steps.length, at));
+      this.update();
+      this.say(this.at < this.schedule.steps.length ? Lab.stepWords(this.seen, this.at) : this.told());
+    }
+
+    next() {
+      const { steps } = this.schedule;
+      if (this.at >= steps.length) return this.say("This step is empty. Drag from one slot to another first.");
+      this.stop();
+      const run = (this.run = {});
+      this.board.animate(() => this.run === run && this.go(this.at + 1));
+    }
+
+    play() {
+      if (this.playing) return this.stop();
+      const forward = () => {
+        if (this.at >= this.schedule.steps.length) return this.stop();
+        const run = (this.run = {});
+        this.board.animate(() => {
+          if (this.run !== run) return;
+          this.at++;
+          this.update();
+          this.playing = setTimeout(forward, 350);
+        });
+      };
+      if (this.at >= this.schedule.steps.length) this.go(0);
+      this.tools.play.textContent = "Stop";
+      this.playing = setTimeout(forward, 150);
+    }
+
+    stop() {
+      clearTimeout(this.playing);
+      this.playing = this.run = null;
+      this.tools.play.textContent = "Play";
+    }
+
+    onKey(event) {
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target === this.text) return;
+      const key = event.key.toLowerCase();
+      if (key === "z" && !event.shiftKey) this.undo();
+      else if (key === "y" || key === "z") this.redo();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    }
+
+    // --- showing ---
+
+    update() {
+      if (this.view === "race") return;
+      this.board.render();
+      this.list();
+      const { steps } = this.schedule;
+      this.steps.replaceChildren(...Array.from({ length: steps.length + 1 }, (_, number) =>
+        button(number < steps.length ? `step ${number}` : steps.length ? "new step" : "step 0", () => this.go(number), { "aria-current": number === this.at ? "step" : "false", class: this.seen.fault?.step === number ? "guilty" : "" })));
+      const here = steps[this.at] ?? [];
+      this.moves.replaceChildren(...here.map((t, place) => make("li", {}, make("code", {}, Lab.print(t)),
+        button(t.combine === REDUCE ? "adds" : "copies", () => this.change(place, { ...t, combine: t.combine === REDUCE ? COPY : REDUCE }), { title: "Switch between adding and copying", "aria-label": `${Lab.print(t)} ${t.combine === REDUCE ? "adds" : "copies"}; switch` }),
+        button("×", () => this.change(place, null), { "aria-label": `Take back ${Lab.print(t)}` }))));
+      this.moves.hidden = !here.length;
+      this.tools.undo.disabled = !this.past.length;
+      this.tools.redo.disabled = !this.future.length;
+      this.tools.play.disabled = !steps.length;
+      for (const name of ["insert", "earlier", "later", "remove"]) this.arrange[name].disabled = this.at >= steps.length;
+      this.judge();
+    }
+
+    // The puzzle's card, or the set-up of a free board.
+    list() {
+      if (this.view === "puzzles" && this.puzzle) this.card.replaceChildren(...this.puzzleCard());
+      else if (this.view === "build") this.card.replaceChildren(...this.setup());
+    }
+
+    puzzleCard() {
+      const { puzzle, puzzles } = this, number = puzzles.indexOf(puzzle), turn = (by) => this.openPuzzle(puzzles[(number + by + puzzles.length) % puzzles.length]);
+      const all = chooser(puzzles.map(({ id, title }, place) => [id, `${place + 1}. ${title}${this.kept.solved[id] ? " ✓" : ""}`]), (id) => this.openPuzzle(puzzles.find((each) => each.id === id)));
+      all.value = puzzle.id;
+      all.setAttribute("aria-label", "Puzzle");
+      const solved = Object.keys(this.kept.solved).length, shown = this.hints?.id === puzzle.id ? this.hints.count : 0;
+      const hint = button(shown ? "Next hint" : "A hint", () => {
+        this.hints = { id: puzzle.id, count: shown + 1 };
+        this.list();
+        this.say(`Hint ${shown + 1} of ${puzzle.hints.length}: ${puzzle.hints[shown]}`);
+      });
+      hint.disabled = shown === puzzle.hints.length;
+      return [
+        make("div", { class: "pick" }, button("‹", () => turn(-1), { "aria-label": "Previous puzzle" }), all, button("›", () => turn(1), { "aria-label": "Next puzzle" })),
+        make("p", { class: "count" }, `${solved} of ${puzzles.length} solved`),
+        make("p", { class: "task" }, puzzle.task),
+        ...(Lab.rules(puzzle).length ? [make("ul", { class: "rules" }, ...Lab.rules(puzzle).map((rule) => make("li", {}, rule)))] : []),
+        make("ol", { class: "hints" }, ...puzzle.hints.slice(0, shown).map((text) => make("li", {}, text))), hint,
+      ];
+    }
+
+    setup() {
+      const { schedule } = this, { collective, ranks, chunks, root } = schedule;
+      const contract = chooser([...BUILT.map((name) => [name, prose(name)]), ["", "none"]], (name) => this.resize({ collective: name || null }));
+      contract.value = collective ?? "";
+      const size = (value, most, act) => {
+        const input = make("input", { type: "number", min: 1, max: most, value });
+        input.onchange = () => act(Number(input.value));
+        return input;
+      };
+      const rootAt = chooser(Array.from({ length: ranks }, (_, rank) => [rank, rank]), (rank) => this.resize({ root: Number(rank) }));
+      rootAt.value = root ?? 0;
+      const fitting = this.presets.filter((each) => each.ranks === ranks && (each.collective === collective || collective === null));
+      const load = chooser([["", fitting.length ? "choose an algorithm" : "none for this size"], ...fitting.map((each, place) => [place, each.name])], (place) => place !== "" && this.load(fitting[place]));
+      return [
+        make("div", { class: "fields" }, field("contract", contract), field("ranks", size(ranks, MOST_RANKS, (count) => this.resize({ ranks: count }))),
+          field("chunks", size(chunks, MOST_CHUNKS, (count) => this.resize({ chunks: count }, true))), ...(ROOTED.includes(collective) ? [field("root", rootAt)] : []), field("load", load)),
+      ];
+    }
+
+    load(preset) {
+      const { name, ranks, chunks, collective, root, steps } = preset;
+      this.set(Lab.parse(steps, { ranks, chunks, collective, root, name }), 0);
+      this.say(`${upper(name)}: ${plural(this.schedule.steps.length, "step")}.`);
+    }
+
+    // Another contract or size: an empty board, unless the steps still fit.
+    resize(more, keepChunks = false) {
+      this.attempt(() => {
+        const next = { ...this.schedule, ...more, name: "from the Lab", lengths: null };
+        Lab.whole(next.ranks, 1, MOST_RANKS, "the number of ranks");
+        Lab.whole(next.chunks, 1, MOST_CHUNKS, "the number of chunks");
+        next.root = ROOTED.includes(next.collective) ? Math.min(next.root ?? 0, next.ranks - 1) : null;
+        if (!keepChunks && next.collective && !WHOLE.includes(next.collective) && next.chunks % next.ranks) next.chunks = next.ranks;
+        const fits = next.steps.every((each) => !Lab.stepFault(each, next.ranks, next.chunks));
+        this.set(fits ? next : { ...next, steps: [] }, fits ? this.at : 0);
+        this.say(fits ? "" : "The steps didn't fit this size, so the board is empty. Undo brings them back.");
+      }, () => this.list());
+    }
+
+    judge() {
+      const { seen, schedule, puzzle } = this, { fault, goal, done } = seen;
+      const sent = Math.max(0, ...Array.from({ length: schedule.ranks }, (_, rank) => schedule.steps.flat().reduce((sum, t) => sum + (t.src === rank ? t.count : 0), 0)));
+      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; a rank sends at most ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} of its buffer.`;
+      const goals = puzzle ? Lab.judge(puzzle, schedule, fault) : [], solved = puzzle && goals.every(([, met]) => met);
+      const state = !schedule.collective ? "open" : fault ? (/twice|too often|second time/.test(fault.message) ? "bad" : "open") : puzzle && !solved ? "open" : "good";
+      const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault ? `${done} of ${plural(goal, "slot")} finished.` : `Proved: ${prose(schedule.collective)}, for every input.`;
+      const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
+      this.verdict.className = `verdict ${state}`;
+      this.verdict.replaceChildren(make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, upper(fault.message))] : []),
+        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
+        ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : []));
+      if (solved && !this.kept.solved[puzzle.id]) {
+        this.kept.solved[puzzle.id] = true;
+        this.store();
+        this.list();
+      }
+    }
+
+    // A link to a chapter; only where the book is.
+    link(page) {
+      const name = `Chapter ${Number(page.slice(0, 2))} explains it.`, root = document.documentElement.dataset.content_root;
+      return root === undefined ? name : make("a", { href: `${root}${page}.html` }, name);
+    }
+
+    // What a change has done, for those who can't see the verdict.
+    told() {
+      const { fault, goal, done } = this.seen;
+      if (!this.schedule.collective) return "";
+      if (!fault && this.puzzle && Lab.judge(this.puzzle, this.schedule, fault).every(([, met]) => met)) return "Solved.";
+      return fault ? `${done} of ${plural(goal, "slot")} finished.` : "The contract is met.";
+    }
+
+    say(text) {
+      this.status.textContent = text || (this.schedule.steps.length ? "" : GREETING);
+      this.status.classList.remove("wrong");
+    }
+
+    explain(error) {
+      if (!(error instanceof Lab.ScheduleError)) throw error;
+      this.status.textContent = `${upper(error.message)}.`;
+      this.status.classList.add("wrong");
+    }
+
+    // Runs an action; what it refuses is said in a sentence.
+    attempt(act, otherwise = () => {}) {
+      try {
+        return act();
+      } catch (error) {
+        this.explain(error);
+        otherwise();
+      }
+    }
+
+    // --- keeping and sharing ---
+
+    keep() {
+      clearTimeout(this.saving);
+      this.saving = setTimeout(() => {
+        const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
+        if (fragment === null) return;
+        if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
+        else this.kept.free = fragment;
+        this.store();
+        if (this.paged) history.replaceState(null, "", `#${(this.written = fragment)}`);
+      }, SAVE_MS);
+    }
+
+    store() {
+      try {
+        localStorage.setItem(KEY, JSON.stringify(this.kept));
+      } catch {} // a private window: nothing is kept
+    }
+
+    address() {
+      const fragment = Lab.toFragment(this.schedule, this.puzzle?.id) ?? Lab.refuse("this schedule is too long for an address; save it as JSON");
+      return `${location.href.split("#")[0]}#${fragment}`;
+    }
+
+    async copy(text, done) {
+      try {
+        await navigator.clipboard.writeText(text);
+        this.say(done);
+      } catch {
+        this.text.value = text; // no clipboard: the text is there to be copied by hand
+        this.text.select();
+        this.say("The browser allows no copying, so the text is in the field below. Press Ctrl+C.");
+      }
+    }
+
+    save(ending, text) {
+      const link = make("a", { href: URL.createObjectURL(new Blob([text])), download: `schedule.${ending}` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href));
+      this.say(`Saved as schedule.${ending}.`);
+    }
+  }
+
+  const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+  customElements.define("collective-lab", CollectiveLab);
+})();
