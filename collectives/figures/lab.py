@@ -1,7 +1,7 @@
 """The Lab as one piece of HTML: its scripts, and the puzzles, algorithms and machines that it offers, as data.
 
-Nothing is computed here. The page runs, proves and prices schedules itself, with an interpreter that the tests hold equal
-to Python's (`static/lab/`): schedule.js, simulate.js, contracts.js and price.js.
+Nothing is computed here. The page runs, proves and prices schedules itself, with an interpreter that the tests hold
+equal to Python's (`static/lab/`): schedule.js, simulate.js, contracts.js and price.js.
 """
 
 from __future__ import annotations

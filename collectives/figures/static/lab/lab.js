@@ -4,7 +4,7 @@
   if (customElements.get("collective-lab")) return;
   const Lab = globalThis.CollectiveLab, { COPY, REDUCE } = Lab;
   const { make } = customElements.get("collective-player");
-  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, SAVE_MS = 400, MOST_LETTERS = 200000;
+  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000;
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
@@ -64,7 +64,7 @@
       this.board = new Lab.Board(this);
       this.tabs = Object.fromEntries([["puzzles", "Puzzles"], ["build", "Build"], ["race", "Race"]].map(([name, text]) => [name, button(text, () => this.show(name))]));
       this.status = make("p", { role: "status", class: "status" });
-      this.card = make("div", { class: "card" });
+      this.card = make("div", { class: "sheet" });
       this.verdict = make("div", { class: "verdict" });
       this.steps = make("div", { class: "steps", role: "group", "aria-label": "Steps" });
       this.moves = make("ul", { class: "moves", "aria-label": "Transfers of this step" });
@@ -108,11 +108,9 @@
     open(fragment) {
       try {
         const { puzzle, schedule, view } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
-        this.puzzle = puzzle;
-        this.set(schedule ?? this.answer(puzzle), 0, true);
+        this.set(schedule ?? this.answer(puzzle), 0, true, puzzle);
         this.show(view ?? (puzzle ? "puzzles" : "build"));
       } catch (error) {
-        this.explain(error);
         if (!this.schedule) this.openPuzzle(this.puzzles[0]);
         this.explain(error);
       }
@@ -133,16 +131,14 @@
     }
 
     openPuzzle(puzzle) {
-      this.puzzle = puzzle;
-      this.set(this.answer(puzzle), 0, true);
+      this.set(this.answer(puzzle), 0, true, puzzle);
       this.show("puzzles");
     }
 
     show(view) {
       if (view === "puzzles" && !this.puzzle) return this.openPuzzle(this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0]);
       if (view === "build" && this.puzzle && this.view === "puzzles") {
-        this.puzzle = null;
-        this.set(this.freeBoard(), 0, true);
+        this.set(this.freeBoard(), 0, true, null);
       }
       this.view = view;
       for (const [name, tab] of Object.entries(this.tabs)) tab.setAttribute("aria-pressed", name === view);
@@ -155,9 +151,14 @@
 
     // --- changing the schedule ---
 
-    // Shows a schedule at a step. `fresh` forgets what could be undone.
-    set(schedule, at, fresh = false) {
-      const seen = Lab.analyse(Lab.validate(schedule)); // throws before anything changes
+    // Shows a schedule at a step. `fresh` forgets what could be undone, and belongs to another puzzle, or to none.
+    set(schedule, at, fresh = false, puzzle = this.puzzle) {
+      const { ranks, chunks, steps } = schedule;
+      if (ranks > MOST_RANKS || chunks > MOST_CHUNKS || steps.length > MOST_STEPS) {
+        Lab.refuse(`this schedule has ${plural(ranks, "rank")}, ${plural(chunks, "chunk")} and ${plural(steps.length, "step")}; the Lab draws at most ${MOST_RANKS}, ${MOST_CHUNKS} and ${MOST_STEPS}`);
+      }
+      const seen = Lab.analyse(Lab.validate(schedule)); // refuses before anything changes
+      this.puzzle = puzzle;
       if (fresh) [this.past, this.future] = [[], []];
       else if (this.schedule) {
         this.past = [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO);
@@ -269,7 +270,6 @@
       try {
         const { ranks, chunks, collective, root, lengths, name } = this.schedule;
         const schedule = text.trimStart().startsWith("{") ? Lab.fromJson(text) : { ranks, chunks, collective, root, lengths, name, steps: Lab.parseSteps(text) };
-        if (schedule.ranks > MOST_RANKS || schedule.chunks > MOST_CHUNKS) Lab.refuse(`this schedule has ${schedule.ranks} ranks and ${schedule.chunks} chunks; the Lab draws at most ${MOST_RANKS} and ${MOST_CHUNKS}`);
         if (this.puzzle && (schedule.ranks !== ranks || schedule.chunks !== chunks)) Lab.refuse(`this puzzle has ${plural(ranks, "rank")} and ${plural(chunks, "chunk")}, the schedule ${schedule.ranks} and ${schedule.chunks}`);
         const own = { ...schedule, collective: this.puzzle ? collective : schedule.collective, root: this.puzzle ? root : schedule.root };
         this.reading = true; // the text stays as it was typed

@@ -111,12 +111,12 @@
         const control = make("select", {}, ...options.map(([each, text]) => make("option", { value: each }, text)));
         control.value = value;
         control.onchange = () => act(control.value);
-        return make("label", { class: options.some(([, text]) => String(text).length > 12) ? "field wide" : "field small" }, make("span", {}, label), control);
+        return make("label", { class: options.some(([, text]) => String(text).length > 12) ? "field wide" : "field slim" }, make("span", {}, label), control);
       };
       const typed = (label, value, act) => {
         const control = make("input", { type: "number", min: 0, step: "any", value });
         control.onchange = () => act(Number(control.value));
-        return make("label", { class: "field small" }, make("span", {}, label), control);
+        return make("label", { class: "field slim" }, make("span", {}, label), control);
       };
       const collectives = [...new Set(this.lab.presets.map(({ collective }) => collective))].filter((name) => name !== "barrier").map((name) => [name, name.replaceAll("_", "-")]);
       const sizes = Array.from({ length: 19 }, (_, power) => 1000 * 2 ** power).map((_, power) => [1, 2, 5][power % 3] * 10 ** (3 + Math.floor(power / 3))).map((bytes) => [bytes, Lab.sayBytes(bytes)]);

@@ -1,0 +1,453 @@
+"""The Lab in a real browser: puzzles can be solved by mouse, touch and keyboard, and bad input does no harm."""
+
+import gzip
+import json
+import re
+
+import audit
+import pytest
+from lab_solutions import SOLUTIONS
+from pages import fits
+
+import collectives
+from collectives import Schedule, contracts, lab, machines, price, topology
+from collectives.algorithms import halving_doubling, hierarchical, pairwise, rails, ring, tree
+from collectives.algorithms.scorecard import ROWS
+from collectives.figures.lab import LabElement, notation, puzzles
+from collectives.figures.network import Race
+from collectives.figures.player import asset
+from collectives.figures.slots import Drawing
+from collectives.formats.json import to_json
+from collectives.lab import fragment
+from collectives.topology import Link
+
+PUZZLES = {puzzle["id"]: puzzle for puzzle in puzzles()}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+LAB = "document.querySelector('collective-lab')"
+
+
+@pytest.fixture
+def open_lab(open_page):
+    """A function that opens the Lab with the fragment of an address, or without one."""
+
+    def opened(given="v=1&puzzle=broadcast-4", **settings):
+        page = open_page(LabElement(given), **{"viewport": {"width": 1280, "height": 900}, **settings})
+        page.wait_for_function(f"{LAB}.schedule")
+        return page
+
+    return opened
+
+
+def slot(page, rank, chunk=0):
+    """The button over a slot."""
+    return page.get_by_role("button", name=re.compile(f"^rank {rank}, chunk {chunk}:"))
+
+
+def verdict(page):
+    """What the Lab says of the schedule."""
+    return page.locator(".verdict .head").inner_text()
+
+
+def status(page):
+    """What the Lab said last."""
+    return page.locator(".status").inner_text()
+
+
+def text_of(page):
+    """The schedule in the text field."""
+    return page.get_by_role("textbox").first.input_value()
+
+
+# --- puzzles ---
+
+
+@pytest.mark.parametrize("puzzle", PUZZLES.values(), ids=PUZZLES)
+def test_a_puzzle_s_target_is_reached_by_its_solution(puzzle):
+    """Proved, counted and priced by Python; the Lab's own verdict is tested below."""
+    schedule = solution(puzzle)
+    contracts.BY_NAME[puzzle["contract"]].check(schedule)
+    limits, steps = puzzle["limits"], list(schedule)
+    assert len(steps) <= limits.get("steps", len(steps))
+    sent = [sum(t.count for step in steps for t in step if t.src == rank) for rank in range(schedule.world_size)]
+    assert max(sent) <= limits.get("sent", max(sent))
+    ports = puzzle.get("ports", 1) or len(sent)
+    for step in steps:
+        for end in ("src", "dst"):
+            ranks = [getattr(t, end) for t in step]
+            assert all(ranks.count(rank) <= ports for rank in ranks)
+            assert not puzzle.get("busy") or len(set(ranks)) == schedule.world_size
+        assert not puzzle.get("single") or all(t.count == 1 for t in step)
+        assert all({t.src, t.dst} in map(set, puzzle["wires"]) for t in step) if "wires" in puzzle else True
+
+
+def solution(puzzle):
+    """The repository's solution of a puzzle."""
+    sizes = puzzle["ranks"], puzzle["chunks"]
+    return Schedule.parse(SOLUTIONS[puzzle["id"]], *sizes, collective=puzzle["contract"], root=puzzle.get("root"))
+
+
+def test_the_two_nodes_of_the_puzzle_are_the_running_case_s_and_the_ring_is_twice_as_slow():
+    puzzle = PUZZLES["two-nodes"]
+    near, far = machines.RUNNING_CASE.links()
+    on = {"link": [near.alpha, near.beta], "across": [far.alpha, far.beta], "perNode": 2, "overlapped": True}
+    assert puzzle["on"] == on
+    machine = topology.two_level(2, 2, near, far, overlapped=True)
+    best = price(solution(puzzle), puzzle["bytes"], machine).seconds
+    others = [row.algorithm(4) for row in ROWS] + [rails.all_reduce(4, 2), hierarchical.all_reduce(4, 2)]
+    rivals = [price(other, puzzle["bytes"], machine).seconds for other in others if other.collective == "all_reduce"]
+    assert best <= puzzle["limits"]["seconds"] < min(rivals) * 1.01
+    assert price(ring.all_reduce(4), puzzle["bytes"], machine).seconds > 2 * puzzle["limits"]["seconds"]
+
+
+def test_the_page_calls_every_solution_solved_and_no_start(open_lab):
+    page = open_lab()
+    judged = """([puzzle, text]) => { const Lab = CollectiveLab, start = Lab.startOf(puzzle);
+        const met = (schedule) => Lab.judge(puzzle, schedule, Lab.check(schedule)).map(([, met]) => met);
+        return [met({...start, steps: Lab.parseSteps(text)}), met(start)]; }"""
+    for name, puzzle in PUZZLES.items():
+        solved, started = page.evaluate(judged, [puzzle, SOLUTIONS[name]])
+        assert all(solved), name
+        assert not all(started), name
+
+
+def test_a_rule_that_is_broken_is_named(open_lab):
+    page = open_lab()
+    cases = {
+        ("broadcast-4", "0:0→1 0:0→2\n0:0→3"): "In step 0, rank 0 already sends one message. Use another step.",
+        ("reduce-4", "0:1→0+ 0:3→0+ 0:2→3+"): "In step 0, rank 0 already receives one message. Use another step.",
+        ("all-gather-4", "0:0→2"): "There is no cable between ranks 0 and 2.",
+        ("pipeline-4", "0-1:0→2"): "0-1:0→2 carries 2 chunks; here a message carries one.",
+        ("all-to-all-4", "1:0→1:0 0:1→0:1"): "No rank is idle (now rank 2 in step 0 and 1 more)",
+    }
+    judged = """([puzzle, text]) => { const Lab = CollectiveLab;
+        const schedule = {...Lab.startOf(puzzle), steps: Lab.parseSteps(text)};
+        return Lab.judge(puzzle, schedule, Lab.check(schedule)).filter(([, met]) => !met).map(([text]) => text); }"""
+    for (name, text), words in cases.items():
+        assert words in page.evaluate(judged, [PUZZLES[name], text])
+
+
+def test_puzzles_have_a_target_three_hints_and_a_chapter():
+    assert len(PUZZLES) == 20
+    assert SOLUTIONS.keys() == PUZZLES.keys()
+    for puzzle in PUZZLES.values():
+        assert len(puzzle["hints"]) == 3 and puzzle["limits"] and puzzle["best"] and puzzle["why"]
+        assert re.fullmatch(r"0[1-7]_\w+", puzzle["page"])
+    assert {puzzle["page"][:2] for puzzle in PUZZLES.values()} == {f"0{chapter}" for chapter in range(1, 8)}
+
+
+def test_the_published_bug_is_right_on_gpu_0_only():
+    puzzle = PUZZLES["fix-two-shot"]
+    broken = Schedule.parse(puzzle["start"], 3, 3)
+    with pytest.raises(contracts.ContractError) as error:
+        contracts.all_reduce.check(broken)
+    assert error.value.wrong.any(axis=1).tolist() == [False, True, True]
+
+
+# --- building ---
+
+
+def test_the_first_puzzle_is_solved_by_dragging(open_lab):
+    page = open_lab()
+    assert "Drag from one slot to another" in status(page)
+    slot(page, 0).drag_to(slot(page, 1))
+    assert status(page).startswith("Step 0: rank 0 sends chunk 0 to rank 1, which keeps a copy.")
+    slot(page, 0).drag_to(slot(page, 2))
+    assert status(page) == "In step 0, rank 0 already sends one message. Use another step."
+    page.get_by_role("button", name="Next step").click()
+    page.wait_for_function(f"{LAB}.at === 1")
+    slot(page, 0).drag_to(slot(page, 2))
+    slot(page, 1).drag_to(slot(page, 3))
+    assert verdict(page).startswith("Solved.")
+    assert text_of(page) == "step 0: 0:0→1\nstep 1: 0:0→2  0:1→3"
+    assert "1 of 20 solved" in page.locator(".sheet").inner_text()
+
+
+def test_the_first_puzzle_is_solved_by_tapping_on_a_phone(open_lab):
+    page = open_lab(**PHONE, reduced_motion="reduce")
+    taps = [slot(page, 0), slot(page, 1), page.get_by_role("button", name="Next step")]
+    for tapped in [*taps, *(slot(page, rank) for rank in (0, 2, 1, 3))]:
+        tapped.tap()
+    assert verdict(page).startswith("Solved.")
+    assert fits(page)
+
+
+def test_the_first_puzzle_is_solved_from_the_keyboard(open_lab):
+    page = open_lab(reduced_motion="reduce")
+    slot(page, 0).focus()
+    press = page.keyboard.press
+    for key in ("Enter", "ArrowRight", "Enter", "PageDown"):
+        press(key)
+    assert page.evaluate(f"{LAB}.at") == 1
+    for key in ("ArrowLeft", "Space", "ArrowRight", "ArrowRight", "Space"):
+        press(key)
+    for key in ("ArrowLeft", "Enter", "End", "Enter"):
+        press(key)
+    assert verdict(page).startswith("Solved.")
+    press("Control+z")
+    assert verdict(page).startswith("3 of 4 slots")
+    press("Control+y")
+    assert verdict(page).startswith("Solved.")
+    press("Delete")
+    assert status(page).startswith("Taken back.")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("rank 3, chunk 0: nothing yet")
+
+
+def test_what_can_t_be_is_refused_in_a_sentence(open_lab):
+    page = open_lab()
+    slot(page, 1).drag_to(slot(page, 2))
+    assert status(page) == "Rank 1 has nothing in chunk 0 yet, so it can't send it."
+    slot(page, 0).drag_to(slot(page, 1))
+    slot(page, 1).drag_to(slot(page, 2))
+    assert status(page) == "Rank 1 gets chunk 0 only at the end of this step. Press “Next step” to send it on."
+    assert text_of(page) == "step 0: 0:0→1"
+
+
+def test_steps_are_moved_inserted_deleted_and_taken_back(open_lab):
+    page = open_lab("v=1&ranks=3&chunks=1&contract=broadcast&root=0&steps=0:0~1;0:1~2")
+    press = lambda name: page.get_by_role("button", name=name, exact=True).click()  # noqa: E731
+    press("step 1")
+    press("Move earlier")
+    assert text_of(page) == "step 0: 0:1→2\nstep 1: 0:0→1"
+    press("Insert a step")
+    assert text_of(page) == "step 0:\nstep 1: 0:1→2\nstep 2: 0:0→1"
+    press("Delete the step")
+    press("Undo")
+    press("Undo")
+    press("Undo")
+    assert text_of(page) == "step 0: 0:0→1\nstep 1: 0:1→2"
+    assert verdict(page) == "Proved: broadcast, for every input."
+
+
+def test_adjacent_chunks_travel_together_and_combine_as_the_contract_wants(open_lab):
+    page = open_lab("v=1&ranks=2&chunks=3&contract=all_reduce")
+    for chunk in (1, 0, 2):
+        slot(page, 0, chunk).drag_to(slot(page, 1, chunk))
+    assert text_of(page) == "step 0: 0-2:0→1+"
+    page.get_by_role("button", name="0-2:0→1+ adds; switch").click()
+    assert text_of(page) == "step 0: 0-2:0→1"
+    page.get_by_role("button", name="Take back 0-2:0→1").click()
+    assert text_of(page) == ""
+
+
+def test_what_is_typed_or_pasted_is_read_or_refused_and_nothing_is_lost(open_lab):
+    page = open_lab("v=1&ranks=4&chunks=4&contract=all_reduce")
+    field, trouble = page.get_by_role("textbox").first, page.locator(".typing .trouble")
+    field.fill("0:0->1+\n0:1>2")
+    assert page.evaluate(f"CollectiveLab.printAll({LAB}.schedule)") == "step 0: 0:0→1+\nstep 1: 0:1→2"
+    field.fill("0:0->1+\n0:1>9")
+    assert "step 1: 0:1→9 has dst 9, but the ranks are 0 to 3" in trouble.inner_text()
+    assert page.evaluate(f"CollectiveLab.printAll({LAB}.schedule)") == "step 0: 0:0→1+\nstep 1: 0:1→2"
+    field.fill(to_json(ring.all_reduce(4)))
+    assert verdict(page) == "Proved: all-reduce, for every input."
+    assert trouble.inner_text() == ""
+    paste = """([node, size]) => { const data = new DataTransfer(); data.setData("text", "x".repeat(size));
+        return node.dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, cancelable: true})); }"""
+    assert page.evaluate(paste, [field.element_handle(), 10_000_000]) is False
+    assert trouble.inner_text() == "The text that you pasted has 10,000,000 characters; the Lab reads 200,000."
+    assert verdict(page) == "Proved: all-reduce, for every input."
+
+
+# --- sharing ---
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [ring.all_reduce(4), tree.scatter(5, root=3), pairwise.all_to_all(4), Schedule.parse("", 2, 1, name="né “x” & y")],
+    ids=lambda schedule: schedule.name,
+)
+def test_a_schedule_opens_in_the_lab_and_comes_back_as_a_link_and_as_python(open_lab, schedule):
+    page = open_lab(lab(schedule).given)
+    assert text_of(page).split() == notation_lines(schedule)
+    again = page.evaluate(f"CollectiveLab.toFragment({LAB}.schedule)")
+    assert again == fragment(schedule)
+    found = {}
+    exec(page.evaluate(f"CollectiveLab.toPython({LAB}.schedule)"), found)
+    copied = found["schedule"]
+    assert notation(copied) == notation(schedule)
+    names = ("name", "collective", "root", "world_size", "num_chunks")
+    assert [getattr(copied, name) for name in names] == [getattr(schedule, name) for name in names]
+
+
+def notation_lines(schedule):
+    return [word for number, step in enumerate(schedule) for word in ("step", f"{number}:", *map(str, step))]
+
+
+BAD_FRAGMENTS = {
+    "hello": 'The address has "hello" after the #; its parts look like ranks=4.',
+    "v=2&ranks=4": 'The address has version "2"; this page reads version 1.',
+    "v=1&puzzle=chess": 'There is no puzzle "chess".',
+    "v=1&ranks=4": "The address lacks the field 'chunks'.",
+    "v=1&ranks=1e9&chunks=1": 'Ranks is "1e9"; it must be a whole number from 1 to 128.',
+    "v=1&ranks=128&chunks=4096": "Schedule has 128 ranks x 4,096 chunks; the Lab takes at most 16,384 slots.",
+    "v=1&ranks=4&chunks=1&steps=0:0~9": "Schedule, step 0: 0:0→9 has dst 9, but the ranks are 0 to 3.",
+    "v=1&ranks=4&chunks=1&steps=<script>": 'Step 0: "<script>" is not a transfer; write chunk:src→dst, such as 0:1→2, ',
+    "v=1&ranks=3&chunks=4&contract=all_gather": "4 chunks don't divide evenly among 3 ranks; use a multiple of 3.",
+    "v=1&ranks=4&chunks=1&contract=sum": 'There is no contract "sum"; use one of broadcast, reduce, ',
+    "v=1&ranks=4&chunks=1&x=%ff": 'The address has "%ff", which is not a text.',
+    "v=1&ranks=4&chunks=1&x=1": 'The address has an unknown field "x"; the Lab knows v, ',
+    "v=1&ranks=4&chunks=1&view=home": 'The address has the view "home"; it must be build or race.',
+    "v=1&ranks=40&chunks=1": "This schedule has 40 ranks, 1 chunk and 0 steps; the Lab draws at most 16, 64 and 256.",
+    "v=1&ranks=4&chunks=1&steps="
+    + "0:0~1," * 20_000: "The address has 120,027 characters after the #; the Lab reads 60,000.",
+}
+
+
+def test_a_bad_address_gives_one_sentence_and_a_working_page(open_lab):
+    page = open_lab()
+    for bad, words in BAD_FRAGMENTS.items():
+        page.evaluate(f"bad => {LAB}.open(bad)", bad)
+        assert status(page).startswith(words)
+        assert status(page).count(". ") == 0
+    page = open_lab("v=1&puzzle=chess")
+    assert status(page) == 'There is no puzzle "chess".'
+    slot(page, 0).drag_to(slot(page, 1))
+    assert status(page).startswith("Step 0: rank 0 sends")
+
+
+def test_the_page_s_address_follows_the_board_and_answers_stay(browser, tmp_path):
+    path = tmp_path / "lab.html"
+    path.write_text(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>lab</title>{LabElement(paged=True).html()}"
+    )
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(path.as_uri())
+    slot(page, 0).drag_to(slot(page, 1))
+    page.wait_for_function("location.hash === '#v=1&puzzle=broadcast-4&steps=0:0~1'")
+    page.get_by_role("button", name="Next puzzle").first.click()
+    page.get_by_role("button", name="Previous puzzle").click()
+    assert text_of(page) == "step 0: 0:0→1"
+    page.goto("about:blank")
+    page.goto(path.as_uri())
+    assert text_of(page) == "step 0: 0:0→1"
+    context.close()
+
+
+def test_a_schedule_that_is_too_big_for_the_lab_is_refused_in_python():
+    with pytest.raises(ValueError, match="ring all_reduce is too big for the Lab, which draws at most 16 ranks"):
+        collectives.lab(ring.all_reduce(17))
+    with pytest.raises(collectives.ScheduleError, match="0:0→0 sends rank 0 to itself"):
+        collectives.lab(Schedule(2, 1, lambda: [collectives.Step.of([(0, 0, 0)])]))
+    assert repr(collectives.lab(tree.broadcast(2))).startswith("The Lab, with lab.html#v=1&ranks=2&chunks=1")
+
+
+# --- pictures and races are those of Python ---
+
+
+def test_the_board_shows_what_python_s_figures_show(open_lab):
+    page = open_lab()
+    drawn = """text => { const Lab = CollectiveLab; return Lab.drawing(Lab.analyse(Lab.fromJson(text)), [], {}); }"""
+    for row in ROWS:
+        for world_size in (size for size in (2, 4, 5, 8) if row.takes(size)):
+            schedule = row.algorithm(world_size)
+            expected = json.loads(json.dumps(Drawing(schedule).data()))
+            found = page.evaluate(drawn, to_json(schedule))
+            assert found["first"] == expected["first"]
+            assert found["steps"] == expected["steps"], schedule.name
+
+
+NVLINK, NDR = Link(3.4e-6, 1 / 450e9), Link(14e-6, 1 / 50e9)
+MACHINES = {
+    "one switch": topology.uniform(8, 1e-5, 1e-10),
+    "two nodes": topology.two_level(2, 4, NVLINK, NDR, overlapped=True),
+    "four nodes": topology.two_level(4, 2, NVLINK, NDR, overlapped=True),
+    "a shared card": topology.two_level(2, 4, NVLINK, NDR, ranks_per_nic=4),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_race_is_drawn_as_python_draws_it(open_lab, name):
+    page, on = open_lab(), MACHINES[name]
+    schedules = {"ring": ring.all_reduce(8), "halving-doubling": halving_doubling.all_reduce(8)}
+    expected = Race(schedules, on, 8_000_000, "circle" if on.across is None else "nodes").data()
+    machine = {
+        "link": [on.link.alpha, on.link.beta],
+        "across": on.across and [on.across.alpha, on.across.beta],
+        "perNode": on.ranks_per_node,
+        "perNic": on.ranks_per_nic,
+        "overlapped": on.overlapped,
+    }
+    laid = """([texts, machine]) => { const Lab = CollectiveLab, on = Lab.topology(8, machine.link, machine);
+        const lanes = texts.map(([title, text]) => Lab.lane(title, Lab.fromJson(text), 8e6, on));
+        const tick = Math.max(...lanes.map(({cost}) => cost.seconds)) / Lab.TICKS;
+        return lanes.map((lane) => Lab.laid(lane, tick)); }"""
+    found = page.evaluate(laid, [[[title, to_json(each)] for title, each in schedules.items()], machine])
+    for lane, other in zip(found, expected["lanes"], strict=True):
+        other = json.loads(json.dumps(other))
+        assert [lane[key] for key in ("title", "begin", "chunks", "finish")] == [
+            other[key] for key in ("title", "begin", "chunks", "finish")
+        ]
+        assert numbers(lane["points"] + [lane["span"]]) == pytest.approx(
+            numbers(other["points"] + [other["span"]]), abs=0.011
+        )
+        assert [link[:2] + link[3:] for link in lane["links"]] == [link[:2] + link[3:] for link in other["links"]]
+        ways = [[float(n) for n in re.findall(r"-?[\d.]+", link[2])] for link in lane["links"]]
+        expected_ways = [[float(n) for n in re.findall(r"-?[\d.]+", link[2])] for link in other["links"]]
+        assert numbers(ways) == pytest.approx(numbers(expected_ways), abs=0.011)
+        assert expanded(lane) == expanded(other)
+
+
+def numbers(rows):
+    return [number for row in rows for number in row]
+
+
+def expanded(lane):
+    """Each message with its size in full: sizes may be numbered in another order."""
+    return [[[row[0], lane["sizes"][row[1]], *row[2:]] for row in step] for step in lane["steps"]]
+
+
+def test_a_race_says_who_wins_and_where_the_two_cross(open_lab):
+    page = open_lab()
+    page.get_by_role("button", name="Race", exact=True).click()
+    on = topology.uniform(8, 1e-5, 1e-10)
+    first, second = (price(make(8), 1_000_000, on).seconds for make in (ring.all_reduce, tree.all_reduce))
+    outcome = page.locator(".outcome")
+    assert outcome.inner_text().lower() == (
+        f"ring wins in {first * 1e6:.0f} µs; binomial tree takes {second / first:.3g} times as long, {second * 1e6:.0f} µs."
+    )
+    low, high = 8, 10**9
+    while high - low > 8:
+        middle = (low + high) // 16 * 8
+        ahead = price(tree.all_reduce(8), middle, on).seconds < price(ring.all_reduce(8), middle, on).seconds
+        low, high = (middle, high) if ahead else (low, middle)
+    assert page.locator(".curve p").inner_text() == f"They cross at {high / 1e3:.3g} kB."
+    page.get_by_label("machine").select_option("8 H100 a node, NDR")
+    page.get_by_label("ranks in a node").select_option("4")
+    near, far = machines.RUNNING_CASE.links()
+    on = topology.two_level(2, 4, near, far, overlapped=True)
+    winner = min(price(make(8), 1_000_000, on).seconds for make in (ring.all_reduce, tree.all_reduce))
+    assert f"wins in {winner * 1e6:.3g} µs" in outcome.inner_text()
+    page.get_by_label("across: GB/s").fill("0")
+    page.get_by_label("across: GB/s").blur()
+    assert page.locator(".race .trouble").inner_text() == "A link needs an alpha of at least 0 and a bandwidth above 0."
+
+
+def test_your_own_schedule_races(open_lab):
+    page = open_lab("v=1&ranks=4&chunks=1&contract=broadcast&root=0&steps=0:0~1;0:0~2;0:0~3&view=race")
+    assert page.evaluate(f"{LAB}.race.state.first") == "mine"
+    assert "takes 1.5 times as long" in page.locator(".outcome").inner_text()
+
+
+# --- the page ---
+
+
+def test_the_scripts_are_light(open_lab):
+    scripts = re.findall(r"<script>(.*?)</script>", LabElement().html(), re.DOTALL)
+    assert len(gzip.compress("".join(scripts).encode())) < 60_000
+    assert all("http" not in script.replace("http://www.w3.org/2000/svg", "") for script in scripts)
+
+
+@pytest.mark.parametrize("view", ["puzzles", "build", "race"])
+@pytest.mark.parametrize("settings", [{"color_scheme": "dark"}, PHONE], ids=["dark", "phone"])
+def test_the_lab_is_accessible_and_fits(open_lab, view, settings):
+    page = open_lab(**settings)
+    page.evaluate(f"{LAB}.show('{view}')")
+    of_a_page = "landmark-one-main", "page-has-heading-one"  # this page is the Lab alone
+    assert [rule for rule in audit.run_axe(page) if not rule.startswith(of_a_page)] == []
+    assert fits(page)
+
+
+def test_the_interpreter_asks_for_nothing_but_itself():
+    """It is teaching material: no DOM, no figure, no other file."""
+    for name in ("schedule", "simulate", "contracts", "price"):
+        assert not re.search(r"document|window|customElements|fetch|import", asset(f"lab/{name}.js"))
