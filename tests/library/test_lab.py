@@ -403,7 +403,8 @@ def test_a_race_says_who_wins_and_where_the_two_cross(open_lab):
     first, second = (price(make(8), 1_000_000, on).seconds for make in (ring.all_reduce, tree.all_reduce))
     outcome = page.locator(".outcome")
     assert outcome.inner_text().lower() == (
-        f"ring wins in {first * 1e6:.0f} µs; binomial tree takes {second / first:.3g} times as long, {second * 1e6:.0f} µs."
+        f"ring wins in {first * 1e6:.0f} µs; "
+        f"binomial tree takes {second / first:.3g} times as long, {second * 1e6:.0f} µs."
     )
     low, high = 8, 10**9
     while high - low > 8:
