@@ -16,7 +16,7 @@ export COLLECTIVES_PRIVATE := $(abspath $(PRIVATE))
 
 .DEFAULT_GOAL := help
 .PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export collect bench bench_grading record \
-  quick test check evidence audit mutants samples attacks nightly wheel lock clean
+  quick test check evidence gpu audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
 	@awk -F ' *## ' '/^## / { printf "\n%s\n", $$2 } /^[a-z_]+:.*  ## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ audit: $(TEST)  ## print Lighthouse, axe, weights, links and spelling of every p
 
 bench_grading: $(GRADE)  ## measure how fast a class of 100 is graded, beside stock nbgrader (minutes)
 	@$(BIN)/python tools/bench_grading.py
+
+gpu: $(BOOK)  ## measure this machine's GPUs beside what was predicted (10 minutes): make gpu [PARTS="products training"] [MERGE=file]
+	@$(BIN)/python tools/gpu.py $(PARTS) $(if $(MERGE),--merge "$(MERGE)")
 
 record: $(BOOK)  ## record what the chapters show of this machine (ten minutes; leave the machine alone meanwhile)
 	@$(BIN)/python tools/bench.py

@@ -6,6 +6,7 @@ are bytes per second in *one* direction; a rank can send and receive at that rat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -150,6 +151,21 @@ sheets say 48, 40, 80, 96, 141, 180, 186 and 288 "GB", and Blackwell's figures a
 switches that add, from the third generation on. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit
 raised; published runs are no faster than a B200's, so all Blackwells count 2,250. H100-96GB: torchtitan's HBM2e part.
 """
+
+_OTHER_FORMS = ("PCIe", "NVL", "MIG")  # in a driver's name: parts with another peak, bandwidth or link than SXM's
+
+
+def named(driver: str, memory: float = 0) -> Gpu | None:
+    """Return the GPU that a driver calls so, such as "NVIDIA H100 80GB HBM3", or None if `GPUS` doesn't have it.
+
+    `memory`: bytes that the driver reports, which tell an A100 of 40 GB from one of 80 GB.
+    """
+    words = re.findall(r"[A-Z]+[0-9]+", driver)
+    if any(form in driver for form in _OTHER_FORMS):
+        return None
+    found = [gpu for gpu in _GPUS if gpu.name.partition("-")[0] in words]
+    return min(found, key=lambda gpu: abs(gpu.memory - (memory or gpu.memory)), default=None)
+
 
 RESERVE = 2 * GIB
 """Bytes of a GPU that training can't have: about 0.5 GiB of CUDA context, 1 GiB of NCCL's buffers, and gaps."""

@@ -183,11 +183,14 @@ def _prepare(collective: str, count: int, dtype: torch.dtype) -> tuple[Callable[
         result = torch.empty(count, dtype=dtype, device=device)
         parts = [of_rank[peer % n].chunk(world_size) for peer in range(world_size)]
         expected = torch.cat([parts[peer][peer if collective == "all_gather" else rank] for peer in range(world_size)])
+    # A machine with GPUs may have a torch before 2.13, where these two have other names.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     calls = {
         "all_reduce": lambda: dist.all_reduce(mine),
         "broadcast": lambda: dist.broadcast(mine, 0),
-        "all_gather": lambda: dist.all_gather_single(result, mine[rank * part : (rank + 1) * part]),
-        "reduce_scatter": lambda: dist.reduce_scatter_single(result, mine),
+        "all_gather": lambda: all_gather(result, mine[rank * part : (rank + 1) * part]),
+        "reduce_scatter": lambda: reduce_scatter(result, mine),
         "all_to_all": lambda: dist.all_to_all_single(result, mine),
     }
 
@@ -243,6 +246,7 @@ def machine() -> dict[str, Any]:
     facts = benchmark.machine() | {"load": [round(load, 1) for load in os.getloadavg()]}
     if torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        facts["gpu_bytes"] = torch.cuda.get_device_properties(0).total_memory
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return facts
 

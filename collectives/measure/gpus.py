@@ -9,8 +9,8 @@
 The file is {"format": FORMAT, "machines": [...]}, one entry for each kind and number of GPUs. An entry has:
 
 `gpu`, `count`: the driver's name of the GPUs, and how many. `known`: its name in `machines.GPUS`, which the predictions
-used, or None. `machine`: as `bandwidth.machine()` returns it, with the driver's version, `memory_bytes` and `watts` of
-a GPU, and `topology`, the table of `nvidia-smi topo -m`, where nvidia-smi is there. `code`: the commit of the course.
+used, or None. `machine`: as `bandwidth.machine()` returns it, with `cuda`, `driver`, `watts` and `clock_mhz` of a
+GPU, and `topology`, the table of `nvidia-smi topo -m`, where nvidia-smi is there. `code`: a digest of the library.
 `skipped`: {part: why}. `paths`: what NCCL printed about its way between the ranks, as `nccl_log.summary` says it.
 `records`: {part: record}. `traces`: a list, see below.
 
@@ -29,7 +29,8 @@ done and on what; its `cells` are the cases. Every cell has `predicted` {model: 
 - "ranks" has `chapter`, `name`, `world_size`, `num_bytes`, and `right`: whether real ranks got what `simulate` says.
 
 A trace is {"name", "measured", "spans"}; a span is {"name", "lane", "start", "seconds", "kind"}, the fields of
-`training.timeline.Span`, in seconds from the trace's begin. A lane is a CUDA stream: "stream 7".
+`training.timeline.Span`, in seconds from the trace's begin. A lane is a CUDA stream: "stream 7". Where products ran
+beside a copy, `seconds` has {"products", "copies", "both"}: each alone, and on a stream each.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Machine:
         return ", ".join([f"{self.count} x {self.gpu}", *versions, self.machine["date"][:10]])
 
     def merged(self, newer: Machine) -> Machine:
-        """Return this machine with `newer`'s parts in place of its own. What it has measured stays, if `newer` skipped it."""
+        """Return this machine with `newer`'s parts in place of its own. A part stays if `newer` has skipped it."""
         records = {**self.records, **newer.records}
         measured = {*records, *(["trace"] if self.traces or newer.traces else [])}
         skipped = {part: why for part, why in {**self.skipped, **newer.skipped}.items() if part not in measured}

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from .benchmark import machine
 
@@ -27,6 +28,13 @@ Case = dict[str, Any]
 """What is measured, in JSON's types: {"world_size": 8, "algorithm": "ring", "num_bytes": 16384}."""
 
 HEADER = ("what", "predicted", "measured", "machine")
+
+
+class Measured(NamedTuple):
+    """The seconds of a case's repeats, and what else was measured `besides`, such as {"peak_bytes": 16e9}."""
+
+    seconds: Sequence[float]
+    besides: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -137,22 +145,26 @@ class Prediction:
     at: str
     _spent: list[str] = field(default_factory=list, repr=False)
 
-    def against(self, measure: Callable[[Sequence[Case]], Sequence[Sequence[float]]]) -> Record:
+    def against(self, measure: Callable[[Sequence[Case]], Sequence[Sequence[float] | Measured]]) -> Record:
         """Measure every case and return all of them beside what was predicted. It works once.
 
-        `measure`: takes all cases and returns, in their order, the seconds of each one's repeats. Raises `ValueError`
-        if it leaves a case out, or if the prediction has been measured before: register a new one then.
+        `measure`: takes all cases and returns, in their order, the seconds of each one's repeats, or a `Measured`.
+        Raises `ValueError` if it leaves a case out, or if the prediction has been measured before: register a new one
+        then.
         """
         if self._spent:
             raise ValueError(f"{self.what}: already measured at {self._spent[0]}; register a new prediction")
         self._spent.append(_now())
         cases = [{name: cell[name] for name in cell if name != "predicted"} for cell in self.cells]
-        taken = [[_positive(each, "the clock", self.what) for each in repeats] for repeats in measure(cases)]
+        found = [each if isinstance(each, Measured) else Measured(each) for each in measure(cases)]
+        taken = [[_positive(each, "the clock", self.what) for each in case.seconds] for case in found]
         if len(taken) != len(cases) or not all(taken):
-            found = sum(map(bool, taken))
-            raise ValueError(f"{self.what}: {len(cases)} cases were predicted, but {found} measured")
+            raise ValueError(f"{self.what}: {len(cases)} cases were predicted, but {sum(map(bool, taken))} measured")
         header = {"what": self.what, "predicted": self.at, "measured": self._spent[0], "machine": machine()}
-        cells = [cell | {"seconds": repeats} for cell, repeats in zip(self.cells, taken, strict=True)]
+        cells = [
+            cell | {"seconds": repeats} | dict(case.besides)
+            for cell, repeats, case in zip(self.cells, taken, found, strict=True)
+        ]
         return Record(header | dict(self.known), cells)
 
 

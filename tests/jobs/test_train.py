@@ -1,12 +1,16 @@
-"""jobs/train.py, as it is, trains on gloo: the same losses by any strategy, and the bytes that the formulas say.
+"""jobs/train.py, as it is, trains on gloo: the same losses by any strategy, killed or not, and the bytes on paper.
 
 That it does so under torchrun, too, on two nodes, is in test_jobs.py.
 """
 
 import json
+import os
+import random
 import runpy
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,7 @@ from collectives.training.transformer import Block
 pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16", "--vocabulary", "64", "--steps", "2"]
+SMALL = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16", "--vocabulary", "256", "--steps", "2"]
 
 
 def train(tmp_path, *arguments):
@@ -35,7 +39,7 @@ def results(tmp_path_factory):
     """All strategies and precisions on two ranks that the file has started itself."""
     strategies = ("--strategy", "ddp", "zero2", "fsdp", "--precision", "fp32", "bf16")
     found, said = train(tmp_path_factory.mktemp("train"), *strategies)
-    assert len(said.splitlines()) == len(found) == 6
+    assert len(found) == 6 and len(said.splitlines()) == 2 * len(found)
     return {(each["strategy"], each["precision"]): each for each in found}
 
 
@@ -95,23 +99,60 @@ def test_a_layer_takes_its_whole_batch_in_one_call_of_attention(file, monkeypatc
 
 
 def test_flops_are_six_for_each_weight_and_token_and_those_of_causal_attention(file, results):
-    job = file["Job"](layers=3, width=32, batch=5, sequence=16, vocabulary=64)
-    weights = 3 * 12 * 32**2 + 32 * 64
+    job = file["Job"](layers=3, width=32, batch=5, sequence=16, vocabulary=256)
+    weights = 3 * 12 * 32**2 + 32 * 256
     assert job.flops == pytest.approx(5 * 16 * (6 * weights + 6 * 3 * 16 * 32))
     for result in results.values():
         small = file["Job"](**{name: result[name] for name in file["Job"].__dataclass_fields__})
         assert result["flops_per_second"] * result["step_seconds"] == pytest.approx(small.flops)
-        assert result["mfu"] is None, "of a CPU's peak nothing is known"
+        assert 0 < result["mfu"] == pytest.approx(result["flops_per_second"] / result["peak"])
 
 
-def test_the_peak_is_a_known_gpus_in_bf16_or_what_the_user_says(file, tmp_path):
-    bf16, fp32, h100 = file["Job"](precision="bf16"), file["Job"](), {"gpus": ["NVIDIA H100 80GB HBM3"] * 8}
-    assert file["peak_flops"](bf16, h100) == 989.4e12
-    assert file["peak_flops"](fp32, h100) is file["peak_flops"](bf16, {}) is None
-    assert file["peak_flops"](bf16, {"gpus": ["NVIDIA RTX 9000"]}) is None
+def test_what_the_planner_says_is_printed_beside_what_is_measured(results, tmp_path):
+    for result in results.values():
+        predicted = result["predicted"]
+        assert predicted["date"] <= result["date"] and predicted["seconds"] > 0
+    found, said = train(tmp_path, "--strategy", "fsdp", "ddp", "--layers", "4", "--width", "128", "--sequence", "128")
+    for result in found:
+        assert 0.8 < result["predicted"]["bytes"] / result["peak_bytes"] < 1.25, "where layers aren't tiny"
+    measured, predicted, *_ = said.splitlines()
+    for words in ("ms a step", "tokens/s", "TFLOP/s a rank, MFU", "peak"):
+        assert words in measured and words in predicted
+    assert f"loss {found[0]['losses'][0]:.3f} -> " in measured
+    assert f"held-out loss {found[0]['held_out_loss']:.3f}" in measured
+
+
+def test_on_gpus_the_planner_prices_the_gpu_that_torch_names_in_bf16(file):
+    job, h100 = file["Job"](precision="bf16", width=2048, heads=16, layers=16, sequence=2048), ["NVIDIA H100 80GB HBM3"]
+    node = file["cluster"]({"gpus": h100 * 8}, 8)
+    assert (node.gpu, node.nodes, node.gpus_per_node, node.peak) == ("H100", 1, 8, 989.4e12)
+    assert file["cluster"]({"gpus": ["NVIDIA H200"] * 8, "gpu_bytes": 150e9}, 16).nodes == 2
+    assert file["cluster"]({"gpus": ["NVIDIA RTX 9000"]}, 1) is file["cluster"]({}, 2) is None
+    seconds = file["plan"](job, node, 8)["seconds"]
+    assert job.flops / seconds < 989.4e12
+    assert file["plan"](file["Job"](), node, 8)["seconds"] is None, "its rates are those of bf16"
+    full = file["Job"](**{**vars(job), "recompute": "full"})
+    assert file["plan"](full, node, 8)["seconds"] > seconds
+    assert file["plan"](full, node, 8)["bytes"] < file["plan"](job, node, 8)["bytes"]
+
+
+def test_the_peak_is_what_the_user_says(tmp_path):
     (result,), said = train(tmp_path, "--peak", "0.5")
     assert result["mfu"] == pytest.approx(result["flops_per_second"] / 0.5e12)
     assert f"MFU {result['mfu']:.1%}" in said
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputing_changes_no_loss(results, tmp_path, recompute):
+    (result,), _ = train(tmp_path, "--strategy", "fsdp", "--recompute", recompute)
+    assert result["losses"] == results["fsdp", "fp32"]["losses"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_compiled_layers_train_the_same_model(results, tmp_path, strategy):
+    (result,), _ = train(tmp_path, "--strategy", strategy, "--compile")
+    assert result["losses"] == pytest.approx(results[strategy, "fp32"]["losses"], rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -124,12 +165,61 @@ def test_a_job_that_starts_again_goes_on_from_its_checkpoint_as_if_nothing_had_h
     assert cut["losses"] + resumed["losses"] == whole["losses"]
 
 
+def lines_of(log):
+    """The last loss that a log has of each step."""
+    return {each["step"]: each["loss"] for each in map(json.loads, log.read_text().splitlines())}
+
+
+def begun(log, steps, process):
+    """Wait until a log has lines for so many steps."""
+    deadline = time.monotonic() + 120
+    while not log.exists() or len(log.read_text().splitlines()) < steps:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_run_that_is_killed_at_random_steps_ends_with_the_losses_of_an_undisturbed_one(tmp_path, strategy):
+    """The ranks are killed without warning, twice; a state is saved every third step."""
+    steps = 40
+    arguments = ["--strategy", strategy, "--steps", str(steps - 3)]
+    train(tmp_path, *arguments, "--log", tmp_path / "whole")
+    disturbed = [*arguments, "--checkpoint", tmp_path / "state", "--every", "3", "--log", tmp_path / "disturbed"]
+    for kill in sorted(random.SystemRandom().sample(range(1, steps - 8), 2)):
+        command = [sys.executable, ROOT / "jobs" / "train.py", *SMALL, *map(str, disturbed)]
+        process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE)
+        begun(tmp_path / "disturbed", kill, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    (last,), _ = train(tmp_path, *disturbed)
+    assert lines_of(tmp_path / "disturbed") == lines_of(tmp_path / "whole"), f"killed after {kill} lines"
+    assert last["first_step"] % 3 == 0 and last["saved_step"] == steps
+
+
+def test_a_run_that_is_asked_to_end_saves_its_state_first(tmp_path):
+    """As Slurm, Kubernetes and spot instances ask: SIGTERM, some time before they kill."""
+    arguments = ["--steps", "400", "--checkpoint", tmp_path / "state", "--every", "1000", "--log", tmp_path / "log"]
+    torchrun = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, ROOT / "jobs" / "train.py", *SMALL, *arguments]
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stderr=subprocess.PIPE)
+    begun(tmp_path / "log", 5, process)
+    process.terminate()
+    process.communicate(timeout=60)
+    steps = len(lines_of(tmp_path / "log"))
+    assert 5 <= steps < 400
+    assert (tmp_path / "state" / "ddp-fp32" / "latest").read_text() == str(steps)
+    (again,), _ = train(tmp_path, "--steps", "2", "--checkpoint", tmp_path / "state")
+    assert (again["first_step"], again["losses"], again["step_seconds"]) == (steps, [], None), "nothing was left to do"
+
+
 def test_what_cannot_be_trained_is_refused(file):
     job = file["Job"]
     with pytest.raises(ValueError, match="steps: must be at least 1"):
         job(steps=0)
     with pytest.raises(ValueError, match="no strategy 'hope': choose from ddp, zero2, fsdp"):
         job(strategy="hope")
+    with pytest.raises(ValueError, match="a vocabulary of 64: it must be at least 256"):
+        job(vocabulary=64)
     with pytest.raises(ValueError, match="a width of 128 does not divide into 3 heads"):
         job(heads=3)
 

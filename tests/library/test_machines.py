@@ -49,3 +49,20 @@ def test_the_table_has_a_row_for_every_link():
     rows = machines.markdown().splitlines()
     assert len(rows) == len(machines.RATINGS) + 2
     assert all(row.count("|") == 5 for row in rows)
+
+
+def test_a_gpu_is_known_by_the_drivers_name_and_its_memory():
+    gib = 2**30
+    names = {
+        ("NVIDIA H100 80GB HBM3", 79.1 * gib): "H100",
+        ("NVIDIA H100 96GB HBM2e", 95 * gib): "H100-96GB",
+        ("NVIDIA A100-SXM4-40GB", 39.4 * gib): "A100-40GB",
+        ("NVIDIA A100-SXM4-80GB", 79.2 * gib): "A100",
+        ("NVIDIA H200", 140 * gib): "H200",
+        ("NVIDIA B200", 179 * gib): "B200",
+        ("NVIDIA GB200", 184 * gib): "GB200",
+        ("NVIDIA H20", 95 * gib): "H20",
+    }
+    assert {key: machines.named(*key).name for key in names} == names
+    for other in ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA GeForce RTX 4090", "NVIDIA GH200 480GB", "Tesla T4"):
+        assert machines.named(other, 80 * gib) is None

@@ -131,3 +131,9 @@ def test_a_record_reads_by_size_and_the_table_has_a_line_for_each():
     assert registered.regret(record.at(world_size=8, num_bytes=2**14), "link") == pytest.approx(regret)
     (line,) = [line for line in table if line.startswith("P = 8") and " 16 KiB" in line]
     assert f"{regret:.0%}" in line
+
+
+def test_a_measurement_may_say_more_than_its_seconds():
+    prediction = registered.register("memory", CASES, {"planner": lambda case: 1.0})
+    record = prediction.against(lambda cases: [registered.Measured([2.0], {"peak_bytes": 7})] * len(cases))
+    assert [(cell["seconds"], cell["peak_bytes"]) for cell in record.cells] == [([2.0], 7)] * len(CASES)

@@ -1,0 +1,174 @@
+"""`make gpu` says blocked without a GPU; its parts run where a CPU stands in, and keep what they predicted."""
+
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from collectives.machines import GPUS
+from collectives.measure import gpus, registered
+from collectives.training import fsdp
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "gpu.py"
+
+
+@pytest.fixture(scope="module")
+def tool():
+    """The tool as a module, under the name by which ranks import it."""
+    environment, path = os.environ.copy(), list(sys.path)
+    sys.path.insert(0, str(TOOL.parent))
+    yield importlib.import_module("gpu")
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+
+
+@pytest.fixture
+def here(tool):
+    """A CPU that stands in for an H100, with cases that it can run. Two ranks, over gloo."""
+    return tool.Here(torch.device("cpu"), "a CPU that stands in", 2, GPUS["H100"], (2, 28, 9), small=True)
+
+
+def test_without_a_gpu_it_says_blocked_and_ends_with_a_status_of_its_own(tmp_path):
+    command = [sys.executable, TOOL, "--save", tmp_path / "gpu.json"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (3, gpus.BLOCKED, "")
+    assert not (tmp_path / "gpu.json").exists(), "nothing was measured, so nothing is recorded"
+
+
+def test_what_the_book_keeps_was_measured_on_a_gpu():
+    for machine in gpus.load(ROOT / "book" / "data" / "gpu.json"):
+        assert machine.known in GPUS and machine.machine["gpus"]
+        for record in machine.records.values():
+            assert record.header["predicted"] <= record.header["measured"]
+
+
+def test_the_parts_on_one_device_keep_every_case_beside_what_was_predicted(tool, here, tmp_path, capsys):
+    status = tool.main(["products", "attention", "moves", "--save", str(tmp_path / "gpu.json")], lambda: here)
+    assert status == 0
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert set(machine.records) == {"products", "attention", "moves"} and machine.skipped == {}
+    for record in machine.records.values():
+        for cell in record.cells:
+            assert all(seconds > 0 for seconds in [*cell["predicted"].values(), *cell["seconds"]])
+    product = machine.records["products"].cells[0]
+    assert product["predicted"]["rated peak"] == pytest.approx(product["flops"] / 989.4e12, rel=1e-3)
+    assert "planner / fastest" in capsys.readouterr().out
+
+
+def test_schedules_on_real_ranks_are_right_and_priced_on_the_gpus_links(tool, here):
+    record = tool.schedules(here)
+    assert len(record.cells) == len(tool.SCHEDULES)
+    assert all(cell["right"] for cell in record.cells)
+    assert {cell["chapter"] for cell in record.cells} == {"02", "03", "04", "06"}
+
+
+@pytest.mark.slow
+def test_training_runs_under_torchrun_beside_the_planners_seconds_and_bytes(tool, here):
+    record = tool.training(here)
+    (cell,) = record.cells
+    assert cell["peak_bytes"] > 0 < cell["predicted_bytes"] and len(cell["seconds"]) == 2
+    assert cell["losses"][0] == pytest.approx(5.5, abs=0.2), "near ln 256"
+
+
+@pytest.mark.slow
+def test_a_sweep_is_held_against_the_network_model(tool, here):
+    record, paths = tool.sweep(here)
+    assert {cell["collective"] for cell in record.cells} == set(tool.bandwidth.COLLECTIVES)
+    reduces = {cell["way"].split()[0] for cell in record.cells if cell["collective"] == "all_reduce"}
+    assert reduces <= set(tool.nccl_log.ALGORITHMS)
+    assert paths == "", "gloo writes no log of NCCL's"
+
+
+def test_one_gpu_skips_what_needs_two_and_says_why(tool, here, tmp_path, capsys):
+    one = tool.Here(**{**vars(here), "count": 1, "small": False})
+    assert tool.main(["ranks", "bandwidth", "--save", str(tmp_path / "gpu.json")], lambda: one) == 0
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert machine.skipped == {
+        "ranks": "one GPU, and NCCL 2.28.9 lets no two ranks share it; 2.30 does",
+        "bandwidth": "one GPU: a sweep needs two",
+    }
+
+
+def test_a_part_that_fails_loses_nothing_of_the_others(tool, here, tmp_path, monkeypatch, capsys):
+    def broken(here):
+        raise RuntimeError("the device fell off the bus")
+
+    monkeypatch.setattr(tool, "attention", broken)
+    assert tool.main(["attention", "products", "--save", str(tmp_path / "gpu.json")], lambda: here) == 1
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert set(machine.records) == {"products"}
+    assert machine.skipped == {"attention": "failed: RuntimeError: the device fell off the bus"}
+
+
+def test_a_part_for_which_no_time_is_left_is_not_begun(tool, here, tmp_path, capsys):
+    late = tool.Here(**{**vars(here), "small": False})
+    path = tmp_path / "gpu.json"
+    assert tool.main(["products", "--minutes", "0.01", "--save", str(path)], lambda: late) == 0
+    assert gpus.load(path)[0].skipped == {"products": 'no time was left; run: make gpu PARTS="products"'}
+
+
+def test_measurements_of_another_machine_are_taken_in(tool, here, tmp_path, capsys):
+    there, book = tmp_path / "there.json", tmp_path / "book.json"
+    tool.main(["products", "--save", str(there)], lambda: here)
+    assert tool.main(["--merge", str(there), "--save", str(book)]) == 0
+    assert gpus.load(book) == gpus.load(there)
+
+
+def test_every_case_for_a_gpu_has_a_prediction_on_every_gpu_that_the_planner_knows(tool, monkeypatch):
+    """Without the GPU: only what is measured is replaced."""
+    asked, real = [], registered.register
+
+    def register(what, cases, models, known=None):
+        prediction = real(what, cases, models, known)
+        asked.append(prediction)
+        return type("Unmeasured", (), {"against": lambda self, measure: prediction})()
+
+    monkeypatch.setattr(tool.registered, "register", register)
+    for name, gpu in GPUS.items():
+        count = min(8, gpu.joined)
+        on = tool.Here(torch.device("cuda"), name, count, gpu, (2, 30, 3))
+        for part in (tool.products, tool.attention, tool.moves, tool.training, tool.schedules):
+            part(on)
+        fits = [cell["predicted_bytes"] < gpu.memory for cell in asked[-2].cells]
+        assert all(fits) or gpu.memory < 79 * 2**30, f"what is trained fits {name}"
+
+
+def test_the_tool_needs_torch_and_numpy_and_what_ranks_travel_by():
+    """A bare machine has no Jupyter, no matplotlib and no test tools."""
+    script = (
+        f"import sys; sys.argv = ['gpu.py']; sys.path.insert(0, {str(TOOL.parent)!r}); import gpu; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd="/", check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"matplotlib", "IPython", "nbgrader", "pytest", "scipy", "yaml"}
+
+
+@pytest.mark.slow
+def test_a_fully_sharded_step_of_the_measured_model_runs_on_eight_pretended_ranks(tool, monkeypatch):
+    """Torch's fake backend and fake tensors: shapes and memory of the real run, without its GPU.
+
+    What a rank holds at rest is what the planner says, and all of a step runs at the measured sizes.
+    """
+    program = runpy.run_path(str(ROOT / "jobs" / "train.py"))
+    job = program["Job"](**tool.MODEL | {"layers": 2, "batch": 1, "strategy": "fsdp"})
+    with fsdp.pretended(8) as mesh:
+        monkeypatch.setattr(fsdp, "device", lambda: torch.device("cpu"))
+        model = fsdp.shard(program["transformer"](job), mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        sequences = torch.zeros(job.batch, job.sequence, dtype=torch.long)
+        scores = model(sequences)
+        loss = torch.nn.functional.cross_entropy(scores.float().flatten(0, 1), sequences.flatten())
+        loss.backward()
+        optimizer.step()
+        kinds = fsdp.kinds(model, optimizer)()
+        held = sum(tensor.untyped_storage().nbytes() for name in ("parameters", "optimizer") for tensor in kinds[name])
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert held == pytest.approx(12 * weights / 8, rel=0.01), "parameters and two moments in fp32, an eighth of each"
