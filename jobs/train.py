@@ -13,7 +13,7 @@ time and memory are computed before the first step. On CPUs it knows no peak, so
 all-reduce; "MFU" is then the share of what that product reached.
 
 With `--checkpoint FOLDER` it saves its state now and then, and when it is asked to end (SIGTERM), and goes on from
-there when it is started again. `--log FILE` gets a line for every step.
+there when it is started again. `--losses FILE` gets a line for every step.
 """
 
 from __future__ import annotations
@@ -504,7 +504,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--peak", type=float, help="TFLOP/s of a rank's device, for the MFU (known GPUs: their bf16)")
     found.add_argument("--checkpoint", type=Path, help="folder to save the state in, and to continue from")
     found.add_argument("--every", type=int, default=100, help="steps between checkpoints (100)")
-    found.add_argument("--log", type=Path, help="file that gets the loss of every step, a line of JSON each")
+    found.add_argument(
+        "--losses", dest="log", type=Path, help="file that gets the loss of every step, a line of JSON each"
+    )
     found.add_argument("--trace", type=Path, help="file for a trace of rank 0's last step, for Perfetto")
     found.add_argument("--save", type=Path, help="JSON file for the results and the machine's description")
     return found
@@ -521,7 +523,7 @@ def main() -> None:
         options.error(f"--peak {peak:g}: it is in TFLOP/s, such as 989 for an H100 in bf16")
     if how["every"] < 1:
         options.error(f"--every {how['every']}: must be at least 1 step")
-    for name, file in (("save", target), ("log", how["log"]), ("trace", how["trace"])):
+    for name, file in (("save", target), ("losses", how["log"]), ("trace", how["trace"])):
         if file and not file.parent.is_dir():  # fail now, not after hours of training
             options.error(f"--{name} {file}: there is no folder {file.parent}")
     try:

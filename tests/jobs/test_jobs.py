@@ -25,7 +25,7 @@ from collectives.ranks import cluster
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "jobs"
 KUBERNETES = list(yaml.safe_load_all((JOBS / "kubernetes.yaml").read_text()))
-SKYPILOT = yaml.safe_load((JOBS / "skypilot.yaml").read_text())
+SKYPILOT, SPOT = (yaml.safe_load((JOBS / f"skypilot{kind}.yaml").read_text()) for kind in ("", "_spot"))
 SERVICE, JOB = KUBERNETES
 POD = JOB["spec"]["template"]["spec"]
 TORCHRUN = POD["containers"][0]
@@ -155,9 +155,10 @@ def test_skypilots_own_schemas_know_every_field_of_the_task():
                 print(type(refused).__name__)
         print(*(value for name, value in vars(constants).items() if name.startswith("SKYPILOT_N")))
     """
-    command = [sys.executable, "-c", textwrap.dedent(check), library, JOBS / "skypilot.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for name in ("skypilot_spot.yaml", "skypilot.yaml"):
+        command = [sys.executable, "-c", textwrap.dedent(check), library, JOBS / name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     *refused, variables = done.stdout.splitlines()
     assert refused == ["ValidationError"] * 2, "the schemas do refuse what is wrong"
     used = set(re.findall(r"\$\{?(SKYPILOT_\w+)", SKYPILOT["run"]))
@@ -176,6 +177,25 @@ def test_nobody_gets_a_slow_network_or_a_part_of_a_node_by_default():
         text for text in (*TEXTS.values(), cluster.__doc__) if re.search(r"(sbatch|submit=)[^\n]*--gpus-per-task", text)
     ]
     assert asked == [], "each rank would see its own GPU alone"
+
+
+def test_a_run_on_spot_nodes_goes_on_from_a_bucket_when_it_is_started_again():
+    assert (SPOT["setup"], SPOT["run"]) == (SKYPILOT["setup"], SKYPILOT["run"])
+    (folder, bucket), *others = SPOT["file_mounts"].items()
+    assert others == [] and bucket == {"name": "$BUCKET", "mode": "MOUNT"} and SPOT["envs"]["BUCKET"] is None
+    assert f"--checkpoint {folder}" in SPOT["envs"]["PROGRAM"]
+    resources = SPOT["resources"]
+    assert resources["use_spot"] and resources["network_tier"] == "best" and resources["job_recovery"]
+
+
+def test_every_launcher_leaves_time_to_save_the_state_after_sigterm():
+    """More than torchrun's 30 seconds, and less than until the launcher itself kills."""
+    slurm = TEXTS["slurm.sbatch"]
+    (warned,) = re.findall(r"#SBATCH --signal=TERM@(\d+)", slurm)
+    (torchrun,) = re.findall(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", slurm)
+    assert 30 < int(torchrun) < int(warned)
+    assert 30 < int(of_pod(TORCHRUN)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < POD["terminationGracePeriodSeconds"]
+    assert "exec torchrun" in TORCHRUN["args"][0] and "exec torchrun" in slurm, "so that the signal reaches it"
 
 
 def test_what_16_gpus_cost_is_16_times_what_one_costs():
@@ -417,6 +437,34 @@ def test_slurm_runs_the_job_on_two_nodes(slurm, tmp_path):
     log = (tmp_path / "log").read_text()
     assert states[-1] == "COMPLETED", log
     assert log.count("# all_reduce on 2 ranks over gloo") == 1, log  # rank 0 alone speaks
+
+
+@pytest.mark.slow
+def test_a_job_that_slurm_requeues_goes_on_from_its_state(slurm, tmp_path):
+    log, state = tmp_path / "losses", tmp_path / "state"
+    small = "--layers 1 --width 32 --heads 2 --sequence 16 --vocabulary 256 --steps 60 --every 5".split()
+    program = ["jobs/train.py", *small, "--checkpoint", state, "--losses", log]
+    command = ["sbatch", "--parsable", f"--output={tmp_path}/log", "jobs/slurm.sbatch", *map(str, program)]
+    environment = os.environ | slurm | {"RANKS_PER_NODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    def asked(*command):
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    job = asked(*command).strip()
+    assert until(lambda: log.exists() and len(log.read_text().splitlines()) > 12, 180), (tmp_path / "log").read_text()
+    asked("scontrol", "requeue", job)
+    begin_now = ["scontrol", "update", f"JobId={job}", "StartTime=now"]  # a requeued job waits two minutes
+
+    def over():
+        told = asked("scontrol", "show", "job", job)
+        if "Reason=BeginTime" in told:
+            subprocess.run(begin_now, env=environment)
+        return "JobState=COMPLETED" in told
+
+    assert until(over, 240), (tmp_path / "log").read_text()
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert sorted(set(steps)) == list(range(63)) and len(steps) < 2 * 63 - 5, "it didn't begin anew"
+    assert "Restarts=1" in asked("scontrol", "show", "job", job)
 
 
 def node_and_sum(rank, world_size):

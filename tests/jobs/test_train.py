@@ -183,8 +183,8 @@ def test_a_run_that_is_killed_at_random_steps_ends_with_the_losses_of_an_undistu
     """The ranks are killed without warning, twice; a state is saved every third step."""
     steps = 40
     arguments = ["--strategy", strategy, "--steps", str(steps - 3)]
-    train(tmp_path, *arguments, "--log", tmp_path / "whole")
-    disturbed = [*arguments, "--checkpoint", tmp_path / "state", "--every", "3", "--log", tmp_path / "disturbed"]
+    train(tmp_path, *arguments, "--losses", tmp_path / "whole")
+    disturbed = [*arguments, "--checkpoint", tmp_path / "state", "--every", "3", "--losses", tmp_path / "disturbed"]
     for kill in sorted(random.SystemRandom().sample(range(1, steps - 8), 2)):
         command = [sys.executable, ROOT / "jobs" / "train.py", *SMALL, *map(str, disturbed)]
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE)
@@ -198,7 +198,7 @@ def test_a_run_that_is_killed_at_random_steps_ends_with_the_losses_of_an_undistu
 
 def test_a_run_that_is_asked_to_end_saves_its_state_first(tmp_path):
     """As Slurm, Kubernetes and spot instances ask: SIGTERM, some time before they kill."""
-    arguments = ["--steps", "400", "--checkpoint", tmp_path / "state", "--every", "1000", "--log", tmp_path / "log"]
+    arguments = ["--steps", "400", "--checkpoint", tmp_path / "state", "--every", "1000", "--losses", tmp_path / "log"]
     torchrun = [Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, ROOT / "jobs" / "train.py", *SMALL, *arguments]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stderr=subprocess.PIPE)
@@ -246,3 +246,12 @@ def test_on_gpus_it_trains_over_nccl(tmp_path):
     (result,), _ = train(tmp_path, "--strategy", "fsdp", "--precision", "bf16", "--ranks", "2")
     assert result["backend"] == "nccl" and result["machine"]["gpus"]
     assert result["mfu"] is None or 0 < result["mfu"] < 1
+
+
+def test_no_option_is_one_that_torchrun_takes_for_an_abbreviation_of_its_own(file):
+    """torchrun refuses `--log` after the program's name too: it could be --log-dir."""
+    from torch.distributed.run import get_args_parser
+
+    own = [name for action in file["parser"]()._actions for name in action.option_strings if name != "--help"]
+    torchruns = [name for action in get_args_parser()._actions for name in action.option_strings]
+    assert [name for name in own if any(each.startswith(name) for each in torchruns)] == []
