@@ -442,7 +442,7 @@ def test_slurm_runs_the_job_on_two_nodes(slurm, tmp_path):
 @pytest.mark.slow
 def test_a_job_that_slurm_requeues_goes_on_from_its_state(slurm, tmp_path):
     log, state = tmp_path / "losses", tmp_path / "state"
-    small = "--layers 1 --width 32 --heads 2 --sequence 16 --vocabulary 256 --steps 60 --every 5".split()
+    small = ["--layers=1", "--width=32", "--heads=2", "--sequence=16", "--vocabulary=256", "--steps=60", "--every=5"]
     program = ["jobs/train.py", *small, "--checkpoint", state, "--losses", log]
     command = ["sbatch", "--parsable", f"--output={tmp_path}/log", "jobs/slurm.sbatch", *map(str, program)]
     environment = os.environ | slurm | {"RANKS_PER_NODE": "1", "CUDA_VISIBLE_DEVICES": ""}
