@@ -104,7 +104,7 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
                     if "autograder" in judged.metadata:
                         cell.metadata["autograder"] = judged.metadata.autograder
             about = known.metadata.autograder
-        nb.metadata["autograder"] = NotebookNode({**nb.metadata.get("autograder", {}), **about})
+        nb.metadata["autograder"] = NotebookNode({**about, **nb.metadata.get("autograder", {})})
         nb.metadata.autograder.update(executor=EXECUTOR, key=name)
         return nb, resources
 

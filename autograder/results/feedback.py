@@ -21,7 +21,7 @@ from jinja2 import BytecodeCache, Environment, pass_context
 from jinja2.bccache import Bucket
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
+from nbformat.v4 import new_markdown_cell, new_output
 from nbgrader.preprocessors import ClearHiddenTests, GetGrades, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution, is_task
 from pygments.formatters import HtmlFormatter
@@ -259,13 +259,31 @@ def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
 
 
 class Inert(NbGraderPreprocessor):
-    """The last preprocessor. It cleans the notebook for formgrader, whose templates clean nothing."""
+    """The last preprocessor. It cleans the notebook for formgrader, whose templates clean nothing.
+
+    It also shows the rubric of a written answer below that answer. `InertPage` leaves it out of the student's page.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Clean the outputs, and the texts of all cells but the instructor's."""
         nb = deepcopy(nb)
         all_shown(nb, _cleaned)
+        with_rubrics(nb)
         return nb, resources
+
+
+def with_rubrics(notebook: NotebookNode) -> None:
+    """Put a cell with the instructor's own answer and rubric after each answer that a person reads."""
+    rubrics = notebook.metadata.get("autograder", {}).get("rubrics", {})
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if text := rubrics.get(cell.metadata.get("nbgrader", {}).get("grade_id")):
+            words = f"**For graders only: the instructor's answer.**\n\n{text}"
+            rubric = new_markdown_cell(words, id=f"rubric-{len(cells)}")
+            rubric.metadata["autograder"] = NotebookNode(rubric=True)
+            cells.append(rubric)
+    notebook.cells = cells
 
 
 def _cleaned(notebook: NotebookNode, show: Show) -> None:
@@ -401,6 +419,7 @@ class InertPage(HTMLExporter):
         """Render the page of a graded notebook."""
         nb = deepcopy(nb)
         nb.metadata.pop("widgets", None)
+        nb.cells = [cell for cell in nb.cells if not cell.metadata.get("autograder", {}).get("rubric")]
         hider = ClearHiddenTests(parent=self)
         for cell in nb.cells:
             if self.hide_hidden_tests and cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):

@@ -35,6 +35,7 @@ from .notebooks import Cell
 
 MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
 MOST_SECONDS = 10.0  # for reading one notebook's JSON
+MARKER = re.compile(r"^.*(BEGIN|END) SOLUTION.*\n?", re.MULTILINE)  # nbgrader's lines around an answer
 EARLIEST = datetime(2000, 1, 1)
 
 
@@ -79,7 +80,7 @@ def template(converter: GenerateAssignment, assignment: str, notebook: str) -> T
     saved = steps.index(SaveCells) if SaveCells in steps else len(steps)
     kept = _through(converter, [step for step in steps[:saved] if step is not InstantiateTests], source, resources)
     released = _through(converter, steps[saved + 1 :], kept, resources)
-    kept.metadata["autograder"] = NotebookNode(defines=declared(source))
+    kept.metadata["autograder"] = NotebookNode(defines=declared(source), rubrics=rubrics(source))
     with Gradebook(course.db_url, course.course_id) as gradebook:
         known = {cell.name: cell for cell in gradebook.find_notebook(notebook, assignment).source_cells}
         for cell in kept.cells:
@@ -102,6 +103,12 @@ def _is_answer(cell: NotebookNode) -> bool:
     if "nbgrader" not in cell.metadata:
         return cell.cell_type == "code"
     return is_solution(cell) or not is_locked(cell)
+
+
+def rubrics(notebook: NotebookNode) -> dict[str, str]:
+    """Return {grade_id: the instructor's own answer and rubric} of the answers that a person reads."""
+    read = [cell for cell in notebook.cells if is_grade(cell) and is_solution(cell)]
+    return {cell.metadata.nbgrader.grade_id: MARKER.sub("", cell.source).strip() for cell in read}
 
 
 def declared(notebook: NotebookNode) -> dict[str, dict[str, Any]]:

@@ -32,6 +32,15 @@ def page():
     return feedback.InertPage().from_notebook_node(new_notebook(cells=cells), {"nbgrader": found})[0]
 
 
+def test_a_rubric_is_below_the_answer_for_graders_and_not_on_the_students_page():
+    answer = new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False))
+    graded = new_notebook(cells=[answer], metadata={"autograder": {"rubrics": {"d-why": "Two points for *why*."}}})
+    shown, _ = feedback.Inert().preprocess(graded, {})
+    assert [cell.source for cell in shown.cells][1].endswith("Two points for *why*.")
+    page, _ = feedback.InertPage().from_notebook_node(shown)
+    assert "My answer" in page and "Two points" not in page
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_zero(page, browser, tmp_path, scheme):
     place = tmp_path / "page.html"
