@@ -37,6 +37,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ from collectives import execute, network, price, ranks, simulate  # noqa: E402
 from collectives.algorithms import chain, doubling, pairwise, ring, tree  # noqa: E402
 from collectives.machines import RATINGS, Cluster, Gpu, named  # noqa: E402
 from collectives.measure import bandwidth, device, gpus, nccl_log, registered  # noqa: E402
+from collectives.schedule import Schedule  # noqa: E402
 from collectives.training.kernels import Fitted  # noqa: E402
 from collectives.training.registry import MODELS  # noqa: E402
 from collectives.training.software import Software  # noqa: E402
@@ -264,7 +267,6 @@ def training(here: Here) -> registered.Record:
         for case in cases:
             result = trained(here, case)
             besides = {"peak_bytes": result["peak_bytes"], "losses": [result["losses"][0], result["losses"][-1]]}
-            print(f"  {case['name']}: {min(result['seconds']) * 1e3:.1f} ms a step", flush=True)
             found.append(registered.Measured(result["seconds"], besides))
         return found
 
@@ -298,8 +300,8 @@ def on_torchrun(here: Here, program: Sequence[str], **environment: str) -> subpr
 
 def trace(here: Here) -> list[dict[str, Any]]:
     """Return traces by CUDA stream: a fully sharded step, and products beside a copy to the host with their seconds."""
-    case = dict(settings(here)[-1 if here.small else 6])
-    case = {"strategy": "fsdp", "recompute": "none", "compiled": False} | case | {"steps": 2}
+    case = {"strategy": "fsdp", "recompute": "none", "compiled": False} | settings(here)[0]
+    case |= {"strategy": "fsdp", "steps": 2, "layers": min(case["layers"], 3)}  # few enough kernels to look at
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "trace.json"
         trained(here, case, f"--trace={written}")
@@ -362,26 +364,28 @@ def schedules(here: Here) -> registered.Record:
 
     def measure(cases: Sequence[Case]) -> list[registered.Measured]:
         found = []
-        for case in cases:
-            schedule = by_name[case["name"]](case["world_size"])
-            answers = ranks.run(
-                on_a_rank, case["world_size"], schedule, case["num_bytes"], timeout=max(here.left, 1), backend=backend
-            )
-            right = all(answer[0] for answer in answers)
-            seconds = [max(times) for times in zip(*(answer[1] for answer in answers), strict=True)]
-            found.append(registered.Measured(seconds, {"right": right}))
+        for world, same in groupby(cases, key=itemgetter("world_size")):
+            work = [(by_name[case["name"]](world), case["num_bytes"]) for case in same]
+            by_rank = ranks.run(on_a_rank, world, work, timeout=max(here.left, 1), backend=backend)
+            for answers in zip(*by_rank, strict=True):
+                seconds = [max(times) for times in zip(*(times for _, times in answers), strict=True)]
+                found.append(registered.Measured(seconds, {"right": all(right for right, _ in answers)}))
         return found
 
     known = {"gpus": here.count, "links": "rated, with NCCL's latencies"}
     return registered.register("schedules over NCCL", cases, {"alpha-beta": priced}, known).against(measure)
 
 
-def on_a_rank(rank: int, world_size: int, schedule: Any, num_bytes: int) -> tuple[bool, list[float]]:
-    """Return whether this rank ends with what `simulate` says, and the seconds of five runs."""
+def on_a_rank(rank: int, world_size: int, work: Sequence[tuple[Schedule, int]]) -> list[tuple[bool, list[float]]]:
+    """Run schedules on buffers of so many bytes; return whether this rank got what `simulate` says, and five times."""
+    return [one_schedule(rank, world_size, schedule, num_bytes // 4) for schedule, num_bytes in work]
+
+
+def one_schedule(rank: int, world_size: int, schedule: Schedule, count: int) -> tuple[bool, list[float]]:
+    """Return whether this rank ends with the right numbers, and the seconds of five runs. `count`: fp32 elements."""
     import torch.distributed as dist
 
-    count = num_bytes // 4
-    before = np.arange(world_size * count, dtype=np.float32).reshape(world_size, count) % 1024
+    before = np.arange(world_size * count, dtype=np.float32).reshape(world_size, count) % 1024  # sums are exact
     expected = torch.from_numpy(simulate(schedule, before)[rank])
     buffer, times = torch.from_numpy(before[rank]).to(ranks.device()), []
     execute(schedule, buffer)
@@ -415,7 +419,7 @@ def sweep(here: Here) -> tuple[registered.Record, str]:
 
     paths = ""
 
-    def measure(cases: Sequence[Case]) -> list[list[float]]:
+    def measure(cases: Sequence[Case]) -> list[registered.Measured]:
         nonlocal paths
         with tempfile.TemporaryDirectory() as folder:
             saved = Path(folder) / "sweep.json"
@@ -427,7 +431,8 @@ def sweep(here: Here) -> tuple[registered.Record, str]:
             rows = {(result.collective, row.num_bytes): row for result in bandwidth.load(saved) for row in result.rows}
             logs = "\n".join(path.read_text() for path in sorted(Path(folder).glob("nccl.*")))
         paths = nccl_log.summary(nccl_log.parse(logs)) if logs else ""
-        return [[rows[case["collective"], case["num_bytes"]].seconds] for case in cases]
+        found = [rows[case["collective"], case["num_bytes"]] for case in cases]
+        return [registered.Measured([row.seconds], {"right": not row.wrong}) for row in found]
 
     record = registered.register("NCCL's collectives", cases, {"network": model}).against(measure)
     return record, paths
@@ -461,7 +466,10 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
                 traces = found
             else:
                 records[part], paths = found if part == "bandwidth" else (found, paths)
-                print(records[part], flush=True)
+                print(gpus.table(part, records[part]), flush=True)
+                if not all(cell.get("right", True) for cell in records[part].cells):
+                    failed.append(part)
+                    print(f"{part}: some results are wrong", flush=True)
         except Skipped as why:
             skipped[part] = str(why)
         except Exception as error:  # one part's failure must not lose what the others have measured

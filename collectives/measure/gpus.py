@@ -3,7 +3,7 @@
     machines = load(Path("book/data/gpu.json"))      # [] if there is no such file: blocked, no GPU
     for machine in machines:
         print(machine.title)                         # 1 x NVIDIA H100 80GB HBM3, torch 2.11.0, NCCL 2.28.9, 2026-11-24
-        print(machine.records["products"])           # every case: measured, and predicted over measured
+        print(table("products", machine.records["products"]))    # every case: measured beside predicted
         print(machine.skipped)                       # {"bandwidth": "one GPU: a sweep needs two"}
 
 The file is {"format": FORMAT, "machines": [...]}, one entry for each kind and number of GPUs. An entry has:
@@ -24,8 +24,8 @@ done and on what; its `cells` are the cases. Every cell has `predicted` {model: 
 - "moves" has `name` and `num_bytes`: copies in the GPU's memory, and between host and GPU;
 - "training" has `name`, the fields of `jobs/train.py`'s `Job`, `world_size`, `tokens` of a step over all ranks,
   `flops` of a rank's step without recomputation, `peak` FLOP/s of a GPU, `predicted_bytes` and `peak_bytes` of a rank;
-- "bandwidth" has `collective`, `world_size`, `num_bytes` (S, the full buffer) and `way`, what the network model thinks
-  that NCCL picks, such as "NVLS Simple";
+- "bandwidth" has `collective`, `world_size`, `num_bytes` (S, the full buffer), `way`, what the network model thinks
+  that NCCL picks, such as "NVLS Simple", and `right`: whether every number was;
 - "ranks" has `chapter`, `name`, `world_size`, `num_bytes`, and `right`: whether real ranks got what `simulate` says.
 
 A trace is {"name", "measured", "spans"}; a span is {"name", "lane", "start", "seconds", "kind"}, the fields of
@@ -36,7 +36,8 @@ beside a copy, `seconds` has {"products", "copies", "both"}: each alone, and on 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,71 @@ def add(machine: Machine, path: Path) -> None:
     same = [each for each in machines if (each.gpu, each.count) == (machine.gpu, machine.count)]
     others = [each for each in machines if (each.gpu, each.count) != (machine.gpu, machine.count)]
     save([*others, same[0].merged(machine) if same else machine], path)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table(part: str, record: Record) -> str:
+    """Return a line for every case: its median time, rate and what else was measured, each beside the prediction.
+
+    The prediction is that of the record's first model.
+    """
+    rows = [[words for words, _ in _COLUMNS[part]] + ["ms", "predicted"]]
+    for cell in record.cells:
+        measured, predicted = statistics.median(cell["seconds"]), cell["predicted"][record.models[0]]
+        both = [f"{seconds * 1e3:.4g}" for seconds in (measured, predicted)]
+        rows.append([show(cell, measured, predicted) for _, show in _COLUMNS[part]] + both)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        row[0].ljust(widths[0]) + "".join(f"  {word:>{w}}" for word, w in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+    return "\n".join([f"{record.header['what']}, measured {record.header['measured'][:10]}", *lines])
+
+
+def _label(cell: Mapping[str, Any], *_: float) -> str:
+    sizes = f" {cell['m']} x {cell['k']} x {cell['n']} {cell['dtype']}" if "dtype" in cell else ""
+    return str(cell.get("name") or cell["collective"]) + sizes
+
+
+def _tflops(cell: Mapping[str, Any], measured: float, predicted: float) -> str:
+    return " / ".join(f"{cell['flops'] / seconds / 1e12:.1f}" for seconds in (measured, predicted))
+
+
+def _gbytes(cell: Mapping[str, Any], measured: float, predicted: float) -> str:
+    return " / ".join(f"{cell['num_bytes'] / seconds / 1e9:.1f}" for seconds in (measured, predicted))
+
+
+def _mfu(cell: Mapping[str, Any], measured: float, predicted: float) -> str:
+    return " / ".join(f"{cell['flops'] / seconds / cell['peak']:.1%}" for seconds in (measured, predicted))
+
+
+def _memory(cell: Mapping[str, Any], *_: float) -> str:
+    return " / ".join(f"{cell[name] / 1e9:.2f}" for name in ("peak_bytes", "predicted_bytes"))
+
+
+def _size(cell: Mapping[str, Any], *_: float) -> str:
+    return f"{cell['num_bytes']:,}"
+
+
+def _right(cell: Mapping[str, Any], *_: float) -> str:
+    return "right" if cell["right"] else "WRONG"
+
+
+_Show = Callable[[Mapping[str, Any], float, float], str]
+_NAMED: tuple[str, _Show] = ("", _label)
+_RATE: tuple[str, _Show] = ("TFLOP/s / predicted", _tflops)
+_MOVED: list[tuple[str, _Show]] = [_NAMED, ("bytes", _size), ("GB/s / predicted", _gbytes)]
+_CHECKED: tuple[str, _Show] = ("", _right)
+_COLUMNS: Mapping[str, Sequence[tuple[str, _Show]]] = {
+    "products": [_NAMED, _RATE],
+    "attention": [_NAMED, _RATE],
+    "moves": _MOVED,
+    "training": [_NAMED, _RATE, ("MFU / predicted", _mfu), ("GB at the peak / predicted", _memory)],
+    "ranks": [*_MOVED, _CHECKED],
+    "bandwidth": [*_MOVED, _CHECKED],
+}
 
 
 def _lines(value: Any, indent: str = "") -> str:

@@ -60,7 +60,8 @@ def test_the_parts_on_one_device_keep_every_case_beside_what_was_predicted(tool,
             assert all(seconds > 0 for seconds in [*cell["predicted"].values(), *cell["seconds"]])
     product = machine.records["products"].cells[0]
     assert product["predicted"]["rated peak"] == pytest.approx(product["flops"] / 989.4e12, rel=1e-3)
-    assert "planner / fastest" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "TFLOP/s / predicted" in said and "square 64 x 64 x 64 bf16" in said and "GB/s / predicted" in said
 
 
 def test_schedules_on_real_ranks_are_right_and_priced_on_the_gpus_links(tool, here):
@@ -82,6 +83,7 @@ def test_training_runs_under_torchrun_beside_the_planners_seconds_and_bytes(tool
 def test_a_sweep_is_held_against_the_network_model(tool, here):
     record, paths = tool.sweep(here)
     assert {cell["collective"] for cell in record.cells} == set(tool.bandwidth.COLLECTIVES)
+    assert all(cell["right"] for cell in record.cells)
     reduces = {cell["way"].split()[0] for cell in record.cells if cell["collective"] == "all_reduce"}
     assert reduces <= set(tool.nccl_log.ALGORITHMS)
     assert paths == "", "gloo writes no log of NCCL's"

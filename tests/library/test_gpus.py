@@ -52,3 +52,15 @@ def test_a_later_command_replaces_its_parts_and_leaves_the_others(tmp_path):
     assert set(one.records) == {"products", "moves", "training"} and one.skipped == {}
     assert registered.fastest_of(one.records["products"].cells[0]) == 0.5
     assert (eight.count, set(eight.records)) == (8, {"products"})
+
+
+def test_a_table_has_what_was_measured_beside_what_was_predicted():
+    lines = gpus.table("products", record()).splitlines()
+    assert lines[1].split() == ["TFLOP/s", "/", "predicted", "ms", "predicted"]
+    assert lines[2].split() == ["a", "product", "8", "x", "8", "x", "8", "bf16", "0.0", "/", "0.0", "500", "400"]
+    case = {"name": "compiled", "flops": 4e14, "peak": 1e15, "predicted_bytes": 5_000_000_000}
+    prediction = registered.register("steps", [case], {"planner": lambda case: 0.8})
+    step = prediction.against(lambda cases: [registered.Measured([1.0, 3.0, 1.0], {"peak_bytes": 4_000_000_000})])
+    assert gpus.table("training", step).splitlines()[2].split() == (
+        ["compiled", "400.0", "/", "500.0", "40.0%", "/", "50.0%", "4.00", "/", "5.00", "1000", "800"]
+    )
