@@ -25,7 +25,7 @@ from ..execute import execute
 from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
-from .checks import NotYet, answer, call_in_words, generator, refusing
+from .checks import NotYet, call_in_words, generator, own_answer, refusing, refusing_functions
 from .on_ranks import reported, witnessed, witnessed_terms
 
 
@@ -80,13 +80,19 @@ def choices(num_tokens: int, num_experts: int, k: int, seed: int) -> torch.Tenso
     return torch.tensor(random_case([num_tokens], num_experts, k, seed).experts[0])
 
 
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Refuse, inside this context, to sort, to count and to drop tokens by the library."""
+    routing: Any = library.Routing
+    return refusing_functions(library.send_order, library.within_capacity, routing.load.fget)
+
+
 # Part a: the order of sending, and back
 
 
 def check_order(function: Callable, experts: torch.Tensor) -> None:
     """Check that `function(experts)` returns the places of `experts` sorted by expert, in a stable order."""
     call = f"{function.__name__}({_table(experts)})"
-    got = _whole(answer(function, experts.clone(), call=call), call, (experts.numel(),))
+    got = _whole(own_answer(__name__, function, experts.clone(), call=call), call, (experts.numel(),))
     flat, k = experts.flatten().numpy(), experts.shape[1]
     want = np.argsort(flat, kind="stable")
     if np.array_equal(got, want):
@@ -113,7 +119,7 @@ def check_order(function: Callable, experts: torch.Tensor) -> None:
 def check_counts(function: Callable, experts: torch.Tensor, num_experts: int) -> None:
     """Check that `function(experts, num_experts)` counts the choices of each expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts})"
-    result = answer(function, experts.clone(), num_experts, call=call)
+    result = own_answer(__name__, function, experts.clone(), num_experts, call=call)
     want = np.bincount(experts.flatten().numpy(), minlength=num_experts)
     got = _whole(result, call)
     if got.shape != want.shape:
@@ -134,7 +140,9 @@ def check_home(function: Callable, length: int, seed: int) -> None:
     order = rng.permutation(length)
     sent = rng.standard_normal((length, 2), dtype=np.float32).astype(float)  # fp32 is precise enough to return them
     call = f"{function.__name__}(rows, order={order.tolist()})"
-    got = _tensor(answer(function, torch.tensor(sent), torch.tensor(order), call=call), call, torch.Size(sent.shape))
+    got = _tensor(
+        own_answer(__name__, function, torch.tensor(sent), torch.tensor(order), call=call), call, torch.Size(sent.shape)
+    )
     want = np.empty_like(sent)
     want[order] = sent
     if np.array_equal(got, want):
@@ -161,7 +169,7 @@ def _row_in_words(row: np.ndarray, want: np.ndarray) -> str:
 def check_kept(function: Callable, experts: torch.Tensor, num_experts: int, places: int) -> None:
     """Check that `function(experts, num_experts, places)` is True where a choice gets a place at its expert."""
     call = f"{function.__name__}({_table(experts)}, {num_experts}, places={places})"
-    result = answer(function, experts.clone(), num_experts, places, call=call)
+    result = own_answer(__name__, function, experts.clone(), num_experts, places, call=call)
     got = _array(result) if isinstance(result, torch.Tensor | np.ndarray | list | tuple) else np.array(None)
     if got.dtype != bool:
         raise NotYet(f"{call} returns {_what(result)}; return a tensor of True and False")
@@ -197,7 +205,7 @@ def _keeps_the_last(got: np.ndarray, experts: torch.Tensor, places: int) -> bool
 def check_dropped_and_padded(function: Callable, counts: list[int], places: int) -> None:
     """Check that `function(counts, places)` returns how many tokens are dropped and how many places stay empty."""
     call = call_in_words(function, (counts, places))
-    result = answer(function, torch.tensor(counts), places, call=call)
+    result = own_answer(__name__, function, torch.tensor(counts), places, call=call)
     got = tuple(_whole(list(result) if isinstance(result, tuple) else result, call, (2,)).tolist())
     dropped = sum(max(count - places, 0) for count in counts)
     padded = sum(max(places - count, 0) for count in counts)

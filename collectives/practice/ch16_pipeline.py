@@ -10,7 +10,7 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, takewhile
@@ -23,7 +23,7 @@ from ..figures.player import Figure
 from ..training import pipeline
 from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
 from ..training.timeline import Span, Timeline
-from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, show
+from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, refusing_functions, show
 
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
@@ -71,7 +71,7 @@ def check_bubble(function: Callable, over: str, cases: Iterable[tuple[int, int]]
             "`//` has rounded a fraction down": want // 1,
         }
 
-    check_formula(function, truth, cases, slips)
+    check_formula(function, truth, cases, slips, __name__)
 
 
 def enough(world_size: int, share: float) -> int:
@@ -88,7 +88,7 @@ def enough(world_size: int, share: float) -> int:
 
 def check_enough(function: Callable, cases: Iterable[tuple[int, float]]) -> None:
     """Check that `function(p, share)` is the fewest micro-batches with a bubble over total time of at most `share`."""
-    check_formula(function, enough, cases, _enough_slips)
+    check_formula(function, enough, cases, _enough_slips, __name__)
 
 
 def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
@@ -123,7 +123,7 @@ def check_kept_count(function: Callable, of: str, cases: Iterable[tuple[int, int
             "this is what rank 0 keeps; the others keep less": min(m, p),
         }
 
-    check_formula(function, truth, cases, slips)
+    check_formula(function, truth, cases, slips, __name__)
 
 
 def random_sizes(seed: int, how_many: int = 8) -> list[tuple[int, int]]:
@@ -143,13 +143,17 @@ def random_ranks(seed: int, how_many: int = 8) -> list[tuple[int, int, int]]:
 # A learner's schedule
 
 
-def without_the_library() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the library refuses to make its own pipeline schedules."""
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Refuse, inside this context, to make the library's own pipeline schedules, and to count their bubbles."""
 
     def by_name(schedule: PipelineSchedule) -> str | None:
         return schedule.name if schedule.name in pipeline.BY_NAME else None
 
-    return refusing(PipelineSchedule, "__post_init__", what=by_name)
+    cost: Any = PipelineCost
+    bubbles = bubble_over_total, bubble_over_ideal, cost.bubble_over_total.fget, cost.bubble_over_ideal.fget, enough
+    with refusing(PipelineSchedule, "__post_init__", what=by_name), refusing_functions(*bubbles):
+        yield
 
 
 def schedule_of(

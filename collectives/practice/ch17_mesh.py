@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from random import Random
 from reprlib import repr as brief
@@ -37,6 +37,7 @@ from .checks import (
     number_of,
     own_answer,
     refusing,
+    refusing_functions,
 )
 from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
 
@@ -45,25 +46,18 @@ Groups = Mapping[str, list[list[int]]]  # the ranks of every group of every axis
 At = Mapping[str, int]  # a rank's coordinates: its index on each axis
 
 
-def without_the_library() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the library's own mesh refuses to name coordinates and groups."""
-    return refusing(Mesh, "coordinates", "groups", what="Mesh")
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Refuse, inside this context, to name coordinates and groups by the library's mesh, or to count by the checks."""
+    counts = held, sends, calls, leaves, seconds, seconds_along, library.sends, library.seconds_along
+    with refusing(Mesh, "coordinates", "groups", what="Mesh"), refusing_functions(*counts):
+        yield
 
 
 def _asked(function: Callable, *args: Any) -> tuple[str, Any]:
     """Return the call in words, with all its arguments, and what it returns."""
     call = f"{function.__name__}({', '.join(map(repr, args))})"
     return call, own_answer(__name__, function, *copy.deepcopy(args), call=call)
-
-
-def _on_copies(function: Callable) -> Callable:
-    """Wrap the learner's function so that it gets copies: it may change a dictionary that a check still needs."""
-
-    @functools.wraps(function)
-    def called(*args: Any) -> Any:
-        return function(*copy.deepcopy(args))
-
-    return called
 
 
 # Part a: the numbers of the ranks
@@ -560,7 +554,7 @@ def _sent(collective: str, world_size: int, num_bytes: int) -> int:
 def check_sent(function: Callable, axis: str, cases: Iterable[tuple]) -> None:
     """Check that `function(num_blocks, hidden, tokens, itemsize, sizes)` is what a rank sends along `axis`."""
     slips = {"tp": _tp_slips, "shard": _shard_slips, "replicate": _replicate_slips}[axis]
-    check_formula(_on_copies(function), sent_along(axis), cases, slips)
+    check_formula(function, sent_along(axis), cases, slips, __name__)
 
 
 def _any_slips(want: float, num_blocks: int, itemsize: int, sizes: Sizes, axis: str) -> dict[str, float]:
@@ -740,7 +734,7 @@ def check_seconds(function: Callable, cases: Iterable[tuple]) -> None:
             "this is the longest axis; they run one after the other": max(rings()),
         }
 
-    check_formula(_on_copies(function), seconds, cases, slips)
+    check_formula(function, seconds, cases, slips, __name__)
 
 
 def check_best(function: Callable, cases: Iterable[tuple[Sizes, Work, Machine]]) -> None:

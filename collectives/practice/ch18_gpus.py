@@ -8,7 +8,6 @@ the same format.
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,17 @@ from torch.utils._pytree import tree_leaves
 from ..measure import bandwidth, nccl_log
 from ..price import algbw, busbw
 from ..ranks import PerRank
-from .checks import NotYet, answer, call_in_words, check_formula, number_of
+from .checks import (
+    NotYet,
+    Refusal,
+    answer,
+    call_in_words,
+    check_formula,
+    number_of,
+    own,
+    own_answer,
+    refusing_functions,
+)
 from .on_ranks import run_on_ranks, stand_ins, witnessed
 
 _FOLDER = Path(__file__).with_name("ch18_gpus_logs")
@@ -42,15 +51,22 @@ def published(name: str) -> str:
     return (_FOLDER / f"{name}.txt").read_text()
 
 
+def without_the_library() -> contextlib.AbstractContextManager[None]:
+    """Refuse, inside this context, to read logs and tables by the library, and to answer by the checks themselves."""
+    return refusing_functions(nccl_log.parse, bandwidth.parse, said, algbw, busbw, environment, place)
+
+
 def _asked(function: Callable, *args: Any, call: str | None = None) -> tuple[str, Any]:
     """Return the call in words and its result. Unlike in `answer`, None may be right."""
 
     def boxed(*args: Any) -> tuple[Any]:
-        return (function(*copy.deepcopy(args)),)  # it may change an argument that the check still needs
+        return (own(__name__, function, *args),)
 
     boxed.__name__ = function.__name__
     call = call or call_in_words(function, args)
     (result,) = answer(boxed, *args, call=call)
+    if isinstance(result, Refusal):
+        raise NotYet(f"{call}: {result.words}")
     return call, result
 
 
@@ -153,7 +169,7 @@ def check_basics(function: Callable, keys: Sequence[str], logs: Iterable[Text]) 
     """Check the `keys` of the dictionary that `function(text)` returns: the log's value, or None."""
     for name, text in logs:
         call = f"{function.__name__}(<log {name}>)"
-        result = answer(function, text, call=call)
+        result = own_answer(__name__, function, text, call=call)
         if not isinstance(result, Mapping):
             raise NotYet(f"{call} returns {brief(result)}; return a dictionary with {', '.join(map(repr, KEYS))}")
         want = said(text)
@@ -314,7 +330,7 @@ def check_table(function: Callable, tables: Iterable[Text]) -> None:
     """Check that `function(text)` returns the out-of-place rows of an nccl-tests table: [(bytes, seconds), ...]."""
     for name, text in tables:
         call = f"{function.__name__}(<table {name}>)"
-        result = answer(function, text, call=call)
+        result = own_answer(__name__, function, text, call=call)
         pairs = list(result) if isinstance(result, Sequence | np.ndarray) else [result]
         if not all(isinstance(row, Sequence | np.ndarray) and len(row) == 2 for row in pairs):
             raise NotYet(f"{call} returns {brief(result)}; return a list of pairs (bytes, seconds)")
@@ -347,12 +363,12 @@ BUS_CASES.append(("all_to_all", 2**25, 5e-4, 16))
 def check_bandwidths(algorithm: Callable, bus: Callable, cases: Iterable[tuple[str, int, float, int]]) -> None:
     """Check `algorithm(num_bytes, seconds)` and `bus(collective, num_bytes, seconds, world_size)`: bytes a second."""
     cases = list(cases)
-    check_formula(algorithm, algbw, [case[1:3] for case in cases], _algbw_slips)
+    check_formula(algorithm, algbw, [case[1:3] for case in cases], _algbw_slips, __name__)
 
     def truth(collective: str, num_bytes: int, seconds: float, world_size: int) -> float:
         return busbw(collective, world_size, num_bytes, seconds)
 
-    check_formula(bus, truth, cases, _busbw_slips)
+    check_formula(bus, truth, cases, _busbw_slips, __name__)
 
 
 def _algbw_slips(want: float, num_bytes: int, seconds: float) -> dict[str, float]:
@@ -383,7 +399,7 @@ def check_fit(function: Callable, cases: Iterable[tuple[float, float, int]], wit
     """Check that `function(rows)` returns alpha and beta, each `within` a tenth. `cases`: (alpha, beta, seed)."""
     for alpha, beta, seed in cases:
         call = f"{function.__name__}(rows)"
-        result = answer(function, made_rows(alpha, beta, seed), call=call)
+        result = own_answer(__name__, function, made_rows(alpha, beta, seed), call=call)
         if not isinstance(result, Sequence | np.ndarray) or len(result) != 2:
             raise NotYet(f"{call} returns {brief(result)}; return two numbers, alpha and beta")
         got = [number_of(each, f"{call}: {name}") for each, name in zip(result, ("alpha", "beta"), strict=True)]
@@ -515,7 +531,7 @@ def check_place(function: Callable, cases: Iterable[tuple[int, int, int, int, in
         except ValueError:
             _check_refused(function, variables, visible, call)
             continue
-        result = answer(function, dict(variables), visible, call=call)
+        result = own_answer(__name__, function, dict(variables), visible, call=call)
         got = tuple(map(str, result)) if isinstance(result, tuple | list) else result
         if got != want:
             raise NotYet(f"{call} returns {result!r}; return {want!r}{_wrong_place(got, variables, visible)}")

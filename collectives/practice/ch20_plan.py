@@ -32,7 +32,7 @@ from ..training import costs, flat, memory, planner
 from ..training.flat import Machine
 from ..training.groups import near as ranks_near
 from ..training.models import RECOMPUTE, Model
-from .checks import LINE, Answered, NotYet, Refusal, answer, check_rows, number_of, own, refusing
+from .checks import LINE, Answered, NotYet, Refusal, answer, check_rows, number_of, own, own_answer, refusing
 
 Said = Mapping[str, Any]  # a model, a machine or a layout, as the learner's plain dict
 
@@ -98,7 +98,7 @@ def check_model(function: Callable, what: str, models: Iterable[Said]) -> None:
     for plain in models:
         args = (10**6,) if what == "flops" else ()
         call = f"{function.__name__}(model{''.join(f', {arg:,}' for arg in args)}), for {_shape(plain)},"
-        got = number_of(answer(function, dict(plain), *args, call=call), call)
+        got = number_of(own_answer(f"{__name__}:without_models", function, dict(plain), *args, call=call), call)
         want, slips = OF_A_MODEL[what](_model(plain), *args)
         rows.append(Answered(f"{call} returns {_short(got)}, but it is {_short(want)}", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
@@ -202,7 +202,7 @@ def check_memory(function: Callable, part: str, cases: Iterable[tuple[Said, Said
     rows = []
     for plain, layout in cases:
         call = f"{function.__name__}(model, layout), for {_shape(plain)} as {described(layout)},"
-        got = number_of(answer(function, dict(plain), dict(layout), call=call), call)
+        got = number_of(own_answer(__name__, function, dict(plain), dict(layout), call=call), call)
         want, slips = OF_MEMORY[part](_model(plain), _layout(layout))
         words = f"{call} returns {got / GB:,.6g} GB, but it is {want / GB:,.6g} GB"
         rows.append(Answered(words, got, want, {"this is in GB; return bytes": want / GB, **slips}))
@@ -347,7 +347,7 @@ def check_time(function: Callable, part: str, cases: Iterable[tuple[Said, Said, 
     for plain, machine, layout in cases:
         where = f"{_shape(plain)} on {_where(machine)}, {described(layout)}"
         call = f"{function.__name__}(model, machine, layout), for {where},"
-        got = number_of(answer(function, dict(plain), _copy(machine), dict(layout), call=call), call)
+        got = number_of(own_answer(__name__, function, dict(plain), _copy(machine), dict(layout), call=call), call)
         want, slips = OF_TIME[part](_model(plain), _machine(machine), _layout(layout))
         rows.append(Answered(f"{call} returns {got:,.6g} s, but it is {want:,.6g} s", got, want, slips))
     check_rows(rows, operator.attrgetter("call"))
@@ -694,6 +694,11 @@ def without_the_library() -> Iterator[None]:
     guard = refusing(costs.Layout, "__post_init__", what="planner", advice="search with your own functions")
     with guard, _at_most(PATIENCE):
         yield
+
+
+def without_models() -> contextlib.AbstractContextManager[None]:
+    """Refuse, inside this context, to make a library's `Model`, which counts itself."""
+    return refusing(Model, "__post_init__", what="Model")
 
 
 @contextlib.contextmanager

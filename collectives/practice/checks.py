@@ -22,8 +22,12 @@ import operator
 import random
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from copy import deepcopy
+from dataclasses import is_dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -166,16 +170,21 @@ class Refusal(NamedTuple):
 def own(checks: str, function: Callable, *args: Any) -> Any:
     """Return what `function(*args)` returns without the library's help, or a `Refusal`; generators come as lists.
 
-    Runs beside the learner's code. `checks`: the name of the module of checks whose `without_the_library` applies.
+    Runs beside the learner's code. `checks`: the name of the module of checks whose `without_the_library` applies, or
+    "module:context" for another of its contexts. The result is data, worked out: an object of the learner's own could
+    call the library later, when a check reads it.
     """
+    module, _, context = checks.partition(":")
     try:
-        with importlib.import_module(checks).without_the_library():
-            return _read(function(*args))
+        with getattr(importlib.import_module(module), context or "without_the_library")():
+            return _worked_out(_read(function(*args)))
     except LibraryUsed as error:
         return Refusal(f"{error}{_learners_line(error)}")
+    except _NoData as error:
+        return Refusal(str(error))
 
 
-def own_answer(checks: str, function: Callable, *args: Any, call: str | None = None) -> Any:
+def own_answer(checks: str, function: Callable, *args: Any, call: str | None = None, in_place: bool = False) -> Any:
     """Return what the learner's function returns, as `answer` does, without the library's help, as in `own`."""
     call = call or call_in_words(function, args)
 
@@ -183,7 +192,7 @@ def own_answer(checks: str, function: Callable, *args: Any, call: str | None = N
         return own(checks, function, *args)
 
     called.__name__ = function.__name__
-    result = answer(called, *args, call=call)
+    result = answer(called, *args, call=call, in_place=in_place)
     if isinstance(result, Refusal):
         raise NotYet(f"{call}: {result.words}")
     return result
@@ -243,6 +252,41 @@ def _read(result: Any) -> Any:
     elif not isinstance(result, list):
         return result
     return [list(item) if isinstance(item, Iterator) else item for item in result]
+
+
+class _NoData(TypeError):
+    """A learner's function returns an object that is no data."""
+
+
+def _worked_out(value: Any) -> Any:
+    """Return a result with nothing left to compute: numbers, texts, arrays, and containers of these.
+
+    A subclass of a plain type becomes that type, and any other collection a list. Raise `_NoData` for other objects.
+    """
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if value is None or kind in _DATA:
+        return value
+    if package in ("numpy", "torch") and not callable(value):
+        is_boxed = isinstance(value, np.ndarray) and value.dtype.hasobject
+        return _worked_out(value.tolist()) if is_boxed else value
+    for base in _DATA:
+        if isinstance(value, base):
+            return base(value)
+    if isinstance(value, Mapping):
+        return {_worked_out(key): _worked_out(item) for key, item in value.items()}
+    if package == __name__.partition(".")[0]:  # the library's own, such as a Transfer
+        if isinstance(value, tuple):
+            return tuple.__new__(kind, map(_worked_out, value))
+        if is_dataclass(value) or isinstance(value, Enum):
+            return value
+    if not isinstance(value, Iterable):
+        raise _NoData(f"it returns an object of type {kind.__name__}; return numbers, texts, lists, arrays or tensors")
+    items = [_worked_out(item) for item in (value if isinstance(value, Sized) else islice(value, MAX_STEPS))]
+    return next((base(items) for base in (tuple, set, frozenset) if isinstance(value, base)), items)
+
+
+_DATA: tuple[Any, ...] = (bool, int, float, complex, str, bytes, range, slice, Decimal, Fraction)
 
 
 def call_in_words(function: Callable, args: Iterable) -> str:
@@ -358,8 +402,10 @@ class Answered(NamedTuple):
     slips: Mapping[str, float]
 
 
-def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable) -> None:
-    """Check that `function(*case)` is the number `truth(*case)` in all `cases`.
+def check_formula(
+    function: Callable, truth: Callable, cases: Iterable[tuple], slips: Callable, checks: str = __name__
+) -> None:
+    """Check that `function(*case)` is the number `truth(*case)` in all `cases`. `checks`: as for `own`.
 
     `slips(want, *case)`: {a slip in words: the number it leads to}. The message names a slip only if it explains what
     the function returns in every case.
@@ -367,7 +413,7 @@ def check_formula(function: Callable, truth: Callable, cases: Iterable[tuple], s
     rows = []
     for case in cases:
         want, call = truth(*case), call_in_words(function, case)
-        result = answer(function, *deepcopy(case))  # a copy: the function may change its arguments
+        result = own_answer(checks, function, *case)
         rows.append(Answered(call, number_of(result, call), want, slips(want, *case)))
     check_rows(rows, against_the_schedule)
 

@@ -1,0 +1,167 @@
+"""No function of the course's answers an exercise, and no object of a learner's lets one answer later."""
+
+from collections import deque
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from collectives.measure import bandwidth, nccl_log
+from collectives.practice import (
+    ch09_zero,
+    ch10_fsdp,
+    ch14_context_parallel,
+    ch15_experts,
+    ch16_pipeline,
+    ch17_mesh,
+    ch18_gpus,
+    ch20_plan,
+    checks,
+)
+from collectives.schedule import COPY, Transfer
+from collectives.training import context_parallel, experts
+
+MODELS = ch10_fsdp.random_models(seed=1, how_many=1)
+EXPERTS = torch.tensor([[2, 0], [1, 2]])
+SIZES = {"replicate": 2, "shard": 2, "tp": 2}
+STEPS = ch20_plan.random_steps(seed=1, how_many=2)
+
+
+def routing(chosen, num_experts=3):
+    return experts.Routing(chosen, torch.ones(chosen.shape), torch.ones(len(chosen), num_experts))
+
+
+def basics(text):
+    log = nccl_log.parse(text)
+    return {"version": log.version, "channels": log.channels}
+
+
+def of_20(part, model, *more):
+    makers = ch20_plan._machine, ch20_plan._layout
+    return part(
+        ch20_plan._model(model), *(make(said) for make, said in zip(makers[-len(more) :], more, strict=True))
+    ).want
+
+
+SHORTCUTS = {
+    "09 update": lambda: ch09_zero.check_update(ch09_zero.adam, 2, updates=2),
+    "15 order": lambda: ch15_experts.check_order(lambda chosen: experts.send_order(routing(chosen)), EXPERTS),
+    "15 counts": lambda: ch15_experts.check_counts(lambda chosen, num: routing(chosen, num).load, EXPERTS, 3),
+    "15 capacity": lambda: ch15_experts.check_kept(
+        lambda chosen, num, places: experts.within_capacity(routing(chosen, num), places).weights > 0, EXPERTS, 3, 1
+    ),
+    "16 bubble": lambda: ch16_pipeline.check_bubble(ch16_pipeline.bubble_over_total, "total", [(4, 8)]),
+    "16 cost": lambda: ch16_pipeline.check_bubble(
+        lambda p, m: ch16_pipeline._cost_of_1f1b(p, m).bubble_over_ideal, "ideal", [(4, 8)]
+    ),
+    "16 enough": lambda: ch16_pipeline.check_enough(ch16_pipeline.enough, [(4, 0.11)]),
+    "17 weights": lambda: ch17_mesh.check_held(ch17_mesh.held, "row", [((4, 8), SIZES)]),
+    "17 calls": lambda: ch17_mesh.check_calls_of_a_step(
+        lambda blocks, sizes: {axis: ch17_mesh.calls(axis, blocks, sizes) for axis in sizes}, [(2, SIZES)]
+    ),
+    "17 bytes": lambda: ch17_mesh.check_sent(ch17_mesh.sent_along("tp"), "tp", ch17_mesh.STEPS),
+    "17 seconds": lambda: ch17_mesh.check_seconds(ch17_mesh.seconds, ch17_mesh.every_order(ch17_mesh.PLACEMENTS)),
+    "18 log": lambda: ch18_gpus.check_basics(basics, ["version"], ch18_gpus.made_logs(seed=1)),
+    "18 table": lambda: ch18_gpus.check_table(
+        lambda text: [(row.num_bytes, row.seconds) for row in bandwidth.parse(text, "all_reduce", 8).rows],
+        ch18_gpus.texts("mooncake-3484"),
+    ),
+    "18 bandwidth": lambda: ch18_gpus.check_bandwidths(ch18_gpus.algbw, lambda *_: 0, ch18_gpus.BUS_CASES),
+    "18 variables": lambda: ch18_gpus.check_environment(ch18_gpus.environment, [(1, 2)]),
+    "18 place": lambda: ch18_gpus.check_place(ch18_gpus.place, ch18_gpus.PLACES),
+    "20 model": lambda: ch20_plan.check_model(
+        lambda model: ch20_plan._model(model).parameters, "parameters", ch20_plan.random_models(seed=1)
+    ),
+    "20 memory": lambda: ch20_plan.check_memory(
+        lambda *case: of_20(ch20_plan.OF_MEMORY["state"], *case), "state", [(model, way) for model, _, way in STEPS]
+    ),
+    "20 time": lambda: ch20_plan.check_time(lambda *case: of_20(ch20_plan.OF_TIME["compute"], *case), "compute", STEPS),
+}
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+def test_a_function_of_the_course_answers_no_exercise(shortcut):
+    with pytest.raises(checks.NotYet, match=r"the library's own .* is for comparing, afterwards"):
+        SHORTCUTS[shortcut]()
+
+
+class Later:
+    """An answer that is worked out when a check reads it: the library is back on by then."""
+
+    ndim = 0
+
+    def __init__(self, item):
+        self.item = item
+
+    def __iter__(self):
+        return iter(self.item())
+
+
+class LaterTuple(tuple):
+    def __iter__(self):
+        return iter(ch10_fsdp.best(*self[0]))
+
+
+class LaterNumber(float):
+    def __float__(self):
+        return ch10_fsdp.needs(*self.case).total
+
+
+def later_number(*case):
+    number = LaterNumber()
+    number.case = case
+    return number
+
+
+def later_positions(rank, world_size, tokens):
+    def positions():
+        piece = tokens // (2 * world_size)
+        return [p * piece + n for p in context_parallel.zigzag(rank, world_size) for n in range(piece)]
+
+    return Later(positions)
+
+
+LATER = {
+    "a number": lambda: ch10_fsdp.check_sent(lambda *case: Later(lambda: ch10_fsdp.sends(*case)), MODELS),
+    "a float": lambda: ch10_fsdp.check_peak(later_number, MODELS),
+    "a tuple": lambda: ch10_fsdp.check_choice(lambda *case: LaterTuple([case]), ch10_fsdp.random_cases(seed=1)),
+    "positions": lambda: ch14_context_parallel.check_shares(later_positions, [(2, 4)]),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_an_answer_is_worked_out_before_the_library_is_back(later):
+    with pytest.raises(checks.NotYet, match=r"the library's own .* is for comparing, afterwards"):
+        LATER[later]()
+
+
+def given(result):
+    return checks.own_answer(checks.__name__, lambda: result)
+
+
+@pytest.mark.parametrize(
+    ("result", "read"),
+    [
+        ((1, 2.5, "three", None, True), (1, 2.5, "three", None, True)),
+        ({"a": range(3)}.items(), [("a", range(3))]),
+        (deque([1, 2]), [1, 2]),
+        ({1: {2, 3}}, {1: {2, 3}}),
+        (Fraction(1, 3), Fraction(1, 3)),
+        ([np.float64(2), np.int64(3)], [2, 3]),
+        ([map(abs, [-1]), (-2,)], [[1], (-2,)]),
+        ([[Transfer(0, 1, 2, COPY)]], [[Transfer(0, 1, 2, COPY)]]),
+    ],
+)
+def test_plain_results_arrive_as_they_are_and_collections_as_lists(result, read):
+    assert given(result) == read
+
+
+def test_an_object_that_is_no_data_is_no_answer():
+    with pytest.raises(checks.NotYet, match="returns an object of type SimpleNamespace; return numbers"):
+        given([SimpleNamespace(ndim=0, item=abs)])
+    with pytest.raises(checks.NotYet, match="returns an object of type function"):
+        given(given)
+    with pytest.raises(checks.NotYet, match="returns an object of type vectorize"):
+        given(np.vectorize(abs))
