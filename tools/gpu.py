@@ -408,7 +408,7 @@ def sweep(here: Here) -> tuple[registered.Record, str]:
     largest = "4K" if here.small else "1G"
     num_bytes = bandwidth.sizes(2**10, bandwidth.size(largest), 4)
     cases = []
-    for name in bandwidth.COLLECTIVES:
+    for name in network.COLLECTIVES:  # those that the model prices: no broadcast
         for size in num_bytes:
             way = network.choose(name, size, here.cluster, from_torch=True)
             words = f"{way.algorithm} {way.protocol}"
@@ -425,6 +425,7 @@ def sweep(here: Here) -> tuple[registered.Record, str]:
             saved = Path(folder) / "sweep.json"
             debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING"}
             program = ["-m", "collectives.measure.bandwidth", "--to", largest, "--factor", "4", "--save", str(saved)]
+            program += ["--collective", *network.COLLECTIVES]
             ran = on_torchrun(here, program, NCCL_DEBUG_FILE=f"{folder}/nccl.%p", **debug)
             if ran.returncode:
                 raise RuntimeError(f"collectives.measure.bandwidth failed: {ran.stderr[-2000:]}")

@@ -82,7 +82,7 @@ def test_training_runs_under_torchrun_beside_the_planners_seconds_and_bytes(tool
 @pytest.mark.slow
 def test_a_sweep_is_held_against_the_network_model(tool, here):
     record, paths = tool.sweep(here)
-    assert {cell["collective"] for cell in record.cells} == set(tool.bandwidth.COLLECTIVES)
+    assert {cell["collective"] for cell in record.cells} == set(tool.network.COLLECTIVES)
     assert all(cell["right"] for cell in record.cells)
     reduces = {cell["way"].split()[0] for cell in record.cells if cell["collective"] == "all_reduce"}
     assert reduces <= set(tool.nccl_log.ALGORITHMS)
@@ -137,9 +137,9 @@ def test_every_case_for_a_gpu_has_a_prediction_on_every_gpu_that_the_planner_kno
     for name, gpu in GPUS.items():
         count = min(8, gpu.joined)
         on = tool.Here(torch.device("cuda"), name, count, gpu, (2, 30, 3))
-        for part in (tool.products, tool.attention, tool.moves, tool.training, tool.schedules):
+        for part in (tool.products, tool.attention, tool.moves, tool.schedules, tool.sweep, tool.training):
             part(on)
-        fits = [cell["predicted_bytes"] < gpu.memory for cell in asked[-2].cells]
+        fits = [cell["predicted_bytes"] < gpu.memory for cell in asked[-1].cells]
         assert all(fits) or gpu.memory < 79 * 2**30, f"what is trained fits {name}"
 
 
@@ -174,3 +174,11 @@ def test_a_fully_sharded_step_of_the_measured_model_runs_on_eight_pretended_rank
         held = sum(tensor.untyped_storage().nbytes() for name in ("parameters", "optimizer") for tensor in kinds[name])
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert held == pytest.approx(12 * weights / 8, rel=0.01), "parameters and two moments in fp32, an eighth of each"
+
+
+@pytest.mark.slow
+def test_traces_of_a_step_and_of_products_beside_a_copy_are_kept_with_their_seconds(tool, here):
+    """A CPU has no streams, so there are no spans; what a GPU's trace becomes is in test_device.py."""
+    step, beside = tool.trace(here)
+    assert step["spans"] == beside["spans"] == []
+    assert set(beside["seconds"]) == {"products", "copies", "both"} and min(beside["seconds"].values()) > 0
