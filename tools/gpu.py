@@ -15,6 +15,7 @@ is downloaded. The parts, in this order:
     trace       a step by its CUDA streams, and products beside a copy
     ranks       schedules of the chapters over NCCL: right or not, and how long. Two GPUs, or NCCL 2.30,
                 which lets two ranks share one (NCCL_MULTI_RANK_GPU_ENABLE)
+    lessons     what chapters 8 to 16 do on ranks, over NCCL: as on one rank, or how far off. GPUs as for ranks
     bandwidth   NCCL's collectives by size, and the way between the ranks that its log tells. Two GPUs
 
 Exit status: 0 if everything asked for was measured or skipped for a reason, 1 if a part failed, 3 without a GPU.
@@ -47,6 +48,7 @@ sys.path.insert(0, str(ROOT))  # a bare machine hasn't installed the course
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # so that looking for GPUs doesn't spoil forked ranks
 
+import gpu_lessons  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
@@ -55,6 +57,7 @@ from collectives.algorithms import chain, doubling, pairwise, ring, tree  # noqa
 from collectives.machines import RATINGS, Cluster, Gpu, named  # noqa: E402
 from collectives.measure import bandwidth, device, gpus, nccl_log, registered  # noqa: E402
 from collectives.schedule import Schedule  # noqa: E402
+from collectives.training import fsdp  # noqa: E402
 from collectives.training.kernels import Fitted  # noqa: E402
 from collectives.training.registry import MODELS  # noqa: E402
 from collectives.training.software import Software  # noqa: E402
@@ -63,7 +66,16 @@ TARGET = ROOT / "book" / "data" / "gpu.json"
 TRAIN = ROOT / "jobs" / "train.py"
 NO_GPU = 3  # exit status
 MINUTES = 9.0  # a lent machine runs a command for ten
-SECONDS = {"products": 40, "attention": 30, "moves": 30, "training": 240, "trace": 60, "ranks": 60, "bandwidth": 120}
+SECONDS = {
+    "products": 40,
+    "attention": 30,
+    "moves": 30,
+    "training": 240,
+    "trace": 60,
+    "ranks": 60,
+    "lessons": 90,
+    "bandwidth": 120,
+}
 """About what a part takes on an H100; a part isn't begun with less time left."""
 
 TOKENS = 8192  # of a micro-batch: a sequence of Llama 3's
@@ -98,6 +110,11 @@ class Here:
     def cluster(self) -> Cluster:
         """The planner's cluster of this machine's GPUs."""
         return Cluster(self.known.name, 1, self.count, nics_per_node=self.count)
+
+    @property
+    def backend(self) -> str | None:
+        """What carries messages between ranks: NCCL, or what `ranks` picks where a CPU stands in."""
+        return None if self.small else "nccl"
 
     @property
     def left(self) -> float:
@@ -339,14 +356,19 @@ SCHEDULES = {
 """The chapters' schedules that run message by message over NCCL."""
 
 
+def worlds_on(here: Here) -> list[int]:
+    """Return how many ranks can meet over NCCL here. With one GPU it is two, which share it, if NCCL lets them."""
+    if here.count > 1 or here.small:
+        return [size for size in (2, 4, 8) if size <= here.count]
+    if here.nccl < SHARES_A_GPU:
+        raise Skipped(f"one GPU, and NCCL {'.'.join(map(str, here.nccl))} lets no two ranks share it; 2.30 does")
+    os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "LOCAL_RANK": "0"}  # every rank takes the first GPU
+    return [2]
+
+
 def schedules(here: Here) -> registered.Record:
     """Run the chapters' schedules over NCCL: whether ranks get what `simulate` says, and how long it takes."""
-    worlds = [size for size in (2, 4, 8) if size <= here.count] or [2]
-    if here.count < 2 and not here.small:
-        if here.nccl < SHARES_A_GPU:
-            version = ".".join(map(str, here.nccl))
-            raise Skipped(f"one GPU, and NCCL {version} lets no two ranks share it; 2.30 does")
-        os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "LOCAL_RANK": "0"}  # every rank takes the first GPU
+    worlds = worlds_on(here)
     sizes = (64,) if here.small else (16 * 2**10, MIB, 64 * MIB)
     cases = [
         {"chapter": name[:2], "name": name[4:], "world_size": world, "num_bytes": num_bytes}
@@ -360,13 +382,11 @@ def schedules(here: Here) -> registered.Record:
         links = Cluster(here.known.name, 1, case["world_size"], nics_per_node=case["world_size"]).topology()
         return price(by_name[case["name"]](case["world_size"]), case["num_bytes"], links, itemsize=4).seconds
 
-    backend = None if here.small else "nccl"
-
     def measure(cases: Sequence[Case]) -> list[registered.Measured]:
         found = []
         for world, same in groupby(cases, key=itemgetter("world_size")):
             work = [(by_name[case["name"]](world), case["num_bytes"]) for case in same]
-            by_rank = ranks.run(on_a_rank, world, work, timeout=max(here.left, 1), backend=backend)
+            by_rank = ranks.run(on_a_rank, world, work, timeout=max(here.left, 1), backend=here.backend)
             for answers in zip(*by_rank, strict=True):
                 seconds = [max(times) for times in zip(*(times for _, times in answers), strict=True)]
                 found.append(registered.Measured(seconds, {"right": all(right for right, _ in answers)}))
@@ -399,6 +419,21 @@ def one_schedule(rank: int, world_size: int, schedule: Schedule, count: int) -> 
         bandwidth.finish()
         times.append(time.perf_counter() - begun)
     return right, times
+
+
+def lessons(here: Here) -> list[dict[str, Any]]:
+    """Run what the training chapters do on as many ranks as there are GPUs; return how far each is off one rank's."""
+    ranks.preload(*fsdp.IMPORTS)
+    world, found = worlds_on(here)[-1], []
+    for name, lesson in gpu_lessons.LESSONS.items():
+        row = {"chapter": name[:2], "name": name[4:], "world_size": world}
+        try:
+            off = max(ranks.run(lesson, world, timeout=min(60, max(here.left, 1)), backend=here.backend))
+            found.append(row | {"difference": off, "right": off < gpu_lessons.ROUNDING})
+        except ranks.RanksError as error:  # the next lesson has ranks of its own
+            found.append(row | {"right": False, "error": str(error)[-600:]})
+        print(f"  {name}: {found[-1].get('error') or format(off, '.1e')}", flush=True)
+    return found
 
 
 def sweep(here: Here) -> tuple[registered.Record, str]:
@@ -446,7 +481,7 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
     """Measure parts; return what they gave, and the names of those that failed."""
     records: dict[str, registered.Record] = {}
     skipped: dict[str, str] = {}
-    traces: list[dict[str, Any]] = []
+    lists: dict[str, list[dict[str, Any]]] = {"trace": [], "lessons": []}
     paths, failed = "", []
     makers: dict[str, Callable[[], Any]] = {
         "products": partial(products, here),
@@ -455,6 +490,7 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
         "training": partial(training, here),
         "trace": partial(trace, here),
         "ranks": partial(schedules, here),
+        "lessons": partial(lessons, here),
         "bandwidth": partial(sweep, here),
     }
     for part in parts:
@@ -463,14 +499,14 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
             if here.left < SECONDS[part] and not here.small:
                 raise Skipped(f'no time was left; run: make gpu PARTS="{part}"')
             found = makers[part]()
-            if part == "trace":
-                traces = found
+            if part in lists:
+                lists[part] = found
             else:
                 records[part], paths = found if part == "bandwidth" else (found, paths)
                 print(gpus.table(part, records[part]), flush=True)
-                if not all(cell.get("right", True) for cell in records[part].cells):
-                    failed.append(part)
-                    print(f"{part}: some results are wrong", flush=True)
+            if not all(cell.get("right", True) for cell in lists.get(part) or records[part].cells):
+                failed.append(part)
+                print(f"{part}: some results are wrong", flush=True)
         except Skipped as why:
             skipped[part] = str(why)
         except Exception as error:  # one part's failure must not lose what the others have measured
@@ -478,8 +514,8 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
             skipped[part] = f"failed: {type(error).__name__}: {error}"[:1000]
         if part in skipped:
             print(f"skipped {part}: {skipped[part]}", flush=True)
-    machine = gpus.Machine(here.gpu, here.count, facts(), here.known.name, code(), skipped, paths, records, traces)
-    return machine, failed
+    known = (here.known.name, code(), skipped, paths, records, lists["trace"], lists["lessons"])
+    return gpus.Machine(here.gpu, here.count, facts(), *known), failed
 
 
 def facts() -> dict[str, Any]:

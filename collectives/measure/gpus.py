@@ -12,7 +12,7 @@ The file is {"format": FORMAT, "machines": [...]}, one entry for each kind and n
 used, or None. `machine`: as `bandwidth.machine()` returns it, with `cuda`, `driver`, `watts` and `clock_mhz` of a
 GPU, and `topology`, the table of `nvidia-smi topo -m`, where nvidia-smi is there. `code`: a digest of the library.
 `skipped`: {part: why}. `paths`: what NCCL printed about its way between the ranks, as `nccl_log.summary` says it.
-`records`: {part: record}. `traces`: a list, see below.
+`records`: {part: record}. `traces` and `lessons`: lists, see below.
 
 A record is a `registered.Record`: predictions of every case, written down before the clock started, with when each was
 done and on what; its `cells` are the cases. Every cell has `predicted` {model: seconds}, where the planner is the model
@@ -31,6 +31,9 @@ done and on what; its `cells` are the cases. Every cell has `predicted` {model: 
 A trace is {"name", "measured", "spans"}; a span is {"name", "lane", "start", "seconds", "kind"}, the fields of
 `training.timeline.Span`, in seconds from the trace's begin. A lane is a CUDA stream: "stream 7". Where products ran
 beside a copy, `seconds` has {"products", "copies", "both"}: each alone, and on a stream each.
+
+A lesson is {"chapter", "name", "world_size", "right", "difference"}: what a training chapter does on ranks, and how far
+it is off what one rank does alone. `error` stands for `difference` where the ranks failed.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +49,7 @@ from .registered import Record
 
 FORMAT = "collectives.gpu, version 1"
 BLOCKED = "blocked: no GPU"
-PARTS = ("products", "attention", "moves", "training", "trace", "ranks", "bandwidth")
+PARTS = ("products", "attention", "moves", "training", "trace", "ranks", "lessons", "bandwidth")
 """What `make gpu` measures, in this order."""
 
 
@@ -63,6 +66,13 @@ class Machine:
     paths: str = ""
     records: Mapping[str, Record] = field(default_factory=dict)
     traces: Sequence[Mapping[str, Any]] = ()
+    lessons: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def parts(self) -> list[str]:
+        """What was measured, of `PARTS`."""
+        lists = {"trace": self.traces, "lessons": self.lessons}
+        return [part for part in PARTS if part in self.records or lists.get(part)]
 
     @property
     def title(self) -> str:
@@ -72,16 +82,15 @@ class Machine:
 
     def merged(self, newer: Machine) -> Machine:
         """Return this machine with `newer`'s parts in place of its own. A part stays if `newer` has skipped it."""
-        records = {**self.records, **newer.records}
-        measured = {*records, *(["trace"] if self.traces or newer.traces else [])}
-        skipped = {part: why for part, why in {**self.skipped, **newer.skipped}.items() if part not in measured}
-        facts = asdict(newer) | {
-            "records": records,
-            "skipped": skipped,
-            "paths": newer.paths or self.paths,
-            "traces": newer.traces or self.traces,
-        }
-        return Machine(**facts)
+        merged = Machine(
+            **{name: getattr(newer, name) for name in ("gpu", "count", "machine", "known", "code")},
+            paths=newer.paths or self.paths,
+            records={**self.records, **newer.records},
+            traces=newer.traces or self.traces,
+            lessons=newer.lessons or self.lessons,
+        )
+        skipped = {part: why for part, why in {**self.skipped, **newer.skipped}.items() if part not in merged.parts}
+        return replace(merged, skipped=skipped)
 
 
 _VERSIONS = {"torch": "torch", "CUDA": "cuda", "NCCL": "nccl"}
@@ -109,11 +118,12 @@ def save(machines: Sequence[Machine], path: Path) -> None:
     """Write measurements as JSON, a cell and a span a line, so that a diff shows what changed."""
     entries = []
     for machine in machines:
-        facts = {name: value for name, value in asdict(machine).items() if name not in ("records", "traces")}
+        facts = {name: value for name, value in asdict(machine).items() if name not in ("records", "traces", "lessons")}
         records = {
             part: dict(record.header) | {"cells": list(record.cells)} for part, record in machine.records.items()
         }
-        entries.append(facts | {"records": records, "traces": list(machine.traces)})
+        lists = {"traces": list(machine.traces), "lessons": list(machine.lessons)}
+        entries.append(facts | {"records": records} | lists)
     path.write_text(_lines({"format": FORMAT, "machines": entries}) + "\n")
 
 
@@ -209,5 +219,5 @@ def _values(value: dict | list) -> list[Any]:
 
 
 def _is_row(value: Any) -> bool:
-    """Return whether this is a cell or a span."""
-    return isinstance(value, dict) and ("predicted" in value or "lane" in value)
+    """Return whether this is a cell, a span or a lesson."""
+    return isinstance(value, dict) and any(name in value for name in ("predicted", "lane", "chapter"))

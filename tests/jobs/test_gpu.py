@@ -71,6 +71,25 @@ def test_schedules_on_real_ranks_are_right_and_priced_on_the_gpus_links(tool, he
     assert {cell["chapter"] for cell in record.cells} == {"02", "03", "04", "06"}
 
 
+def test_what_the_training_chapters_do_on_ranks_is_what_one_rank_does(tool, here, capsys):
+    found = tool.lessons(here)
+    assert {row["chapter"] for row in found} == {"08", "10", "13", "14", "15", "16"}
+    assert all(row["right"] for row in found), found
+
+
+def test_a_lesson_whose_ranks_fail_is_wrong_and_the_others_go_on(tool, here, monkeypatch, tmp_path, capsys):
+    def broken(rank, world_size):
+        raise RuntimeError("no such GPU")
+
+    monkeypatch.setattr(
+        tool.gpu_lessons, "LESSONS", {"08, broken": broken, "15, experts": tool.gpu_lessons.expert_parallel}
+    )
+    assert tool.main(["lessons", "--save", str(tmp_path / "gpu.json")], lambda: here) == 1
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert [row["right"] for row in machine.lessons] == [False, True]
+    assert "no such GPU" in machine.lessons[0]["error"]
+
+
 @pytest.mark.slow
 def test_training_runs_under_torchrun_beside_the_planners_seconds_and_bytes(tool, here):
     record = tool.training(here)
@@ -91,10 +110,11 @@ def test_a_sweep_is_held_against_the_network_model(tool, here):
 
 def test_one_gpu_skips_what_needs_two_and_says_why(tool, here, tmp_path, capsys):
     one = tool.Here(**{**vars(here), "count": 1, "small": False})
-    assert tool.main(["ranks", "bandwidth", "--save", str(tmp_path / "gpu.json")], lambda: one) == 0
+    assert tool.main(["ranks", "lessons", "bandwidth", "--save", str(tmp_path / "gpu.json")], lambda: one) == 0
     (machine,) = gpus.load(tmp_path / "gpu.json")
     assert machine.skipped == {
         "ranks": "one GPU, and NCCL 2.28.9 lets no two ranks share it; 2.30 does",
+        "lessons": "one GPU, and NCCL 2.28.9 lets no two ranks share it; 2.30 does",
         "bandwidth": "one GPU: a sweep needs two",
     }
 
@@ -141,6 +161,25 @@ def test_every_case_for_a_gpu_has_a_prediction_on_every_gpu_that_the_planner_kno
             part(on)
         fits = [cell["predicted_bytes"] < gpu.memory for cell in asked[-1].cells]
         assert all(fits) or gpu.memory < 79 * 2**30, f"what is trained fits {name}"
+
+
+def test_the_machine_is_found_by_what_torch_says_of_its_gpus(tool, monkeypatch):
+    facts = {"gpus": ["NVIDIA H200"] * 2, "gpu_bytes": 150e9}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 3))
+    monkeypatch.setattr(tool.bandwidth, "machine", lambda: facts)
+    found = tool.look()
+    assert (found.gpu, found.count, found.known.name, found.nccl) == ("NVIDIA H200", 2, "H200", (2, 30, 3))
+    facts["gpus"] = ["NVIDIA RTX 9000"]
+    with pytest.raises(SystemExit, match=r"NVIDIA RTX 9000 has no row in collectives\.machines\.GPUS: add one"):
+        tool.look()
+
+
+def test_two_ranks_share_a_gpu_where_nccl_lets_them(tool, here, monkeypatch):
+    one = tool.Here(**{**vars(here), "count": 1, "small": False, "nccl": (2, 30, 3)})
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert tool.worlds_on(one) == [2]
+    assert (os.environ["NCCL_MULTI_RANK_GPU_ENABLE"], os.environ["LOCAL_RANK"]) == ("1", "0")
 
 
 def test_the_tool_needs_torch_and_numpy_and_what_ranks_travel_by():
