@@ -9,6 +9,7 @@ so that you can look for the mistake.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from .. import contracts
 from ..contracts import Contract, ContractError, Terms, ranks_in_words
 from ..dataflow import Contents, contributions, live
+from ..formats.address import to_fragment
 from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 from .colours import RANK_COLOURS, ink_on
 from .player import Figure, listed
@@ -235,7 +237,7 @@ class Drawing(Figure):
     def __init__(self, schedule: Schedule, contract: Contract | None = None, caption: str | None = None):
         _refuse_if_too_big(schedule)
         schedule.validate()
-        self.schedule = schedule
+        self.schedule, self.contract = schedule, contract or contracts.of(schedule)
         terms, self.fault = _terms(schedule, contract), find_fault(schedule, contract)
         self.frames = _frames(schedule, terms, self.fault)
         self.words = _words(schedule, contract, terms.given, self.frames, self.fault)
@@ -247,7 +249,8 @@ class Drawing(Figure):
         The letter is the first of the slot's kind. The digits are ranks in hexadecimal; a rank held more than once
         appears twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step. Each
         step has its transfers [src, dst, chunk, adds, lane, goes wrong, into] and the slots that it changed. `alarms`
-        are the frames that a broken contract marks: the one after the failing step, and the last.
+        are the frames that a broken contract marks: the one after the failing step, and the last. `lab`: the fragment of
+        the address that opens the schedule in the Lab, unless it is too big for it.
         """
         slots = [_slot_texts(frame) for frame in self.frames]
         steps = []
@@ -271,7 +274,13 @@ class Drawing(Figure):
             "alarms": [index for index in range(len(slots)) if self.alarms(index)],
             "first": slots[0],
             "steps": steps,
-        }
+        } | self._lab()
+
+    def _lab(self) -> dict[str, str]:
+        try:
+            return {"lab": to_fragment(replace(self.schedule, collective=self.contract and self.contract.name))}
+        except ValueError:
+            return {}
 
     def goes_wrong(self, index: int) -> bool:
         """Return whether frame `index` is the one after the step that the contract's error names."""

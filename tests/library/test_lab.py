@@ -18,7 +18,7 @@ from collectives.figures.network import Race
 from collectives.figures.player import asset
 from collectives.figures.slots import Drawing
 from collectives.formats.json import to_json
-from collectives.lab import fragment
+from collectives.formats.address import to_fragment
 from collectives.topology import Link
 
 PUZZLES = {puzzle["id"]: puzzle for puzzle in puzzles()}
@@ -259,7 +259,7 @@ def test_a_schedule_opens_in_the_lab_and_comes_back_as_a_link_and_as_python(open
     page = open_lab(lab(schedule).given)
     assert text_of(page).split() == notation_lines(schedule)
     again = page.evaluate(f"CollectiveLab.toFragment({LAB}.schedule)")
-    assert again == fragment(schedule)
+    assert again == to_fragment(schedule)
     found = {}
     exec(page.evaluate(f"CollectiveLab.toPython({LAB}.schedule)"), found)
     copied = found["schedule"]
@@ -452,3 +452,25 @@ def test_the_interpreter_asks_for_nothing_but_itself():
     """It is teaching material: no DOM, no figure, no other file."""
     for name in ("schedule", "simulate", "contracts", "price"):
         assert not re.search(r"document|window|customElements|fetch|import", asset(f"lab/{name}.js"))
+
+
+def test_a_link_opens_the_same_race(open_lab):
+    race = "all_reduce!8!ring!halving-doubling!8 H100 a node, NDR!4!5000000"
+    page = open_lab(f"v=1&puzzle=broadcast-4&view=race&race={race}")
+    near, far = machines.RUNNING_CASE.links()
+    on = topology.two_level(2, 4, near, far, overlapped=True)
+    best = min(price(make(8), 5_000_000, on).seconds for make in (ring.all_reduce, halving_doubling.all_reduce))
+    assert f"wins in {best * 1e6:.0f} µs" in page.locator(".outcome").inner_text()
+    assert page.evaluate(f"{LAB}.fragment()") == f"v=1&puzzle=broadcast-4&view=race&race={race.replace(' ', '%20')}"
+    page.get_by_label("across: GB/s").fill("25")
+    page.get_by_label("across: GB/s").blur()
+    changed = page.evaluate(f"{LAB}.fragment()")
+    again = open_lab(changed)
+    assert again.locator(".outcome").inner_text() == page.locator(".outcome").inner_text()
+    for bad, words in {
+        "all_reduce!8!ring!tree!Cray-1!8!1": 'The address has the machine "Cray-1"; the Lab has one switch: ',
+        "all_reduce!9!ring!tree!DGX H100!8!1": 'The Lab has no algorithm for "all_reduce" on 9 ranks.',
+        "all_reduce!8!ring!tree!DGX H100!8!-1": 'The address has the race "8, 8, -1"; its numbers must be at least 0.',
+    }.items():
+        page.evaluate(f"bad => {LAB}.open(bad)", f"v=1&puzzle=broadcast-4&view=race&race={bad}")
+        assert status(page).startswith(words)

@@ -106,8 +106,9 @@
       this.legend = make("ul", { class: "legend" });
       this.view = 0;
       this.views = make("div", { class: "views" });
+      this.toLab = make("a", { class: "to-lab", hidden: "" }, "Open in the Lab");
       this.heading = make("strong", {}, this.getAttribute("aria-label"));
-      this.stage = make("div", { class: "stage", tabindex: -1 }, make("div", { class: "top" }, this.heading, this.views),
+      this.stage = make("div", { class: "stage", tabindex: -1 }, make("div", { class: "top" }, this.heading, this.views, this.toLab),
         ...this.ask(choices), this.svg, make("div", { class: "controls" }, ...Object.values(this.buttons), this.slow, this.slider), make("div", { class: "aside" }, this.say, this.legend));
       this.append(this.stage);
       new ResizeObserver(() => this.measure()).observe(this.stage); // also when it first comes into view
@@ -204,11 +205,19 @@
       this.stage.style.maxWidth = picture.maxWidth ?? "";
       this.stage.classList.toggle("refused", !data);
       this.slow.hidden = !picture.slowDown;
+      this.link([figure, ...(figure?.views ?? []).map(([, view]) => view)].find((each) => each?.lab)?.lab);
       picture.slowDown?.(this.slow.ariaPressed === "true");
       this.svg.replaceChildren();
       this.arrange();
       this.fit();
       this.explain();
+    }
+
+    // Links a schedule to the Lab, which only the book has.
+    link(fragment) {
+      const root = document.documentElement.dataset.content_root;
+      this.toLab.hidden = !fragment || root === undefined;
+      if (!this.toLab.hidden) this.toLab.href = `${root}lab.html#${fragment}`;
     }
 
     explain() {

@@ -107,8 +107,9 @@
     // Opens what a fragment of an address names. A bad one leaves everything as it is, and says why.
     open(fragment) {
       try {
-        const { puzzle, schedule, view } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
+        const { puzzle, schedule, view, race } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
         this.set(schedule ?? this.answer(puzzle), 0, true, puzzle);
+        if (race) this.race.restore(race);
         this.show(view ?? (puzzle ? "puzzles" : "build"));
       } catch (error) {
         if (!this.schedule) this.openPuzzle(this.puzzles[0]);
@@ -147,6 +148,7 @@
       if (view === "race") this.race.open();
       this.update();
       if (view !== "race") this.say("");
+      this.keep();
     }
 
     // --- changing the schedule ---
@@ -497,7 +499,7 @@
         if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
         else this.kept.free = fragment;
         this.store();
-        if (this.paged) history.replaceState(null, "", `#${(this.written = fragment)}`);
+        if (this.paged) history.replaceState(null, "", `#${(this.written = this.fragment())}`);
       }, SAVE_MS);
     }
 
@@ -507,8 +509,13 @@
       } catch {} // a private window: nothing is kept
     }
 
+    // The state of the page: the board, and the race if that is shown.
+    fragment() {
+      return this.view === "race" ? Lab.toFragment(this.schedule, this.puzzle?.id, "race", this.race.parts()) : Lab.toFragment(this.schedule, this.puzzle?.id);
+    }
+
     address() {
-      const fragment = Lab.toFragment(this.schedule, this.puzzle?.id) ?? Lab.refuse("this schedule is too long for an address; save it as JSON");
+      const fragment = this.fragment() ?? Lab.refuse("this schedule is too long for an address; save it as JSON");
       return `${location.href.split("#")[0]}#${fragment}`;
     }
 

@@ -55,6 +55,8 @@
       this.machines = [SWITCH, ...lab.machines];
       this.state = { collective: "all_reduce", ranks: 8, first: "ring", second: "binomial tree", machine: 0, inside: 8, bytes: 1e6, own: null };
       this.inputs = make("div", { class: "fields" });
+      this.link = make("button", { type: "button", class: "link" }, "Copy a link");
+      this.link.onclick = () => lab.attempt(() => lab.copy(lab.address(), "The link to this race is copied."));
       this.trouble = make("p", { class: "trouble", role: "alert" });
       this.outcome = make("p", { class: "outcome", role: "status" });
       this.stage = make("div", {});
@@ -72,6 +74,24 @@
       }
       this.mine = mine;
       this.change({});
+    }
+
+    // What an address says of a race, and the other way round; see share.js.
+    parts() {
+      const { collective, ranks, first, second, machine, inside, bytes, own } = this.state;
+      return [collective, ranks, first, second, this.machines[machine].name, inside, bytes, ...(own ? [...own.link, ...own.across, own.ports] : [])];
+    }
+
+    restore([collective, ranks, first, second, name, inside, bytes, ...own]) {
+      const machine = this.machines.findIndex((each) => each.name === name), numbers = [ranks, inside, bytes, ...own].map(Number);
+      if (machine < 0) Lab.refuse(`the address has the machine ${Lab.short(name ?? null)}; the Lab has ${this.machines.map((each) => each.name).join("; ")}`);
+      if (!this.lab.presets.some((each) => each.collective === collective && each.ranks === numbers[0])) Lab.refuse(`the Lab has no algorithm for ${Lab.short(collective)} on ${ranks} ranks`);
+      if (numbers.some((value) => !(value >= 0 && value < 1e13)) || ![0, 5].includes(own.length)) Lab.refuse(`the address has the race ${Lab.short([ranks, inside, bytes, ...own].join(", "))}; its numbers must be at least 0`);
+      const [alpha, beta, farAlpha, farBeta, ports] = own.map(Number), { plain = false, sharing, inside: full } = this.machines[machine];
+      const { schedule } = this.lab, taken = schedule.steps.length && schedule.collective ? schedule : null;
+      this.mine = taken;
+      Object.assign(this.state, { collective, ranks: numbers[0], first, second, machine, inside: numbers[1], bytes: numbers[2],
+        own: own.length ? { plain, sharing, ports, inside: full, link: [alpha, beta], across: [farAlpha, farBeta] } : null });
     }
 
     nodeOf(ranks) {
@@ -103,6 +123,7 @@
       if (!divisors(state.ranks).includes(state.inside)) state.inside = this.nodeOf(state.ranks);
       this.form();
       this.run();
+      this.lab.keep();
     }
 
     form() {
@@ -139,7 +160,7 @@
         }),
         select("ranks in a node", divisors(state.ranks).map((size) => [size, size === state.ranks ? `all ${size}` : size]), state.inside, (inside) => this.change({ inside: Number(inside) })),
         ...(inNode ? pair("link", between ? "in a node" : "link") : []), ...(between ? pair("across", inNode ? "across" : "link") : []),
-        ...(numbers.plain ? [typed("ports", numbers.ports ?? 1, (ports) => own({ ports }))] : []),
+        ...(numbers.plain ? [typed("ports", numbers.ports ?? 1, (ports) => own({ ports }))] : []), this.link,
       );
       if (had >= 0) this.inputs.querySelectorAll("select, input")[had]?.focus();
     }
