@@ -249,8 +249,8 @@ class Drawing(Figure):
         The letter is the first of the slot's kind. The digits are ranks in hexadecimal; a rank held more than once
         appears twice. Slots are numbered rank x num_chunks + chunk. `first` is every slot before the first step. Each
         step has its transfers [src, dst, chunk, adds, lane, goes wrong, into] and the slots that it changed. `alarms`
-        are the frames that a broken contract marks: the one after the failing step, and the last. `lab`: the fragment of
-        the address that opens the schedule in the Lab, unless it is too big for it.
+        are the frames that a broken contract marks: the one after the failing step, and the last. `lab`: the fragment
+        of the address that opens the schedule in the Lab, unless it is too big for it.
         """
         slots = [_slot_texts(frame) for frame in self.frames]
         steps = []
@@ -278,7 +278,8 @@ class Drawing(Figure):
 
     def _lab(self) -> dict[str, str]:
         try:
-            return {"lab": to_fragment(replace(self.schedule, collective=self.contract and self.contract.name))}
+            collective = None if self.contract is None else self.contract.name
+            return {"lab": to_fragment(replace(self.schedule, collective=collective))}
         except ValueError:
             return {}
 

@@ -1,4 +1,6 @@
-"""A schedule as the fragment of an address, which opens it in the Lab: `lab.html#v=1&ranks=4&...&steps=3:0~1+,0:1~2+;...`.
+"""A schedule as the fragment of an address, which opens it in the Lab.
+
+    lab.html#v=1&ranks=4&chunks=4&contract=all_reduce&steps=3:0~1+,0:1~2+;2:0~1+
 
 The fields are joined by "&", steps by ";" and transfers by ",", with "~" for the arrow. The Lab reads and checks it
 (figures/static/lab/share.js).

@@ -17,8 +17,8 @@ from collectives.figures.lab import LabElement, notation, puzzles
 from collectives.figures.network import Race
 from collectives.figures.player import asset
 from collectives.figures.slots import Drawing
-from collectives.formats.json import to_json
 from collectives.formats.address import to_fragment
+from collectives.formats.json import to_json
 from collectives.topology import Link
 
 PUZZLES = {puzzle["id"]: puzzle for puzzle in puzzles()}
