@@ -451,6 +451,7 @@
         this.kept.solved[puzzle.id] = true;
         this.store();
         this.list();
+        this.verdict.scrollIntoView({ block: "nearest" }); // on a phone it is below the board
       }
     }
 
