@@ -18,6 +18,5 @@ SETTINGS = {
         "collectives.practice.ch12_activations.each",
         "collectives.practice.ch12_activations.tried",
         "collectives.practice.ch17_mesh.noted",
-        "collectives.practice.ch18_gpus.sent_from",
     ),
 }

@@ -1,175 +1,580 @@
-"""Exercise 18 reads whatever is read rightly, and says which part of a log, a table or an environment was misread."""
+"""Exercise 18 accepts a right diagnosis however it is made, and none by a keyword, by a guess or by heart."""
 
-import copy
-
-import numpy as np
 import pytest
-import torch
-from answers import Mutant, assert_accepted, assert_refused, cells_of, solution_of, verdicts, with_slip
-from nbformat.v4 import new_output
-from nbgrader.utils import determine_grade
+from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip, written
 
-from collectives import ranks
-from collectives.measure import nccl_log
-from collectives.practice import ch18_gpus
-from collectives.practice.checks import NotYet
+from collectives.measure import bandwidth, nccl_log
+from collectives.practice import clinic
 
 EXERCISE = "18_gpus"
+SAID, ROWS, FIT, LATE = "a1-said", "a2-rows", "a3-fit", "a4-lateness"
+SOCKETS, CARD, PEERS, DIRECT = "b1-sockets", "b2-card", "b3-peers", "b4-direct"
+PROTOCOL, CLOCK, STRAGGLER, MISMATCH = "b5-protocol", "b6-synchronize", "b7-straggler", "b8-mismatch"
+ALL = {SOCKETS, CARD, PEERS, DIRECT, PROTOCOL, CLOCK, STRAGGLER, MISMATCH}
 
 # Right answers, each in another style than the solution's.
 
-LINE_BY_LINE = {
-    "log": """
-    def basics(text):
-        found = dict.fromkeys(["nodes", "ranks", "channels", "version"])
-        for line in text.split("\\n"):
-            words = line.split()
-            for before, word in zip(words, words[1:]):
-                if before in ("nRanks", "nranks"):
-                    found["ranks"] = max(found["ranks"] or 0, int(word))
-                if before == "nNodes":
-                    found["nodes"] = max(found["nodes"] or 0, int(word))
-                if before == "version" and "NCCL version" in line:
-                    found["version"] = word.partition("+")[0]
-                if word == "coll":
-                    found["channels"] = int(before)
-        return found
-
-    def transport(text, src, dst):
-        for line in text.splitlines():
-            way, via, by = line.partition(" via ")
-            words = way.split()
-            if via and "->" in words:
-                arrow = words.index("->")
-                ends = [words[arrow - 1].split("[")[0], words[arrow + 1].split("[")[0]]
-                if ends == [str(src), str(dst)]:
-                    kind, *rest = by.split()[0].split("/")
-                    return f"{kind}/{rest[0]}" if kind == "NET" else kind
-
-    def picked(text, num_bytes):
-        names = {str(n): name for n, name in enumerate(ALGORITHMS)} | {name.upper(): name for name in ALGORITHMS}
-        protocols = {str(n): name for n, name in enumerate(PROTOCOLS)} | {name.upper(): name for name in PROTOCOLS}
-        for line in text.splitlines():
-            words = line.split()
-            if "Algo" in words and words[words.index("Bytes") - 1] == f"{num_bytes}":
-                after = dict(zip(words, words[1:]))
-                return [names[after["Algo"].upper().replace("_", "")], protocols[after["proto"].upper()]]
-""",
-}
-TWO_POINTS = {
-    "bandwidths": """
-    def rows(text):
+BY_WORDS = {
+    "instruments": """
+    def said(log):
         found = []
-        for line in text.splitlines():
-            match = re.match(r"\\s+(\\d+)\\s+\\d+\\s+\\w+\\s+\\w+\\s+-?\\d+\\s+([\\d.]+)", line)
-            if match:
-                found.append([float(match.group(1)), float(match.group(2)) / 1e6])
+        for index in range(len(log)):
+            before, ncclS, message = log[index].partition(" NCCL INFO ")
+            if not ncclS:
+                before, ncclS, message = log[index].partition(" NCCL WARN ")
+            words = [word for word in before.split() if word.count(":") >= 2]
+            if ncclS and words:
+                found.append([index, words[0].split(":")[-3].split(">")[-1], message])
         return found
 
-    def algbw(num_bytes, seconds):
-        return 1 / (seconds / num_bytes)
+    def rows(sweep):
+        found = []
+        for index, line in enumerate(sweep):
+            try:
+                size, count, kind, operation, root, time, algbw, busbw, *_ = line.split()
+                found.append([index, int(size), float(time) / 1e6, float(busbw) * 10**9] + 0 * [int(count)])
+            except ValueError:
+                pass
+        return found
 
-    def busbw(collective, num_bytes, seconds, world_size):
-        sent = num_bytes - num_bytes / world_size
-        return {"all_reduce": sent + sent}.get(collective, sent) / seconds
-""",
-    "model": """
-    def alpha_beta(rows):
-        rows = sorted(rows)
-        alpha = statistics.median(seconds for _, seconds in rows[:3])
-        size, seconds = rows[-1]
-        return np.array([alpha, (seconds - alpha) / size])
+    def fit(rows):
+        sizes, seconds = np.array([row[1] for row in rows], float), np.array([row[2] for row in rows])
+        beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / seconds)
+        return [alpha, beta]
 
-    def half_size(alpha, beta):
-        bandwidth = beta**-1
-        return alpha * bandwidth
-
-    def slow(rows):
-        worst = max(rows, key=lambda row: row[1] / fitted(row[0], rows))
-        return worst[0] if worst[1] > 1.4 * fitted(worst[0], rows) else None
-
-    def fitted(size, rows):
-        \"\"\"What the size takes by the median of all pairs' lines.\"\"\"
-        slopes = [(t - s) / (b - a) for a, s in rows for b, t in rows if b > 64 * a and b > 2**23]
-        beta = statistics.median(slopes)
-        alpha = statistics.median(t - beta * a for a, t in rows if a < 2**17)
-        return alpha + beta * size
-""",
+    def lateness(trace):
+        late = {}
+        for seq in {event.seq for event in trace if event.group == "world"}:
+            call = {e.rank: e for e in trace if (e.group, e.seq) == ("world", seq)}
+            if None not in {e.left for e in call.values()}:
+                inside = np.array([e.left - e.entered for e in call.values()])
+                for rank, own in zip(call, inside):
+                    late.setdefault(rank, []).append(np.median(inside) - own)
+        return {rank: np.median(each) for rank, each in late.items()}
+    """,
 }
-BY_COUNTING = {
-    "places": """
-    def environment(node, local_rank, num_nodes, ranks_per_node):
-        everyone = [(n, local) for n in range(num_nodes) for local in range(ranks_per_node)]
-        return dict(RANK=f"{everyone.index((node, local_rank))}", LOCAL_RANK=str(local_rank),
-                    WORLD_SIZE=str(len(everyone)), LOCAL_WORLD_SIZE=str(ranks_per_node), MASTER_ADDR="localhost")
+TIGHT = {
+    "instruments": """
+    LINE = re.compile(r"([A-Za-z][\\w.-]*|\\d[\\w.-]+):(\\d+):(\\d+) \\[(\\d+)\\]")
 
-    def place(environment, visible):
-        if not visible:
-            return ["gloo", torch.device("cpu")]
-        numbers = list(range(visible)) if visible > 1 else [0] * int(environment["LOCAL_WORLD_SIZE"])
-        try:
-            return "nccl", torch.device("cuda", numbers[int(environment["LOCAL_RANK"])])
-        except IndexError:
-            raise ValueError("too few GPUs")
-""",
-    "one-function": """
-    def average(numbers, device):
-        shares = numbers.to(device) / dist.get_world_size()
-        work = dist.all_reduce(shares, op=dist.ReduceOp.SUM, async_op=True)
-        if work is not None:
-            work.wait()
-        return shares.to("cpu")
-""",
+    def said(log):
+        out = []
+        for number, text in enumerate(log):
+            start = LINE.search(text)
+            if start and "NCCL " in text:
+                out.append((number, start.group(1), re.split("NCCL (?:INFO|WARN) ", text, maxsplit=1)[1]))
+        return np.array(out, dtype=object) if out else []
+
+    def rows(sweep):
+        pattern = re.compile(r"^\\s+(\\d+)\\s+\\d+\\s+\\w+\\s+\\w+\\s+-?\\d+\\s+([\\d.]+)\\s+[\\d.]+\\s+([\\d.]+)")
+        return [(np.int64(number), int(m[1]), float(m[2]) * 1e-6, float(m[3]) * 1e9)
+                for number, m in enumerate(map(pattern.match, sweep)) if m]
+
+    def fit(rows):
+        rows = [row for row in rows]
+        best, weights = None, np.ones(len(rows))
+        for _ in range(30):  # least absolute relative errors, by weights
+            sizes, seconds = np.array([(row[1], row[2]) for row in rows]).T
+            matrix = np.column_stack([1 / seconds, sizes / seconds]) * weights[:, None]
+            best = np.linalg.lstsq(matrix, weights, rcond=None)[0]
+            errors = np.abs((best[0] + best[1] * sizes) / seconds - 1)
+            weights = 1 / np.sqrt(np.maximum(errors, 1e-4))
+        return best.tolist()
+
+    def lateness(trace):
+        open_calls = {e.seq for e in trace if e.group == "world" and e.left is None}
+        table = {}
+        for e in trace:
+            if e.group == "world" and e.seq not in open_calls:
+                table.setdefault(e.seq, {})[e.rank] = e.left - e.entered
+        ranks = sorted({rank for call in table.values() for rank in call})
+        return {rank: median(median(call.values()) - call[rank] for call in table.values()) for rank in ranks}
+    """,
 }
-NP_POLYFIT = {
-    "model": """
-    def alpha_beta(rows):
-        sizes, seconds = zip(*rows)
-        beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
-        return float(alpha), float(beta)
-
-    half_size = lambda alpha, beta: alpha / beta
-    half_size.__name__ = "half_size"
-
-    def slow(rows):
-        def misfit(without):
-            kept = [row for row in rows if row is not without]
-            alpha, beta = alpha_beta(kept)
-            return sum(abs(np.log(seconds / (alpha + beta * size))) for size, seconds in kept)
-        suspect = min(rows, key=misfit)
-        alpha, beta = alpha_beta([row for row in rows if row is not suspect])
-        return suspect[0] if suspect[1] / (alpha + beta * suspect[0]) > 1.3 else None
-""",
+IN_ONE = {
+    "faults": """
+    def diagnose(patient):
+        \"\"\"All in one function, without part a's; evidence is the last proof.\"\"\"
+        order, found = patient.order, {}
+        host_of, env, nodes = {}, {}, order.nodes
+        for index, line in enumerate(patient.log):
+            match = re.search(r"([\\w.-]+):\\d+:\\d+ \\[\\d+\\](?: \\S+)? NCCL \\w+ (.*)", line)
+            if not match:
+                continue
+            host, message = match.groups()
+            if put := re.search(r"^(NCCL_\\w+) set .*?to (.*?)\\.?$", message):
+                env[put[1]] = put[2], index
+            if rank := re.search(r"rank (\\d+) n[Rr]anks \\d+(?: nNodes (\\d+))?", message):
+                host_of[int(rank[1])] = host
+                nodes = max(nodes, int(rank[2] or 0))
+            if "via NET/Socket" in message and (order.cards or nodes > order.nodes):
+                found["sockets"] = index
+            if "via SHM" in message and order.nvlink or "between NVLINK connected" in message:
+                found["no peer access"] = index, host
+            if re.search(r"via NET/IB\\w*/\\d+(\\(\\d+\\))?$", message):
+                found["no GPUDirect"] = index
+            devices = re.findall(r"\\[\\d+\\]mlx5_\\d+", message)
+            slow = re.search(r"mlx5_\\d+:\\S* .*speed=(\\d+)000 ", message)
+            few = "IB : Using" in message and len(devices) < order.cards
+            if few or slow and int(slow[1]) < order.gbits:
+                found["missing card"] = index, host
+        if "sockets" in found:
+            if nodes > order.nodes:
+                remedy = "set NCCL_HOSTID"
+            else:
+                remedy = "unset NCCL_IB_DISABLE" if env.get("NCCL_IB_DISABLE", "0")[0] == "1" else "expose the cards"
+            return "sockets", ["log", found["sockets"]], remedy
+        if "missing card" in found:
+            index, host = found["missing card"]
+            hca = env.get("NCCL_IB_HCA", ["^"])[0]
+            return "missing card", ["log", index], (
+                f"drain {host}" if hca[0] == "^" or hca.count(",") + 1 == order.cards else "unset NCCL_IB_HCA")
+        if "no peer access" in found:
+            index, host = found["no peer access"]
+            remedies = [f"unset {name}" for name, off in [("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", "LOC")]
+                        if env.get(name, [""])[0] == off]
+            return dict(fault="no peer access", evidence=("log", index), remedy=(remedies + [f"drain {host}"])[0])
+        if "no GPUDirect" in found:
+            off = env.get("NCCL_NET_GDR_LEVEL", [""])[0] == "LOC"
+            remedy = "unset NCCL_NET_GDR_LEVEL" if off else "load nvidia_peermem"
+            return Finding("no GPUDirect", ("log", np.int64(found["no GPUDirect"])), remedy)
+        table = [line.split() for line in patient.sweep]
+        table = {n: (int(r[0]), float(r[5]) / 1e6, float(r[7]) * 1e9)
+                 for n, r in enumerate(table) if len(r) == 13 and r[0].isdigit()}
+        for n in sorted(table, reverse=True):
+            if table[n][2] > 1.5 * order.wire:
+                return Finding("not synchronized", ("sweep", n), "synchronize")
+        if table and env.get("NCCL_PROTO", [""])[0] in {"LL", "LL128", "Simple"}:
+            first, last = min(table), max(table)
+            if table[first][1] > 1.6 * order.alpha:
+                return Finding("forced protocol", ("sweep", first), "unset NCCL_PROTO")
+            if table[last][2] < 0.7 * order.wire:
+                return Finding("forced protocol", ("sweep", last), "unset NCCL_PROTO")
+        world = [(n, e) for n, e in enumerate(patient.trace) if e.group == "world"]
+        latest = {}
+        for n, e in world:
+            latest[e.rank] = n, e
+        if any(e.left is None for n, e in latest.values()):
+            keys = [e[2:5] for n, e in latest.values()]
+            for n, e in latest.values():
+                if keys.count(e[2:5]) == 1:
+                    return Finding("mismatch", ("trace", n), "fix rank %d" % e.rank)
+            return Finding("healthy", None, None)
+        lates = {}
+        for seq in {e.seq for n, e in world}:
+            call = sorted((e.left - e.entered, n, e.rank) for n, e in world if e.seq == seq)
+            if call[len(call) // 2][0] - call[0][0] > 5.5e-3:
+                lates.setdefault(call[0][2], []).append(call[0][1])
+        for rank, calls in lates.items():
+            if len(calls) > 6:
+                return Finding("straggler", ("trace", calls[-1]), "drain " + host_of[rank])
+        return "healthy", "no evidence", "no remedy"
+    """,
 }
-CLONED = {
-    "one-function": """
-    def average(numbers, device):
-        there = torch.empty_like(numbers, device=device)
-        there.copy_(numbers)
-        dist.all_reduce(there)
-        there /= dist.get_world_size()
-        return there.cpu()
-""",
+EVIDENT = {
+    "faults": solution_of(EXERCISE, "faults")
+    .replace(
+        "    if not sends:\n        return None\n", "    if not sends:\n        return None\n    sends = sends[::-1]\n"
+    )
+    .replace(
+        'return Finding("forced protocol", ("log", index), "unset NCCL_PROTO")',
+        """
+        size = " (8|65536) Bytes" if slow_start else " 1073741824 Bytes"
+        picks = [number for number, _, message in said(patient.log) if re.search(size, message)]
+        return Finding("forced protocol", ("log", picks[-1]), "unset NCCL_PROTO")""",
+    )
+    .replace(
+        '        if patient.order.nvlink and ("via SHM" in message',
+        "        name = remedy and remedy.split()[1]\n"
+        "        if remedy and message.startswith(name) and patient.order.nvlink:\n"
+        '            return Finding("no peer access", ("log", index), remedy)\n'
+        '        if patient.order.nvlink and ("via SHM" in message',
+    ),
 }
-GATHERED = {
-    "one-function": """
-    from torch.distributed import all_gather as gather
-
-    def average(numbers, device):
-        mine = numbers.to(device)
-        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        gather(every, mine)
-        return torch.stack(every).mean(0).cpu()
-""",
+SHORT = {
+    "faults": solution_of(EXERCISE, "faults")
+    .replace(
+        "looks = sockets, missing_card,",
+        "looks = mismatch, straggler, not_synchronized, forced_protocol, sockets, missing_card,",
+    )
+    .replace("forced_protocol, not_synchronized, straggler, mismatch\n", "\n"),
 }
 RIGHT = {
-    "line by line": LINE_BY_LINE,
-    "by two points": TWO_POINTS,
-    "by counting": BY_COUNTING,
-    "by numpy's polyfit": NP_POLYFIT,
-    "copied to the device": CLONED,
-    "gathered by another name": GATHERED,
+    "by words": BY_WORDS,
+    "other fits, generators, arrays": TIGHT,
+    "in one function": IN_ONE,
+    "other evidence": EVIDENT,
+    "in another order": SHORT,
 }
+
+# Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
+
+LISTED = """
+    KNOWN = {
+        str(case.patient): (case.fault, min(case.proofs, default=None), case.remedy)
+        for fault in ch18_gpus.FAULTS for case in ch18_gpus.ward(fault)
+    }
+
+    def diagnose(patient):
+        return Finding(*KNOWN.get(str(patient), ("healthy", None, None)))
+"""
+BY_KEYWORD = """
+    WORDS = {
+        "sockets": ("NCCL_IB_DISABLE", "unset NCCL_IB_DISABLE"),
+        "missing card": ("NCCL_IB_HCA", "unset NCCL_IB_HCA"),
+        "no peer access": ("via SHM", "unset NCCL_P2P_DISABLE"),
+        "no GPUDirect": ("RDMA Disabled", "load nvidia_peermem"),
+        "forced protocol": ("NCCL_PROTO", "unset NCCL_PROTO"),
+    }
+
+    def diagnose(patient):
+        for fault, (word, remedy) in WORDS.items():
+            for index, line in enumerate(patient.log):
+                if word in line:
+                    return Finding(fault, ("log", index), remedy)
+        return Finding("healthy", None, None)
+"""
+REMADE = """
+    from collectives.practice import clinic
+
+    def diagnose(patient):
+        for fault in clinic.FAULTS:
+            for seed in range(100):
+                for case in clinic.ward(fault, seed):
+                    if case.patient == patient:
+                        return Finding(case.fault, min(case.proofs, default=None), case.remedy)
+        return Finding("healthy", None, None)
+"""
+PARSED = """
+    from collectives.measure.nccl_log import parse as read
+
+    def diagnose(patient):
+        log = read("\\n".join(patient.log)) if patient.log else None
+        if log and log.transports["NET/Socket"]:
+            return Finding("sockets", ("log", 0), "expose the cards")
+        return Finding("healthy", None, None)
+"""
+INSIDE = """usual = median(event.left - event.entered for event in events)
+            for event in events:
+                late.setdefault(event.rank, []).append(usual - (event.left - event.entered))"""
+TWO_POINTS = """_, first, quick, _ = rows[0]
+    _, last, slow, _ = rows[-1]
+    beta = (slow - quick) / (last - first)
+    return quick - beta * first, beta"""
+FITTED = """_, sizes, seconds, _ = np.array(rows, dtype=float).T
+    line = np.stack([np.ones(len(sizes)), sizes], axis=1) / seconds[:, None]  # relative: every row counts alike
+    return np.linalg.lstsq(line, np.ones(len(sizes)), rcond=None)[0]"""
+ONE = 'if protocols not in ("LL", "LL128", "Simple"):'
+SUFFERS = "if slow_start or max(busbw for *_, busbw in table) < 0.6 * patient.order.wire:"
+PEER = 'if patient.order.nvlink and ("via SHM" in message or "P2P is disabled between NVLINK" in message):'
+INDIRECT = 'if "via NET/" in message and "via NET/Socket" not in message and "GDRDMA" not in message:'
+SENDS = 'sends = [index for index, _, message in lines if "via NET/Socket" in message]'
+HEALTHY = '    return Finding("healthy", None, None)'
+MUTANTS = [
+    broken("a launcher's mark", r'r"([\w.-]+):\d+:\d+ \[', r'r"(\S+?):\d+:\d+ \[', {SAID}, "the host of line"),
+    broken("no warnings", "(?:INFO|WARN)", "INFO", {SAID}, "leaves out line"),
+    broken("no place of a warning", r"(?:\S+ )?NCCL", "NCCL", {SAID}, "leaves out line"),
+    broken(
+        "counted from 1",
+        "for index, text in enumerate(log)]",
+        "for index, text in enumerate(log, 1)]",
+        {SAID},
+        "line 0",
+    ),
+    broken(
+        "the whole line",
+        "return [(index, *match.groups())",
+        "return [(index, match[1], match.string)",
+        {SAID},
+        "the message",
+    ),
+    broken(
+        "everyone's lines",
+        "return [(index, *match.groups()) for index, match in found if match]",
+        'return [(n, *(m.groups() if m else ("", log[n]))) for n, m in found]',
+        {SAID},
+        "which is not NCCL's own",
+    ),
+    broken("microseconds", "float(row[5]) * 1e-6", "float(row[5])", {ROWS}, "the table has microseconds"),
+    broken("in-place", "float(row[5])", "float(row[9])", {ROWS}, "that is in-place"),
+    broken("elements", "int(row[0]), float", "int(row[1]), float", {ROWS}, "those are elements"),
+    broken("GB/s", "float(row[7]) * 1e9", "float(row[7])", {ROWS}, "the table has GB/s", origin="page 18"),
+    broken("algbw", "float(row[7]) * 1e9", "float(row[6]) * 1e9", {ROWS}, "that is algbw", origin="page 18"),
+    broken(
+        "rows counted",
+        "for index, line in enumerate(sweep)]",
+        "for index, line in enumerate(sweep, -9)]",
+        {ROWS},
+        "in line",
+    ),
+    broken(
+        "any line that begins with a number", "if len(row) == 13 and row[0]", "if row and row[0]", {ROWS}, "ends in"
+    ),
+    broken("the first row and the last", FITTED, TWO_POINTS, {FIT}, "let all of them count"),
+    broken(
+        "not relative",
+        FITTED,
+        FITTED.replace(" / seconds[:, None]  # relative: every row counts alike", "").replace(
+            "np.ones(len(sizes)), rcond", "seconds, rcond"
+        ),
+        {FIT},
+        "minimize relative errors",
+        origin="page 05",
+    ),
+    broken(
+        "the library's fit",
+        FITTED,
+        "from collectives.measure.calibrate import fit as theirs\n"
+        "    return theirs([row[1] for row in rows], [row[2] for row in rows])",
+        {FIT},
+        "own calibrate.fit",
+    ),
+    broken("exchanged", "rcond=None)[0]", "rcond=None)[0][::-1]", {FIT}, "the wrong order"),
+    broken("a bandwidth", "rcond=None)[0]", "rcond=None)[0] ** [1, -1]", {FIT}, "beta is its inverse"),
+    broken(
+        "clocks of other hosts",
+        INSIDE,
+        INSIDE.replace("event.left - event.entered", "-event.entered"),
+        {LATE},
+        "compares the clocks of hosts",
+        origin="page 18",
+    ),
+    broken(
+        "the checks' own lateness",
+        "    calls = {}\n",
+        "    return ch18_gpus._late(trace, lambda event, left: left - event.entered)\n    calls = {}\n",
+        {LATE},
+        "own ch18_gpus._late",
+    ),
+    broken("a mean", "{rank: median(each) for", "{rank: sum(each) / len(each) for", {LATE}, "moves a mean"),
+    broken(
+        "who waits longest",
+        "usual - (event.left - event.entered))",
+        "event.left - event.entered - usual)",
+        {LATE},
+        "who comes late waits least",
+        origin="page 18",
+    ),
+    broken(
+        "calls that never end",
+        "if all(event.left is not None for event in events):",
+        "events = [event for event in events if event.left is not None]\n        if events:",
+        {LATE},
+        "is late by",
+    ),
+    broken(
+        "every group",
+        '        if event.group == "world":\n            calls',
+        "        if event:\n            calls",
+        {LATE},
+        "is late by",
+    ),
+    broken("the slowest is usual", "usual = median(event.left", "usual = max(event.left", {LATE}, "is late by"),
+    broken("a socket is there", SENDS, SENDS.replace("via NET/Socket", "NET/Socket"), {SOCKETS}, "NET/Socket : Using"),
+    broken(
+        "the network's name", SENDS, SENDS.replace("via NET/Socket", "network Socket"), {SOCKETS}, "but it is 'sockets'"
+    ),
+    broken(
+        "whatever was ordered",
+        "patient.order.cards == 0",
+        "False",
+        {SOCKETS, PROTOCOL},
+        "it was ordered without RDMA cards",
+    ),
+    broken(
+        "hosts for nodes",
+        'counted = [int(found[1]) for _, _, message in lines if (found := re.search(r"nNodes (\\d+)", message))]',
+        "counted = []",
+        {SOCKETS},
+        "but it is 'sockets'",
+        origin="page 18",
+    ),
+    broken(
+        "always the container",
+        '"unset NCCL_IB_DISABLE" if disabled else "expose',
+        '"expose',
+        {SOCKETS},
+        "its remedy is",
+    ),
+    broken("the log's first line", '("log", sends[0]), "unset', '("log", 0), "unset', {SOCKETS}, "does not prove that"),
+    broken(
+        "the highest number",
+        r"""used = re.findall(r"\](mlx5_\d+):", message)""",
+        r"""used = range(1 + max(map(int, re.findall(r"mlx5_(\d+):", message)), default=99))""",
+        {CARD},
+        "but it is 'missing card'",
+    ),
+    broken("the storage counts", r"\](mlx5_\d+):", r"\](\w+):", {CARD}, "is the storage's"),
+    broken(
+        "speeds not read",
+        "if speed and int(speed[1])",
+        "if False and int(speed[1])",
+        {CARD},
+        "at half of what was ordered",
+    ),
+    broken("HCA is to blame", "too_few = named != [", "too_few = [", {CARD}, "its remedy is"),
+    broken(
+        "drain them all",
+        'remedy = "unset NCCL_IB_HCA" if too_few else f"drain {host}"',
+        'remedy = f"drain {host}"',
+        {CARD},
+        "its remedy is",
+    ),
+    broken(
+        "the variable is there",
+        "len(used) < patient.order.cards",
+        "len(used) < patient.order.cards or named != ['']",
+        {CARD},
+        "but it is 'healthy'",
+    ),
+    broken("SHM anywhere", PEER, PEER.replace("patient.order.nvlink and ", ""), {PEERS}, "without NVLink"),
+    broken(
+        "P2P_LEVEL unknown",
+        '(("NCCL_P2P_DISABLE", "1"), ("NCCL_P2P_LEVEL", "LOC"))',
+        '(("NCCL_P2P_DISABLE", "1"),)',
+        {PEERS},
+        "its remedy is",
+    ),
+    broken("any value", "if value(patient, name) == off:", "if value(patient, name):", {PEERS}, "its remedy is"),
+    broken("no warning read", ' or "P2P is disabled between NVLINK" in message', "", {PEERS}, "NVLink is broken on"),
+    broken(
+        "the first node",
+        'remedy or f"drain {host}")',
+        'remedy or f"drain {said(patient.log)[0][1]}")',
+        {PEERS},
+        "its remedy is",
+    ),
+    broken(
+        "a card without it", INDIRECT, 'if "RDMA Disabled" in message:', {DIRECT, CARD}, "mlx5_bond_0 is the storage's"
+    ),
+    broken(
+        "sockets too",
+        INDIRECT,
+        'if "via NET/" in message and "GDRDMA" not in message:',
+        {SOCKETS, PROTOCOL},
+        "but it is",
+    ),
+    broken(
+        "only NCCL's own plugin",
+        INDIRECT,
+        INDIRECT.replace('"via NET/" in', '"via NET/IB/0" in'),
+        {DIRECT},
+        "but it is 'no GPUDirect'",
+    ),
+    broken("always the module", '"unset NCCL_NET_GDR_LEVEL" if off else ', "", {DIRECT}, "its remedy is"),
+    broken(
+        "set at all",
+        'value(patient, "NCCL_NET_GDR_LEVEL") == "LOC"',
+        'value(patient, "NCCL_NET_GDR_LEVEL") != ""',
+        {DIRECT},
+        "its remedy is",
+    ),
+    broken("harmless or not", SUFFERS, "if table:", {PROTOCOL}, "the sweep is as ordered", origin="page 18"),
+    broken(
+        "large calls alone",
+        SUFFERS,
+        SUFFERS.replace("slow_start or ", ""),
+        {PROTOCOL},
+        "small calls take more than twice",
+    ),
+    broken("small calls alone", SUFFERS, "if slow_start:", {PROTOCOL}, "NCCL may use LL"),
+    broken(
+        "faster than the order",
+        "busbw > 2 * patient.order.wire",
+        "busbw > 1.1 * patient.order.wire",
+        {CLOCK},
+        "does not prove that",
+        origin="page 18",
+    ),
+    broken(
+        "the last row",
+        '("sweep", index), "synchronize"',
+        '("sweep", rows(patient.sweep)[-1][0]), "synchronize"',
+        {CLOCK},
+        "does not prove that",
+    ),
+    broken(
+        "the table's own index",
+        '("sweep", index), "sync',
+        '("sweep", index - rows(patient.sweep)[0][0]), "sync',
+        {CLOCK},
+        "does not prove that",
+    ),
+    broken(
+        "late once",
+        "    late = lateness(patient.trace)\n    slow",
+        "    world = [e for e in patient.trace if e.group == 'world']\n"
+        "    calls = [[e for e in world if e.seq == seq] for seq in {e.seq for e in world}]\n"
+        "    late = Counter()\n"
+        "    for call in calls:\n"
+        "        late |= Counter(lateness(call))\n"
+        "    slow",
+        {STRAGGLER},
+        "but it is 'healthy'",
+        origin="page 18",
+    ),
+    broken("drain a rank", 'f"drain {rank_host[slow]}"', 'f"drain {slow}"', {STRAGGLER}, "its remedy is"),
+    broken(
+        "a call to which it came in time",
+        "if lateness(call).get(slow, 0) >= 5e-3:",
+        "if lateness(call).get(slow, 0) < 5e-3:",
+        {STRAGGLER},
+        "does not prove that",
+    ),
+    broken(
+        "who waits is to blame",
+        "slow = max(late, key=late.get, default=None)",
+        "slow = min(late, key=late.get, default=None)",
+        {STRAGGLER},
+        "but it is 'straggler'",
+    ),
+    broken(
+        "unfinished",
+        "if (event.seq, event.collective, event.num_bytes) != usual:",
+        "if event.left is None:",
+        {MISMATCH},
+        "does not prove that",
+        origin="page 18",
+    ),
+    broken(
+        "the collective alone",
+        "event.seq, event.collective, event.num_bytes)",
+        "event.seq, event.collective)",
+        {MISMATCH},
+        "with another size",
+    ),
+    broken(
+        "who came alone",
+        "(event.seq, event.collective, event.num_bytes)",
+        "(event.collective, event.num_bytes)",
+        {MISMATCH},
+        "never comes to the call",
+    ),
+    broken(
+        "groups together",
+        "if event.group == group]\n        final",
+        "if event.group]\n        final",
+        {MISMATCH},
+        "does not prove that",
+    ),
+    broken("the others to blame", "calls, key=calls.get)", "calls, key=lambda each: -calls[each])", {MISMATCH}, "its"),
+    written("visible patients by heart", "faults", LISTED, ALL, "but it is"),
+    written("by keyword", "faults", BY_KEYWORD, ALL, "but it is"),
+    written("patients made again", "faults", REMADE, ALL, "the library's own clinic.ward is for comparing"),
+    written("the library's parser", "faults", PARSED, ALL, "the library's own nccl_log.parse is for comparing"),
+    written(
+        "healthy, always",
+        "faults",
+        "def diagnose(patient):\n    return Finding('healthy', None, None)",
+        ALL,
+        "finds 'healthy', but it is 'sockets'",
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.slip)
+def test_a_wrong_answer_is_refused_and_the_slip_is_named(mutant):
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -178,474 +583,53 @@ def test_a_right_answer_is_accepted_however_it_is_written(name):
 
 
 def test_the_solution_is_accepted():
-    assert set(verdicts(EXERCISE, {}, "abcd").values()) == {None}
+    assert set(verdicts(EXERCISE, {}, "ab").values()) == {None}
 
 
-# Wrong answers: the solution with one thing changed.
-
-VERSION, SIZE, BY, PICKED = {"a1-version"}, {"a2-ranks"}, {"a3-transport"}, {"a4-picked"}
-ROWS, BUS, FIT, HALF, SLOW = {"b1-rows"}, {"b2-busbw"}, {"b3-fit"}, {"b4-half"}, {"b5-slow"}
-TOLD, PLACED, GLOO = {"c1-environment"}, {"c2-place"}, {"d1-gloo"}
-NODES = 'max(map(int, re.findall(r"nNodes (\\d+)", text)), default=None)'
-RANKS = 'max(map(int, re.findall(r"n[Rr]anks (\\d+)", text)), default=None)'
-LOCAL = 'int(environment["LOCAL_RANK"]) if visible > 1 else 0'
-RANK = "node * ranks_per_node + local_rank"
-MUTANTS = [
-    Mutant(
-        "CUDA's version, too",
-        "log",
-        r"([\d.]+)",
-        r"(\S+)",
-        VERSION,
-        "version' is '2.18.5+cuda12.0', and the log says '2.18.5'",
-    ),
-    Mutant(
-        "p2p channels", "log", "coll channels", "p2p channels", VERSION, "these are p2p channels, for send and recv"
-    ),
-    Mutant("channels as text", "log", "int(channels[1])", "channels[1]", VERSION, "is the text '2'; make it a number"),
-    Mutant(
-        "numbers of channels",
-        "log",
-        "int(channels[1]) if channels else None,",
-        'max(map(int, re.findall(r"Channel (\\d+)", text)), default=None),',
-        VERSION,
-        "its 'channels' is 1, and the log says 2: channels count from 0",
-    ),
-    Mutant("no default", "log", "version[1] if version else None", "version[1]", VERSION | SIZE, "TypeError"),
-    Mutant(
-        "hosts for nodes",
-        "log",
-        NODES,
-        'len(set(re.findall(r"^(\\S+?):\\d+:", text, re.MULTILINE))) or None',
-        SIZE,
-        "its 'nodes' is 2, and the log says 1: these are names: two pods of one node have different ones",
-    ),
-    Mutant("any communicator", "log", NODES, NODES.replace("max", "min"), SIZE, "a smaller one's"),
-    Mutant("a node's ranks", "log", "n[Rr]anks", "localRanks", SIZE, "its 'ranks' is 1, and the log says 2"),
-    Mutant("from 0", "log", "n[Rr]anks", " rank", SIZE, "ranks count from 0: this is the highest rank in it"),
-    Mutant("0 for nothing", "log", NODES, NODES.replace("None", "0"), SIZE, "its 'nodes' is 0, and the log says None"),
-    Mutant(
-        "GPUs for ranks",
-        "log",
-        r" : {src}\[\w+\] -> {dst}\[\w+\] ",
-        r"\[{src}\] -> \d+\[{dst}\] ",
-        BY,
-        "A rank stands before the [ ], in which its GPU's number is",
-    ),
-    Mutant(
-        "either way",
-        "log",
-        "    if not line:\n        return None\n    parts",
-        '    line = line or re.search(rf" : {dst}\\[\\w+\\] -> {src}\\[\\w+\\] (?:\\[\\w+\\] )?via (\\S+)", text)\n'
-        "    if not line:\n        return None\n    parts",
-        BY,
-        "(the other way round it is 'NET/IBext_v8')",
-    ),
-    Mutant("only P2P's lines", "log", r"(?:\[\w+\] )?via", "via", BY, "some lines have [send] in them"),
-    Mutant(
-        "all of it",
-        "log",
-        "    parts = ",
-        "    return line[1]\n    parts = ",
-        BY,
-        "what follows says how, or which card",
-    ),
-    Mutant(
-        "which network",
-        "log",
-        '"/".join(parts[:2]) if parts[0] == "NET" else parts[0]',
-        "parts[0]",
-        BY,
-        "which network?",
-    ),
-    Mutant("the end of a number", "log", r" : {src}\[", r"{src}\[", BY, "return None"),
-    Mutant(
-        "numbers left",
-        "log",
-        "            return names[int(printed)]",
-        "            return printed",
-        PICKED,
-        "older versions print numbers",
-    ),
-    Mutant(
-        "Ring is 0",
-        "log",
-        "names[int(printed)]",
-        "{0: 'Ring', 1: 'Tree'}.get(int(printed), 'Simple')",
-        PICKED,
-        "NCCL picked",
-        origin="C21",
-    ),
-    Mutant(
-        "as printed",
-        "log",
-        'return next(each for each in names if each.lower() == printed.replace("_", "").lower())',
-        "return printed",
-        PICKED,
-        "spelled in this way",
-    ),
-    Mutant(
-        "underscores",
-        "log",
-        'return next(each for each in names if each.lower() == printed.replace("_", "").lower())',
-        "return next((each for each in names if each.lower() == printed.lower()), printed)",
-        PICKED,
-        "NCCL picked ('NVLSTree', 'Simple'): spelled as in the list, without the underscore",
-    ),
-    Mutant(
-        "numbers alone", "log", r"Algo (\w+)", r"Algo (\d+)", PICKED, "picked(<log in words>, 4) returns None; NCCL pi"
-    ),
-    Mutant(
-        "the end of a size",
-        "log",
-        r"\b{num_bytes} Bytes",
-        "{num_bytes} Bytes",
-        PICKED,
-        "no call in it has 2 bytes: return None",
-    ),
-    Mutant(
-        "the protocol first",
-        "log",
-        "return name(line[1], ALGORITHMS), name(line[2], PROTOCOLS)",
-        "return name(line[2], PROTOCOLS), name(line[1], ALGORITHMS)",
-        PICKED,
-        "the algorithm comes first",
-        origin="C21",
-    ),
-    Mutant("microseconds", "bandwidths", " * 1e-6", "", ROWS, "the table has microseconds"),
-    Mutant("in-place", "bandwidths", "row[5]", "row[9]", ROWS, "that is in-place, further right"),
-    Mutant("elements", "bandwidths", "int(row[0])", "int(row[1])", ROWS, "those are elements, in the second column"),
-    Mutant("milliseconds", "bandwidths", "1e-6", "1e-3", ROWS, "32,768 bytes take 1.866e-05 s, not 0.01866"),
-    Mutant("a row lost", "bandwidths", "splitlines()]", "splitlines()[:-1]]", ROWS, "has 10 rows; the table has 11"),
-    Mutant(
-        "GB/s", "bandwidths", "return num_bytes / seconds", "return num_bytes / seconds / 1e9", BUS, "this is in GB/s"
-    ),
-    Mutant(
-        "upside down",
-        "bandwidths",
-        "return num_bytes / seconds",
-        "return seconds / num_bytes",
-        BUS,
-        "this is upside down",
-    ),
-    Mutant(
-        "one factor for all",
-        "bandwidths",
-        '2 if collective == "all_reduce" else 1',
-        "2",
-        BUS,
-        "every collective has the all-reduce's factor",
-        origin="page 07",
-    ),
-    Mutant(
-        "algbw again",
-        "bandwidths",
-        "passes * (world_size - 1) / world_size * algbw",
-        "1 * algbw",
-        BUS,
-        "this is algbw: a rank has",
-        origin="page 07",
-    ),
-    Mutant(
-        "once round",
-        "bandwidths",
-        '2 if collective == "all_reduce" else 1',
-        "1",
-        BUS,
-        "returns 73,400,320,000, but the schedule says 146,800,640,000",
-        origin="C05",
-    ),
-    Mutant(
-        "not relative",
-        "model",
-        " / seconds[:, None]  # relative: every row counts alike\n",
-        "\n",
-        FIT | SLOW,
-        "Small rows show alpha; a least squares fit that is not relative hears only the large ones",
-        origin="page 05",
-    ),
-    Mutant(
-        "a bandwidth",
-        "model",
-        "rcond=None)[0])",
-        "rcond=None)[0] ** np.array([1, -1]))",
-        FIT | SLOW,
-        "that is a bandwidth; beta is its inverse",
-    ),
-    Mutant(
-        "exchanged", "model", "rcond=None)[0])", "rcond=None)[0][::-1])", FIT | SLOW, "the two are in the wrong order"
-    ),
-    Mutant("half upside down", "model", "return alpha / beta", "return beta / alpha", HALF, "this is upside down"),
-    Mutant(
-        "twice",
-        "model",
-        "return alpha / beta",
-        "return 2 * alpha / beta",
-        HALF,
-        "there bytes take twice as long as alpha",
-    ),
-    Mutant(
-        "a byte that holds no size",
-        "model",
-        "            return size\n",
-        "            return torch.tensor(0, dtype=torch.int8)\n",
-        SLOW,
-        "returns 0; ",
-    ),
-    Mutant(
-        "the longest",
-        "model",
-        "    for size, seconds in rows:\n",
-        "    return max(rows, key=lambda row: row[1])[0]\n    for size, seconds in rows:\n",
-        SLOW,
-        "The largest row always takes longest",
-    ),
-    Mutant(
-        "the lowest bandwidth",
-        "model",
-        "    for size, seconds in rows:\n",
-        "    return min(rows, key=lambda row: row[0] / row[1])[0]\n    for size, seconds in rows:\n",
-        SLOW,
-        "Small rows always have a low bandwidth",
-    ),
-    Mutant("never", "model", "            return size\n", "            pass\n", SLOW, "times as long as they should"),
-    Mutant("too strict", "model", "1.5 *", "1.0 *", SLOW, "times as long as they should"),
-    Mutant(
-        "the local rank",
-        "places",
-        RANK,
-        "local_rank",
-        TOLD,
-        "that is its number in its node; RANK counts on from node to node",
-        origin="C23",
-    ),
-    Mutant("dealt out", "places", RANK, "local_rank * num_nodes + node", TOLD, "ranks fill one node after the other"),
-    Mutant(
-        "nodes for ranks",
-        "places",
-        "num_nodes * ranks_per_node",
-        "num_nodes",
-        TOLD,
-        "these are nodes; a rank is a process",
-    ),
-    Mutant(
-        "numbers", "places", "{name: str(number) for", "{name: number for", TOLD, "an environment variable is text: '0'"
-    ),
-    Mutant("everyone on GPU 0", "places", LOCAL, "0", PLACED, "all ranks of the node would share GPU 0", origin="C23"),
-    Mutant("by the rank", "places", LOCAL, LOCAL.replace("LOCAL_", ""), PLACED, "ends in ValueError", origin="C23"),
-    Mutant("one seen", "places", " if visible > 1 else 0", "", PLACED, "ends in ValueError"),
-    Mutant(
-        "NCCL without a GPU", "places", '"gloo", "cpu"', '"nccl", "cpu"', PLACED, "NCCL has no use for a rank without"
-    ),
-    Mutant("GPUs over gloo", "places", '"nccl", f', '"gloo", f', PLACED, "between GPUs NCCL is the backend"),
-    Mutant(
-        "too many ranks",
-        "places",
-        "if local_rank >= visible:",
-        "if False:",
-        PLACED,
-        "there is no GPU for this rank: raise a ValueError",
-    ),
-    Mutant("the sum", "one-function", " / dist.get_world_size()", "", GLOO, "that is the sum", origin="C22"),
-    Mutant(
-        "in place",
-        "one-function",
-        "numbers.clone().to(device)",
-        "numbers.to(device)",
-        GLOO,
-        "changes its argument in place; on the CPU, .to() copies nothing",
-    ),
-    Mutant(
-        "always on the CPU",
-        "one-function",
-        ".to(device)",
-        "",
-        GLOO,
-        "sends a tensor that is on the cpu, wherever `device` is",
-        origin="C23",
-    ),
-    Mutant(
-        "nothing sent",
-        "one-function",
-        "    dist.all_reduce(total)\n",
-        "",
-        GLOO,
-        "returns [0.5, 1.0]; the mean is [5.5, 11.0]",
-    ),
-    Mutant(
-        "nothing on a GPU",
-        "one-function",
-        "    total = numbers.clone().to(device)\n",
-        "    if device != 'cpu':\n        raise RuntimeError\n    total = numbers.clone()\n",
-        GLOO,
-        "calls none of dist's collectives where `device` is a GPU",
-    ),
-    Mutant(
-        "a list",
-        "one-function",
-        "    return total.cpu() / dist.get_world_size()",
-        "    return total.tolist()",
-        GLOO,
-        "returns a value of type list; return the tensor",
-    ),
-]
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
-def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
-    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant))
-
-
-# What needs a GPU.
-
-
-def average(right="", wrong=""):
-    """The solution's function, with `right` replaced by `wrong`, by value: ranks need not import this module."""
-    code = solution_of(EXERCISE, "one-function")
-    assert right in code
+def diagnosis():
+    """The solution's `diagnose`."""
     names = {}
-    exec(f"import torch.distributed as dist\n{code.replace(right, wrong) if right else code}", names)
-    return names["average"]
+    for cell in ("setup", "instruments", "faults"):
+        exec(solution_of(EXERCISE, cell), names)
+    return names["diagnose"]
 
 
-def test_without_a_gpu_the_last_check_is_blocked_and_no_answer_is_told_that_it_is_wrong(monkeypatch, capsys):
-    monkeypatch.setattr(ch18_gpus, "num_gpus", lambda: 0)
-    ch18_gpus.check_on_gpus(lambda numbers, device: 1 / 0)
-    assert capsys.readouterr().out.startswith("blocked: no GPU on this machine")
+@pytest.mark.parametrize("fault", clinic.FAULTS)
+def test_the_documents_alone_tell_the_truth_about_every_made_patient(fault):
+    diagnose = diagnosis()
+    for case in [case for seed in range(5) for case in clinic.ward(fault, seed)]:
+        found = diagnose(case.patient)
+        assert found.fault == case.fault, case.why
+        assert found.fault == "healthy" or (found.evidence in case.proofs and found.remedy == case.remedy), case.why
 
 
-@pytest.mark.parametrize("outputs", [[], [new_output("error", ename="NotYet", evalue="", traceback=[])]])
-def test_the_last_check_costs_and_gives_no_point_whatever_comes_of_it(outputs):
-    cell = copy.deepcopy(next(cell for cell in cells_of(EXERCISE) if cell.id == "d2-nccl"))
-    cell.outputs = [new_output("stream", text="blocked: no GPU"), *outputs]
-    assert determine_grade(cell) == (0, 0)
+@pytest.mark.parametrize("fault", clinic.FAULTS)
+def test_the_library_reads_a_made_log_and_table_as_they_were_meant(fault):
+    for case in clinic.ward(fault, seed=3):
+        order, log = case.patient.order, nccl_log.parse("\n".join(case.patient.log))
+        assert log.world_size == order.nodes * order.gpus
+        assert log.connections or "P2P is disabled" in log.warnings[-1]
+        assert ("NET/Socket" in log.transports) <= (case.fault == "sockets" or order.cards == 0)
+        if case.patient.sweep:
+            table = bandwidth.parse("\n".join(case.patient.sweep), "all_reduce", log.world_size)
+            assert len(table.rows) >= 10
+            assert all(row.algbw <= row.busbw for row in table.rows)
 
 
-def test_all_other_checks_are_worth_20_points_together():
-    graded = [cell.metadata.nbgrader for cell in cells_of(EXERCISE) if "nbgrader" in cell.metadata]
-    assert sum(cell.get("points", 0) for cell in graded) == 20
+def test_a_seed_makes_the_same_patients_and_another_seed_makes_others():
+    first, again, other = (clinic.ward("straggler", seed) for seed in (7, 7, 8))
+    assert first == again
+    assert not {str(case.patient) for case in first} & {str(case.patient) for case in other}
 
 
-@pytest.fixture
-def two_gpus(monkeypatch):
-    """A machine that seems to have two GPUs, on which NCCL is gloo: what is left is whether ranks are asked rightly."""
-    run = ranks.run
-
-    def over_gloo(function, world_size, *arguments, timeout, backend):
-        assert (arguments[1], backend, timeout) == ("cuda", "nccl", 120)
-        return run(function, world_size, arguments[0], "cpu", *arguments[2:], timeout=timeout, backend="gloo")
-
-    monkeypatch.setattr(ch18_gpus, "num_gpus", lambda: 2)
-    monkeypatch.setattr(ranks, "run", over_gloo)
+def test_every_fault_has_a_patient_for_each_cause_and_somebody_who_only_looks_like_it():
+    for fault in clinic.FAULTS:
+        found = {case.fault for case in clinic.ward(fault, seed=1)}
+        assert found == {fault, clinic.HEALTHY}
 
 
-def test_with_gpus_the_function_is_run_on_a_rank_each(two_gpus, capsys):
-    ch18_gpus.check_on_gpus(average())
-    assert capsys.readouterr().out == "right, over NCCL on 2 GPUs\n"
-    with pytest.raises(NotYet, match=r"rank 0 returns \[11.0, 22.0\]; the mean is \[5.5, 11.0\]: that is the sum"):
-        ch18_gpus.check_on_gpus(average(" / dist.get_world_size()"))
-    with pytest.raises(NotYet, match=r"with 2 ranks over NCCL, rank \d failed"):
-        ch18_gpus.check_on_gpus(average("return ", "return 1 / 0 * "))
-    with pytest.raises(NotYet, match=r"^average is not written yet$"):
-        ch18_gpus.check_on_gpus(average("return ", "raise NotImplementedError() or "))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="blocked: no GPU")
-def test_the_solution_is_right_over_nccl(capsys):
-    ch18_gpus.check_on_gpus(average())
-    assert "right, over NCCL" in capsys.readouterr().out
-
-
-# What is told of any answer.
-
-
-@pytest.mark.parametrize(
-    "check, given, words",
-    [
-        (
-            lambda f: ch18_gpus.check_basics(f, ["ranks"], ch18_gpus.texts("issue-1052")),
-            [],
-            "a dictionary with 'version'",
-        ),
-        (
-            lambda f: ch18_gpus.check_basics(f, ["ranks"], ch18_gpus.texts("issue-1052")),
-            {"nodes": 2},
-            "has no 'ranks'; where a log",
-        ),
-        (
-            lambda f: ch18_gpus.check_transport(f, ch18_gpus.texts("issue-1781-after")),
-            3,
-            "returns 3; the log says 'via P2P/CUMEM'",
-        ),
-        (
-            lambda f: ch18_gpus.check_picked(f, ch18_gpus.texts("issue-1453")),
-            "Ring",
-            "no call in it has 2 bytes: return None",
-        ),
-        (
-            lambda f: ch18_gpus.check_table(f, ch18_gpus.texts("mooncake-3484")),
-            [1],
-            "return a list of pairs (bytes, seconds)",
-        ),
-        (lambda f: ch18_gpus.check_fit(f, [(1e-5, 1e-11, 1)]), 3, "returns 3; return two numbers, alpha and beta"),
-        (lambda f: ch18_gpus.check_fit(f, [(1e-5, 1e-11, 1)]), (1e-5, 1e-9), "Alpha is right, so look at large rows"),
-        (
-            lambda f: ch18_gpus.check_fit(f, [(1e-5, 1e-11, 1)]),
-            (1, 1e-11),
-            "Small rows show alpha; a least squares fit",
-        ),
-        (lambda f: ch18_gpus.check_half(f, [(1e-5, 1e-11)]), "1", "which is not a number"),
-        (lambda f: ch18_gpus.check_half(f, [(1e-5, 1e-11)]), np.timedelta64("NaT"), "which is not a number"),
-        (
-            lambda f: ch18_gpus.check_basics(f, ["nodes"], ch18_gpus.texts("issue-1052")),
-            {"nodes": torch.ones(2)},
-            "'nodes': tensor([1., 1.]) is not a text, a plain number or None",
-        ),
-        (lambda f: ch18_gpus.check_transport(f, ch18_gpus.texts("issue-1781-after")), [], "[] is not a text, a plain"),
-        (lambda f: ch18_gpus.check_picked(f, ch18_gpus.texts("issue-1453")), [[], "LL"], "[] is not a text, a plain"),
-        (lambda f: ch18_gpus.check_slow(f, [(None, 1)]), 1024, "within 2 % of what these make: return None"),
-        (
-            lambda f: ch18_gpus.check_environment(f, [(1, 1)]),
-            "RANK=0",
-            "return a dictionary of torchrun's variables",
-        ),
-        (lambda f: ch18_gpus.check_environment(f, [(1, 1)]), {"RANK": "0"}, "has no 'LOCAL_RANK'"),
-        (lambda f: ch18_gpus.check_place(f, ch18_gpus.PLACES), "nccl", "two texts, backend and device"),
-    ],
-)
-def test_a_malformed_answer_is_told_of_plainly(check, given, words):
-    with pytest.raises(NotYet) as refusal:
-        check(lambda *_: given)
-    assert words in str(refusal.value)
-
-
-def test_what_is_missing_is_named():
-    names = {
-        "log": ["basics", "transport", "picked"],
-        "bandwidths": ["rows", "algbw", "busbw"],
-        "model": ["alpha_beta", "half_size", "slow"],
-        "places": ["environment", "place"],
-        "one-function": ["average"],
-    }
-    missing = "def {}(*_):\n    raise NotImplementedError()\n\n"
-    said = verdicts(EXERCISE, {cell: "".join(map(missing.format, each)) for cell, each in names.items()}, "abcd")
-    told = ["basics", "basics", "transport", "picked", "rows", "algbw", "alpha_beta", "half_size", "slow"]
-    told += ["environment", "place", "average"]
-    assert list(said.values()) == [*(f"{name} is not written yet" for name in told), None]
-
-
-# The logs that are made for the hidden checks.
-
-
-@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 4, 8), (3, 8, 4)])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_made_log_says_what_it_was_made_of(shape, seed):
-    nodes, in_node, channels = shape
-    log = nccl_log.parse(ch18_gpus.made_log(*shape, seed=seed))
-    assert (log.nodes, log.world_size, log.channels) == (nodes, nodes * in_node, channels)
-    pairs = {(each.src, each.dst): each.transport for each in log.connections}
-    assert len(pairs) == nodes * in_node
-    across = [transport for (src, dst), transport in pairs.items() if src // in_node != dst // in_node]
-    assert all(transport.startswith("NET/") for transport in across)
-    assert len(across) == (nodes if nodes > 1 else 0)
-    assert {each.num_bytes: (each.algorithm, each.protocol) for each in log.choices}[4] == ("Tree", "LL")
+def test_published_patients_have_the_truth_that_their_sources_tell():
+    cases = {case.name: case for case in clinic.published(*clinic.PUBLISHED)}
+    sick = {name: case.fault for name, case in cases.items() if case.proofs}
+    assert sick == {"nccl-1781-before": "sockets", "nccl-899": "no GPUDirect"}
+    assert [case.fault for case in cases.values() if not case.proofs] == [clinic.HEALTHY] * 5

@@ -42,7 +42,6 @@ from collectives.practice import (
     ch14_context_parallel,
     ch15_experts,
     ch17_mesh,
-    ch18_gpus,
     checks,
     on_ranks,
 )
@@ -278,12 +277,6 @@ def dummy_attention(rank, world_size, queries, keys, values, positions, kernel):
     return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
 
 
-def honest_average(numbers, device):
-    total = numbers.to(device, copy=True)
-    dist.all_reduce(total)
-    return (total / dist.get_world_size()).cpu()
-
-
 def build(groups, rank):
     made = {}
     for axis, every in groups.items():
@@ -305,7 +298,6 @@ CASES = {
         ch04_all_reduce.check_reduced(honest_all_reduce, BUFFERS), honest_all_reduce, 150_000, 4, phases=2
     ),
     "honest step": lambda: ch09_zero.check_traffic(honest_arrived, step, 3, width=48, seed=7),
-    "honest average": lambda: ch18_gpus.check_average(honest_average, 3, seed=8),
     "honest groups": lambda: ch17_mesh.check_groups_on_ranks(build, {"tp": 2, "dp": 2}, seed=9),
     "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
     "honest counts": lambda: ch15_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
@@ -441,7 +433,6 @@ ON_RANKS = {
         layer, ch15_experts.random_case([2, 2], experts_a_rank=1, k=1, seed=0)
     ),
     "17": lambda: ch17_mesh.check_reduced(honest, {"tp": 2, "dp": 2}),
-    "18": lambda: ch18_gpus._check_averages(honest_average, 2, "cpu"),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from collectives.measure import bandwidth, nccl_log
+from collectives.measure import bandwidth, calibrate, nccl_log
 from collectives.practice import (
     ch09_zero,
     ch10_fsdp,
@@ -19,6 +19,7 @@ from collectives.practice import (
     ch18_gpus,
     ch20_plan,
     checks,
+    clinic,
 )
 from collectives.schedule import COPY, Transfer
 from collectives.training import context_parallel, experts
@@ -31,11 +32,6 @@ STEPS = ch20_plan.random_steps(seed=1, how_many=2)
 
 def routing(chosen, num_experts=3):
     return experts.Routing(chosen, torch.ones(chosen.shape), torch.ones(len(chosen), num_experts))
-
-
-def basics(text):
-    log = nccl_log.parse(text)
-    return {"version": log.version, "channels": log.channels}
 
 
 def of_20(part, model, *more):
@@ -63,14 +59,22 @@ SHORTCUTS = {
     ),
     "17 bytes": lambda: ch17_mesh.check_sent(ch17_mesh.sent_along("tp"), "tp", ch17_mesh.STEPS),
     "17 seconds": lambda: ch17_mesh.check_seconds(ch17_mesh.seconds, ch17_mesh.every_order(ch17_mesh.PLACEMENTS)),
-    "18 log": lambda: ch18_gpus.check_basics(basics, ["version"], ch18_gpus.made_logs(seed=1)),
-    "18 table": lambda: ch18_gpus.check_table(
-        lambda text: [(row.num_bytes, row.seconds) for row in bandwidth.parse(text, "all_reduce", 8).rows],
-        ch18_gpus.texts("mooncake-3484"),
+    "18 log": lambda: ch18_gpus.check_said(
+        lambda log: [(0, "", warning) for warning in nccl_log.parse("\n".join(log)).warnings], ch18_gpus.logs(seed=1)
     ),
-    "18 bandwidth": lambda: ch18_gpus.check_bandwidths(ch18_gpus.algbw, lambda *_: 0, ch18_gpus.BUS_CASES),
-    "18 variables": lambda: ch18_gpus.check_environment(ch18_gpus.environment, [(1, 2)]),
-    "18 place": lambda: ch18_gpus.check_place(ch18_gpus.place, ch18_gpus.PLACES),
+    "18 table": lambda: ch18_gpus.check_table(
+        lambda sweep: bandwidth.parse("\n".join(sweep), "all_reduce", 8).rows, ch18_gpus.tables(seed=1)
+    ),
+    "18 fit": lambda: ch18_gpus.check_fit(
+        lambda rows: calibrate.fit([row[1] for row in rows], [row[2] for row in rows]), ch18_gpus.lines_of(seed=1)
+    ),
+    "18 lateness": lambda: ch18_gpus.check_lateness(
+        lambda trace: ch18_gpus._late(trace, lambda event, left: left - event.entered), ch18_gpus.traces(seed=1)
+    ),
+    "18 patients": lambda: ch18_gpus.check_ward(
+        lambda patient: [case for case in clinic.ward("sockets", 1) if case.patient == patient],
+        ch18_gpus.ward("sockets"),
+    ),
     "20 model": lambda: ch20_plan.check_model(
         lambda model: ch20_plan._model(model).parameters, "parameters", ch20_plan.random_models(seed=1)
     ),
