@@ -171,40 +171,192 @@ IN_ONE = {
         return "healthy", "no evidence", "no remedy"
     """,
 }
-EVIDENT = {
-    "faults": solution_of(EXERCISE, "faults")
-    .replace(
-        "    if not sends:\n        return None\n", "    if not sends:\n        return None\n    sends = sends[::-1]\n"
-    )
-    .replace(
-        'return Finding("forced protocol", ("log", index), "unset NCCL_PROTO")',
-        """
-        size = " (8|65536) Bytes" if slow_start else " 1073741824 Bytes"
-        picks = [number for number, _, message in said(patient.log) if re.search(size, message)]
-        return Finding("forced protocol", ("log", picks[-1]), "unset NCCL_PROTO")""",
-    )
-    .replace(
-        '        if patient.order.nvlink and ("via SHM" in message',
-        "        name = remedy and remedy.split()[1]\n"
-        "        if remedy and message.startswith(name) and patient.order.nvlink:\n"
-        '            return Finding("no peer access", ("log", index), remedy)\n'
-        '        if patient.order.nvlink and ("via SHM" in message',
-    ),
+BY_PATTERN = {
+    "faults": """
+    class Chart:
+        \"\"\"NCCL's lines by pattern; evidence is what stands furthest down, or the line that picks a protocol.\"\"\"
+
+        def __init__(self, patient):
+            self.own = said(patient.log)
+            self.order = patient.order
+            self.text = chr(10).join(message for _, _, message in self.own)
+
+        def having(self, pattern, but="$^"):
+            return [(n, host) for n, host, m in self.own if re.search(pattern, m) and not re.search(but, m)]
+
+        def variable(self, name):
+            put = re.findall(rf"(?m)^{name} set (?:by environment )?to (\\S+?)[.]?$", self.text)
+            return put[0] if put else None
+
+
+    def from_log(chart):
+        by_socket = chart.having("via NET/Socket")
+        several = [int(n) for n in re.findall(r"nNodes (\\d+)", chart.text)]
+        if by_socket and several and several[0] != chart.order.nodes:
+            yield "sockets", by_socket[-1][0], "set NCCL_HOSTID"
+        elif by_socket and chart.order.cards:
+            switch = {"1": "unset NCCL_IB_DISABLE"}
+            yield "sockets", by_socket[-1][0], switch.get(chart.variable("NCCL_IB_DISABLE"), "expose the cards")
+
+        for n, host in chart.having("^NET/IB : Using"):
+            message = dict((n, m) for n, _, m in chart.own)[n]
+            ours = [name for name in re.findall(r"](\\w+):", message) if "bond" not in name]
+            if len(ours) < chart.order.cards:
+                asked = chart.variable("NCCL_IB_HCA") or "^"
+                on_purpose = "^" not in asked and len(set(asked.strip("=").split(","))) == len(ours)
+                yield "missing card", n, "unset NCCL_IB_HCA" if on_purpose else "drain " + host
+        half = chart.having(r"mlx5_\\d+:uverbs.* speed=", but=f"speed={chart.order.gbits}000 ")
+        yield from (("missing card", n, "drain " + host) for n, host in half)
+
+        apart = chart.having("SHM|P2P is disabled") if chart.order.nvlink else []
+        whose = "drain " + apart[-1][1] if apart else ""
+        if chart.variable("NCCL_P2P_LEVEL") == "LOC":
+            whose = "unset NCCL_P2P_LEVEL"
+        if chart.variable("NCCL_P2P_DISABLE") == "1":
+            whose = "unset NCCL_P2P_DISABLE"
+        yield from (("no peer access", n, whose) for n, _ in apart[::-1])
+
+        detour = chart.having("via NET/", but="Socket|GDRDMA")
+        local = chart.variable("NCCL_NET_GDR_LEVEL") == "LOC"
+        for n, _ in detour:
+            yield "no GPUDirect", n, ["load nvidia_peermem", "unset NCCL_NET_GDR_LEVEL"][local]
+
+
+    def from_sweep(chart, table):
+        quickest = sorted(table, key=lambda row: -row[3])[:1]
+        for n, _, _, rate in quickest:
+            if rate > 2 * chart.order.wire:
+                yield "not synchronized", n, "synchronize"
+            elif chart.variable("NCCL_PROTO") in ["LL", "LL128", "Simple"]:
+                start, _ = fit(table)
+                if start > 1.5 * chart.order.alpha:
+                    yield "forced protocol", chart.having(": 8 Bytes")[0][0], "unset NCCL_PROTO"
+                if rate < 0.6 * chart.order.wire:
+                    yield "forced protocol", chart.having("4194304 Bytes")[0][0], "unset NCCL_PROTO"
+
+
+    def from_trace(chart, trace):
+        table = {}
+        for n, event in enumerate(trace):
+            if event.group == "world":
+                table.setdefault(event.rank, []).append((n, event))
+        if not table:
+            return
+        if any(calls[-1][1].left is None for calls in table.values()):
+            last = {rank: calls[-1] for rank, calls in table.items()}
+            kinds = [tuple(e)[2:5] for _, e in last.values()]
+            for rank, (n, e) in last.items():
+                if 2 * kinds.count(tuple(e)[2:5]) < len(kinds):
+                    yield "mismatch", n, f"fix rank {rank}"
+            return
+        ranks = sorted(table)
+        inside = np.array([[e.left - e.entered for _, e in table[rank]] for rank in ranks])
+        late = np.median(inside, axis=0) - inside
+        for rank, row in zip(ranks, late):
+            if np.median(row) > 0.005:
+                host = [h for _, h, m in chart.own if f" rank {rank} n" in m][0]
+                yield "straggler", table[rank][int(row.argmax())][0], "drain " + host
+
+
+    def diagnose(patient):
+        chart = Chart(patient)
+        for document, findings in (
+            ("log", from_log(chart)),
+            ("sweep", from_sweep(chart, rows(patient.sweep))),
+            ("trace", from_trace(chart, patient.trace)),
+        ):
+            for fault, index, remedy in findings:
+                return fault, ("log" if fault == "forced protocol" else document, index), remedy
+        return Finding("healthy", None, None)
+    """,
 }
-SHORT = {
-    "faults": solution_of(EXERCISE, "faults")
-    .replace(
-        "looks = sockets, missing_card,",
-        "looks = mismatch, straggler, not_synchronized, forced_protocol, sockets, missing_card,",
-    )
-    .replace("forced_protocol, not_synchronized, straggler, mismatch\n", "\n"),
+BY_HOST = {
+    "faults": """
+    from itertools import groupby
+
+    def diagnose(patient):
+        \"\"\"Symptoms first: what is slow in the sweep or waits in the trace, and then why.\"\"\"
+        want, notes = patient.order, []
+        lines = {n: (host, words) for n, host, words in said(patient.log)}
+        environment = {}
+        for host, words in lines.values():
+            if words.startswith("NCCL_") and " set " in words:
+                environment[words.split()[0]] = words.split(" to ")[1].rstrip(".")
+        paths = {n: words.split(" via ")[1] for n, (_, words) in lines.items() if " via " in words}
+
+        def report(fault, n, remedy, document="log"):
+            notes.append(Finding(fault, (document, n), remedy))
+
+        for n, path in paths.items():
+            host = lines[n][0]
+            kind, _, rest = path.partition("/")
+            if kind == "SHM" and want.nvlink:
+                bad = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC"}.items() & environment.items()
+                report("no peer access", n, f"unset {min(bad)[0]}" if bad else f"drain {host}")
+            elif kind == "NET" and rest.startswith("Socket"):
+                told = {int(w.split("nNodes ")[1].split()[0]) for _, w in lines.values() if "nNodes " in w}
+                if any(number > want.nodes for number in told):
+                    report("sockets", n, "set NCCL_HOSTID")
+                elif want.cards > 0:
+                    disabled = environment.get("NCCL_IB_DISABLE") == "1"
+                    report("sockets", n, "unset NCCL_IB_DISABLE" if disabled else "expose the cards")
+            elif kind == "NET" and "GDRDMA" not in rest.split("/"):
+                near = environment.get("NCCL_NET_GDR_LEVEL") == "LOC"
+                report("no GPUDirect", n, "unset NCCL_NET_GDR_LEVEL" if near else "load nvidia_peermem")
+        for n, (host, words) in lines.items():
+            if "between NVLINK connected GPUs" in words:
+                report("no peer access", n, f"drain {host}")
+            head, _, tail = words.partition(" : Using ")
+            if head == "NET/IB" and tail:
+                count = tail.count("]mlx5_") - tail.count("]mlx5_bond")
+                named = environment.get("NCCL_IB_HCA", "^none")
+                if count < want.cards:
+                    chosen = named[0] != "^" and named.count("mlx5") == count
+                    report("missing card", n, "unset NCCL_IB_HCA" if chosen else f"drain {host}")
+            if "speed=" in words and "bond" not in words:
+                if int(words.split("speed=")[1].split()[0]) / 1e3 != want.gbits:
+                    report("missing card", n, f"drain {host}")
+        if notes:
+            return notes[-1]
+
+        table = rows(patient.sweep)
+        above = [row for row in table if row[3] / want.wire > 2]
+        if above:
+            return Finding("not synchronized", ("sweep", above[len(above) // 2][0]), "synchronize")
+        if table and environment.get("NCCL_PROTO") in {"LL", "LL128", "Simple"}:
+            ratio = [(row[2] / (want.alpha + 1.8 * row[1] / want.wire), row[0]) for row in table]
+            if table[-1][3] < 0.6 * want.wire or table[0][2] > 1.7 * want.alpha:
+                return Finding("forced protocol", ("sweep", max(ratio)[1]), "unset NCCL_PROTO")
+
+        numbered = [(event.group, event.seq, n, event) for n, event in enumerate(patient.trace)]
+        numbered.sort(key=lambda each: each[:3])
+        for group, calls in groupby(numbered, key=lambda each: each[0]):
+            calls = list(calls)
+            unfinished = [n for *_, n, event in calls if event.left is None]
+            if unfinished:
+                final = {event.rank: (n, event.seq, event.collective, event.num_bytes) for *_, n, event in calls}
+                common = Counter(each[1:] for each in final.values()).most_common(1)[0][0]
+                for rank, (n, *what) in sorted(final.items()):
+                    if tuple(what) != common:
+                        return Finding("mismatch", ("trace", n), f"fix rank {rank}")
+        guilty = [rank for rank, seconds in lateness(patient.trace).items() if seconds >= 5e-3]
+        for rank in guilty:
+            (host,) = {host for host, words in lines.values() if f" rank {rank} nRanks" in words}
+            waits = {}
+            for group, seq, n, event in numbered:
+                if group == "world":
+                    waits.setdefault(seq, {})[event.rank] = event.left - event.entered, n
+            gain = {seq: median(w for w, _ in call.values()) - call[rank][0] for seq, call in waits.items()}
+            return Finding("straggler", ("trace", waits[max(gain, key=gain.get)][rank][1]), f"drain {host}")
+        return Finding("healthy", (), ())
+    """,
 }
 RIGHT = {
     "by words": BY_WORDS,
     "other fits, generators, arrays": TIGHT,
     "in one function": IN_ONE,
-    "other evidence": EVIDENT,
-    "in another order": SHORT,
+    "by pattern": BY_PATTERN,
+    "symptoms last": BY_HOST,
 }
 
 # Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
