@@ -1,10 +1,14 @@
 """Exercise 18 accepts a right diagnosis however it is made, and none by a keyword, by a guess or by heart."""
 
+import re
+
+import numpy as np
 import pytest
 from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip, written
 
 from collectives.measure import bandwidth, nccl_log
-from collectives.practice import clinic
+from collectives.practice import ch18_gpus, clinic
+from collectives.practice.checks import NotYet
 
 EXERCISE = "18_gpus"
 SAID, ROWS, FIT, LATE = "a1-said", "a2-rows", "a3-fit", "a4-lateness"
@@ -738,17 +742,17 @@ def test_the_solution_is_accepted():
     assert set(verdicts(EXERCISE, {}, "ab").values()) == {None}
 
 
-def diagnosis():
-    """The solution's `diagnose`."""
+def solution(name):
+    """A function of the solution's."""
     names = {}
     for cell in ("setup", "instruments", "faults"):
         exec(solution_of(EXERCISE, cell), names)
-    return names["diagnose"]
+    return names[name]
 
 
 @pytest.mark.parametrize("fault", clinic.FAULTS)
 def test_the_documents_alone_tell_the_truth_about_every_made_patient(fault):
-    diagnose = diagnosis()
+    diagnose = solution("diagnose")
     for case in [case for seed in range(5) for case in clinic.ward(fault, seed)]:
         found = diagnose(case.patient)
         assert found.fault == case.fault, case.why
@@ -785,3 +789,41 @@ def test_published_patients_have_the_truth_that_their_sources_tell():
     sick = {name: case.fault for name, case in cases.items() if case.proofs}
     assert sick == {"nccl-1781-before": "sockets", "nccl-899": "no GPUDirect"}
     assert [case.fault for case in cases.values() if not case.proofs] == [clinic.HEALTHY] * 5
+
+
+def test_arrays_are_rows_findings_and_indices_too():
+    said, rows, diagnose = (solution(name) for name in ("said", "rows", "diagnose"))
+    ch18_gpus.check_said(lambda log: np.array(said(log), dtype=object), ch18_gpus.logs(seed=4)[:3])
+    ch18_gpus.check_table(lambda sweep: np.array(rows(sweep)), ch18_gpus.tables(seed=4))
+
+    def boxed(patient):
+        fault, evidence, remedy = diagnose(patient)
+        pair = evidence and (np.str_(evidence[0]), np.int32(evidence[1]))
+        return np.array([fault, pair, remedy], dtype=object)
+
+    ch18_gpus.check_ward(boxed, ch18_gpus.ward("mismatch"))
+
+
+NO_FINDINGS = {
+    "return a Finding": "sockets",
+    "is its `return` missing": None,
+    "a fault is one of": ("socket", ("log", 3), "set NCCL_HOSTID"),
+    "such as ('log', 17)": ("sockets", 3, "set NCCL_HOSTID"),
+    "which is a whole number": ("sockets", ("log", "3"), "set NCCL_HOSTID"),
+    "is no line of it": ("sockets", ("log", 10**6), "set NCCL_HOSTID"),
+    "does not prove that": ("sockets", ("log", -1), "set NCCL_HOSTID"),
+    "its remedy is None": ("sockets", ("log", 3), None),
+}
+
+
+@pytest.mark.parametrize("words", NO_FINDINGS)
+def test_what_is_no_finding_is_refused_in_words(words):
+    with pytest.raises(NotYet, match=re.escape(words)):
+        ch18_gpus.check_ward(lambda patient: NO_FINDINGS[words], ch18_gpus.ward("sockets"))
+
+
+@pytest.mark.parametrize("more", [[(-1, "host", "message")], [(0, "x", "y")]])
+def test_lines_that_are_not_there_or_there_twice_are_refused(more):
+    said = solution("said")
+    with pytest.raises(NotYet, match=r"twice|host of line 0"):
+        ch18_gpus.check_said(lambda log: [*said(log), *more], ch18_gpus.logs(seed=4))
