@@ -25,11 +25,12 @@
 
   // What the reader's browser keeps: solved puzzles, answers, and the free board. Without storage, nothing is kept.
   const kept = () => {
+    const none = { v: 1, solved: {}, answers: {}, free: null };
     try {
       const data = JSON.parse(localStorage.getItem(KEY));
-      return data?.v === 1 ? data : { v: 1, solved: {}, answers: {}, free: null };
+      return data?.v === 1 ? { ...none, ...data } : none;
     } catch {
-      return { v: 1, solved: {}, answers: {}, free: null };
+      return none;
     }
   };
 
@@ -117,8 +118,14 @@
       }
     }
 
+    // The reader's own board as it was, or an empty one.
     freeBoard() {
-      return this.kept.free ? Lab.fromFragment(this.kept.free, []).schedule : Lab.empty(4, 4, { collective: "all_reduce", name: "from the Lab" });
+      const empty = Lab.empty(4, 4, { collective: "all_reduce", name: "from the Lab" });
+      try {
+        return this.kept.free ? Lab.fromFragment(this.kept.free, []).schedule : empty;
+      } catch {
+        return empty;
+      }
     }
 
     // The reader's last answer to a puzzle, or its start.
