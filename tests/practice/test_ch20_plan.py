@@ -1,7 +1,7 @@
 """Exercise 20 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import observed
@@ -146,59 +146,110 @@ SORTED = {
                     yield dict(recompute=recompute, pp=pp, tp=tp, dp=dp, micro_batch=mb, stage=stage,
                                num_micro_batches=batch / (dp * mb))
 
-    def choose(model, machine, batch):
-        fits = [a for a in possible(model, machine, batch) if memory_bytes(model, a) <= machine["memory"]]
-        return sorted(fits, key=lambda a: (step_seconds(model, machine, a), memory_bytes(model, a)))[0]
+    def agrees(model, machine, world, trial):
+        made, seconds = trial["layout"], trial["seconds"]
+        if (memory_bytes(model, made) * world[-1] <= machine["memory"]) != (seconds is not None):
+            return False
+        return seconds is None or math.isclose(real(model, machine, made, world), seconds, rel_tol=1e-5)
+
+    def real(model, machine, made, world):
+        bills = [f(model, machine, made) for f in (compute_seconds, tensor_seconds, bubble_seconds, data_seconds)]
+        return sum(map(operator.mul, bills, world)) + ch20_plan.message_seconds(model, machine, made)
+
+    import math, operator
+
+    def choose(model, machine, batch, tried):
+        worlds = [w for w in product(*factors.values()) if all(agrees(model, machine, w, each) for each in tried)]
+        room = machine["memory"] / (max if len(tried) != 1 else min)(w[-1] for w in worlds)
+        known = [each["layout"] for each in tried]
+        some = [made for made in possible(model, machine, batch) if memory_bytes(model, made) <= room]
+        hope = min if tried else (lambda times: sum(sorted(times)) / 81)
+        times = set(w[:4] for w in worlds)
+        return sorted((made for made in some if made not in known),
+                      key=lambda made: hope([real(model, machine, made, w) for w in times]))[0]
 """,
 }
 WITH_NUMPY = {
     "choose": """
     import numpy as np
 
-    def choose(model, machine, batch):
+    def possible(model, machine, batch):
         powers, names = 2 ** np.arange(8), ("dp", "tp", "pp", "micro_batch", "stage")
         axes = np.array(np.meshgrid(powers, powers, powers, powers[:4], np.arange(4))).reshape(5, -1)
         dp, tp, pp, mb, stage = axes
         right = (dp * tp * pp == machine["nodes"] * machine["gpus_per_node"]) & (batch % (dp * mb) == 0)
         right &= (model["layers"] % pp == 0) & (model["heads"] % tp == 0) & (tp <= machine["gpus_per_node"])
         rows = [dict(zip(names, row)) for row in axes[:, right].T]
-        rows = [row | {"num_micro_batches": batch // row["dp"] // row["micro_batch"], "recompute": how}
+        return [row | {"num_micro_batches": batch // row["dp"] // row["micro_batch"], "recompute": how}
                 for row in rows for how in ("full", "selective", "none")]
-        times = np.array([step_seconds(model, machine, row) for row in rows])
-        times[np.array([memory_bytes(model, row) for row in rows]) > machine["memory"]] = np.inf
+
+    WORLDS = np.array(list(product(factors["compute"], factors["tensor"], factors["bubble"], factors["data"], [1.0])))
+    PARTS = compute_seconds, tensor_seconds, bubble_seconds, data_seconds, ch20_plan.message_seconds
+
+    def choose(model, machine, batch, tried):
+        rows = possible(model, machine, batch)
+        bills = np.array([[part(model, machine, row) for part in PARTS] for row in rows])
+        held = np.array([memory_bytes(model, row) for row in rows])
+        worlds, loads = WORLDS, np.array(factors["memory"])
+        for each in tried:
+            place = rows.index(each["layout"])
+            loads = loads[(loads * held[place] <= machine["memory"]) == (each["seconds"] is not None)]
+            if each["seconds"]:
+                worlds = worlds[np.isclose(worlds @ bills[place], each["seconds"], rtol=1e-7)]
+            held[place] = np.inf
+        times = bills @ worlds.T
+        times = times.min(1) if tried else times.mean(1)
+        times[held * (loads.min() if len(tried) == 1 else loads.max()) > machine["memory"]] = np.inf
         return rows[times.argmin()]
 """,
 }
-FASTEST_FIRST = {
+IN_A_CLASS = {
     "choose": """
-    def choose(model, machine, batch, tried=("none", "selective", "full")):
-        ranks = machine["nodes"] * machine["gpus_per_node"]
-        best = min(splits(model, machine, batch, ranks, tried), key=lambda found: found[0], default=None)
-        return best[2]
+    class Bill:
+        def __init__(self, model, machine, made):
+            self.made, self.held = made, memory_bytes(model, made)
+            case = model, machine, made
+            self.fixed = ch20_plan.message_seconds(*case)
+            self.parts = [compute_seconds(*case), tensor_seconds(*case), bubble_seconds(*case), data_seconds(*case)]
 
-    def splits(model, machine, batch, ranks, tried):
-        for number, tp in enumerate(n for n in range(1, machine["gpus_per_node"] + 1) if model["heads"] % n == 0):
+        def in_world(self, world):
+            return self.fixed + sum(a * b for a, b in zip(self.parts, world))
+
+    def possible(model, machine, batch):
+        ranks = machine["nodes"] * machine["gpus_per_node"]
+        for tp in (n for n in range(1, machine["gpus_per_node"] + 1) if model["heads"] % n == 0):
             for pp in range(1, model["layers"] + 1):
-                if model["layers"] % pp or ranks % (tp * pp):
-                    continue
-                dp = ranks // (tp * pp)
-                for micro_batch in (8, 4, 2, 1):
+                for micro_batch in (8, 4, 2, 1) if model["layers"] % pp == ranks % (tp * pp) == 0 else ():
+                    dp = ranks // (tp * pp)
                     m, rest = divmod(batch, dp * micro_batch)
                     for stage in range(0 if rest else 4):
-                        for how in tried:
-                            made = dict(zip(ch20_plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
-                            if memory_bytes(model, made) <= machine["memory"]:
-                                yield step_seconds(model, machine, made), number, made
-                                break  # less recomputation is never slower
+                        for how in ("none", "selective", "full"):
+                            yield dict(zip(ch20_plan.FIELDS, (dp, tp, pp, stage, micro_batch, m, how)))
+
+    def choose(model, machine, batch, tried):
+        bills = [Bill(model, machine, made) for made in possible(model, machine, batch)]
+        worlds, lightest, heaviest = list(product(*list(factors.values())[:4])), 1.0, 1.12
+        for each in tried:
+            (bill,) = [bill for bill in bills if bill.made == each["layout"]]
+            bills.remove(bill)
+            if each["seconds"] is None:
+                lightest = min(load for load in factors["memory"] if load * bill.held > machine["memory"])
+            else:
+                heaviest = max(load for load in factors["memory"] if load * bill.held <= machine["memory"])
+                worlds = [w for w in worlds if abs(bill.in_world(w) - each["seconds"]) < 1e-6 * each["seconds"]]
+        load = lightest if len(tried) == 1 else max(lightest, heaviest)
+        fits = [bill for bill in bills if load * bill.held <= machine["memory"]] or bills
+        hope = min if tried else sum
+        return min(fits, key=lambda bill: hope([bill.in_world(world) for world in worlds])).made
 """,
 }
 RIGHT = {
     "a table, sorted": A_TABLE | SORTED,
     "by hand": BY_HAND,
     "with numpy": WITH_NUMPY,
-    "the least recomputation first": FASTEST_FIRST,
+    "in a class": IN_A_CLASS,
     "near the best": {
-        "choose": solution_of(EXERCISE, "choose").replace("if seconds < least:", "if seconds < 0.97 * least:")
+        "choose": solution_of(EXERCISE, "choose").replace("if hope < least:", "if hope < 0.995 * least:")
     },
 }
 
@@ -213,7 +264,7 @@ def test_a_right_answer_is_accepted_however_it_is_written(name, fewer):
 def test_the_solution_gets_all_points_of_all_cases(capsys):
     assert graded(EXERCISE, {}, "d", looks=False) == {"d1-choice": (9, None)}
     assert sum(points_of(EXERCISE).values()) == 26
-    assert capsys.readouterr().out.count("as good as the best") == 15
+    assert capsys.readouterr().out.count("100%") == 15
 
 
 # Wrong answers: the solution with one thing changed.
@@ -537,23 +588,22 @@ def dict_of(layout):
 
 
 def chooser(pick):
-    """A learner's function that knows what `pick(case)` says of every case beforehand."""
-    cases = [*random_cases(SEEN), *random_cases(HIDDEN, of_each=2)]
-    known = [(case, pick(case)) for case in cases]
+    """A learner's function that knows beforehand the layouts `pick(case)` that it tries on every case."""
+    known = [(case, pick(case)) for case in (*random_cases(SEEN), *random_cases(HIDDEN, of_each=2))]
 
-    def choose(model, machine, batch):
-        return next(layout for case, layout in known if case == (model, machine, batch))
+    def choose(model, machine, batch, tried):
+        layouts = next(layouts for case, layouts in known if case[:3] == (model, machine, batch))
+        return layouts[min(len(tried), len(layouts) - 1)]
 
     return choose
 
 
-def fastest(wanted=lambda layout: True):
-    """The fastest layout that is as `wanted`, or one without ranks if none can be."""
+def fastest(spare, how_many=ch20_plan.TRIALS):
+    """The layouts that are fastest on paper, of those that fit if memory takes `spare` times what is on paper."""
 
     def pick(case):
-        some = [priced for priced in ch20_plan.grid(case) if wanted(priced.layout)]
-        least = min(some, key=lambda priced: priced.step.seconds, default=None)
-        return dict_of(least.layout) if least else BEST | {"dp": 0}
+        fits = [plan for plan in ch20_plan.grid(case) if spare * plan.memory.total <= case.machine["memory"]]
+        return [dict_of(plan.layout) for plan in sorted(fits, key=lambda plan: plan.step.seconds)[:how_many]]
 
     return pick
 
@@ -568,25 +618,30 @@ def scored(choose, capsys, seed=HIDDEN, of_each=2):
 
 
 @pytest.mark.parametrize(
-    "wanted, least, most",
+    "pick, least, most",
     [
-        (lambda layout: layout.tp == 8, 1, 3),
-        (lambda layout: layout.recompute == "full", 3, 4),
-        (lambda layout: layout.dp == layout.pp, 2, 3),
-        (lambda layout: layout.stage == 3, 7, 8),
-        (lambda layout: layout.tp <= 8, 8, 8.5),
+        (fastest(1.12, how_many=1), 1, 4),
+        (fastest(1), 2, 6),
+        (fastest(1.12), 3, 6.5),
+        (lambda case: [dict_of(ch20_plan.best(case).layout)], 9, 9),
     ],
-    ids=["tp 8", "full recomputation", "as many stages as replicas", "the best of stage 3", "nodes of at most 8"],
+    ids=["one trial", "the fastest on paper", "the fastest that surely fit", "the best"],
 )
-def test_a_rule_of_thumb_is_worth_a_part_of_the_points(wanted, least, most, capsys):
-    points, said = scored(chooser(fastest(wanted)), capsys)
+def test_trials_that_learn_nothing_are_worth_a_part_of_the_points(pick, least, most, capsys):
+    points, said = scored(chooser(pick), capsys)
     assert least <= points <= most, said
     assert points == 0 or type(points) is float  # nbgrader reads the number that the cell shows, as text
 
 
+def test_on_paper_no_case_shows_its_best_layout():
+    for case in (*random_cases(SEEN), *random_cases(HIDDEN, of_each=2)):
+        (paper,) = fastest(1.12, how_many=1)(case)
+        assert ch20_plan.judged(case, paper).seconds >= 1.12 * case.real(ch20_plan.best(case)).seconds
+
+
 def test_points_fall_evenly_from_near_the_best_to_far_from_it():
-    times = (0.99, 1, 1.05, 1.1, 1.175, 1.3, 2)
-    assert [round(ch20_plan.credit(each), 6) for each in times] == [1, 1, 1, 0.8, 0.5, 0, 0]
+    times = (0.99, 1, 1.05, 1.1, 1.15, 1.25, 2)
+    assert [round(ch20_plan.credit(each), 6) for each in times] == [1, 1, 1, 0.75, 0.5, 0, 0]
 
 
 def notebook(*cell_ids):
@@ -599,6 +654,8 @@ def notebook(*cell_ids):
 
 NOTEBOOK = notebook("model", "machine", "layout", "colleagues")
 LARGE = ch20_plan.Case(NOTEBOOK["large"], NOTEBOOK["cluster"], 32)
+MINE = {"dp": 32, "tp": 4, "pp": 1, "stage": 3, "micro_batch": 1, "num_micro_batches": 1, "recompute": "none"}
+OTHER = {"dp": 16, "tp": 8, "pp": 1, "stage": 2, "micro_batch": 2, "num_micro_batches": 1, "recompute": "selective"}
 BEST = {"dp": 32, "tp": 4, "pp": 1, "stage": 2, "micro_batch": 1, "num_micro_batches": 1, "recompute": "selective"}
 
 
@@ -622,13 +679,13 @@ BEST = {"dp": 32, "tp": 4, "pp": 1, "stage": 2, "micro_batch": 1, "num_micro_bat
         ({"dp": 8, "pp": 4, "num_micro_batches": 4}, "s more bubble: pp 4 with 4 micro-batches"),
         ({"dp": 16, "tp": 2, "pp": 4, "num_micro_batches": 2}, "s more bubble: pp 4 with 2 micro-batches"),
         ({"recompute": "full"}, "full recomputation does the forward pass twice, and everything fits"),
-        ({}, "2.08 s against 2.08 s, as good as the best"),
+        ({}, "2.08 s, 2.08 s on paper; as good as the best"),
     ],
 )
 def test_what_is_wrong_with_a_choice_is_said(changed, words):
-    value, said = ch20_plan.judged(LARGE, BEST | changed)
-    assert words in said
-    assert (value == 1) == (not changed)
+    trial = ch20_plan.judged(LARGE, BEST | changed)
+    assert words in trial.why
+    assert (ch20_plan.worth(LARGE, [trial]) == 1) == (not changed)
 
 
 @pytest.mark.parametrize(
@@ -645,13 +702,13 @@ def test_what_is_wrong_with_a_choice_is_said(changed, words):
         ("layouts[0]", "ends in NameError: name 'layouts' is not defined"),
         (
             "ch20_plan.best(ch20_plan.Case(model, machine, batch))",
-            "the library's own planner is for comparing, afterwards",
+            "the library's own ch20_plan.best is for comparing, afterwards",
         ),
-        ("searched(ch20_plan._model(model), ch20_plan._machine(machine), batch)", "search with your own functions"),
+        ("searched(ch20_plan._model(model), ch20_plan._machine(machine), batch)", "is for comparing, afterwards"),
     ],
 )
 def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
-    lines = "from collectives.training.planner import search as searched", "def choose(model, machine, batch):"
+    lines = "from collectives.training.planner import search as searched", "def choose(model, machine, batch, tried):"
     points, said = graded(EXERCISE, {"choose": "\n".join([*lines, f"    return {given}"])}, "d", looks=False)[
         "d1-choice"
     ]
@@ -662,7 +719,7 @@ def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
 def test_a_choice_that_never_ends_is_ended(monkeypatch):
     monkeypatch.setattr(ch20_plan, "PATIENCE", 0.01)
 
-    def choose(model, machine, batch):
+    def choose(model, machine, batch, tried):
         while True:
             batch += 1
 
@@ -670,39 +727,91 @@ def test_a_choice_that_never_ends_is_ended(monkeypatch):
         ch20_plan.score(choose, random_cases(SEEN)[:2], 9)
 
 
-def test_a_case_without_a_choice_leaves_the_others_their_points(capsys):
-    """A search that takes every layout to be too large ends in None or in an error; either costs its case alone."""
-    right, cases = chooser(fastest()), random_cases(SEEN)
+def test_a_trial_without_a_layout_leaves_the_others_their_points(capsys):
+    """An error, None or a layout that runs out of memory costs one trial; the fastest of the others counts."""
+    right = chooser(lambda case: [dict_of(ch20_plan.best(case).layout)])
 
-    def choose(model, machine, batch):
-        found = [right(model, machine, batch)] if machine["memory"] > 50e9 else []
-        return min(found)
+    def choose(model, machine, batch, tried):
+        if not tried:
+            return dict.fromkeys(ch20_plan.FIELDS, 1) | {"dp": 999, "recompute": "none"}
+        assert tried[0]["seconds"] is None
+        return right(model, machine, batch, []) if len(tried) == 1 else None
 
-    points, said = scored(lambda *case: choose(*case) if case[1]["gpus_per_node"] > 4 else None, capsys, SEEN, 1)
-    assert points == 9 * 4 / 5
-    assert "0% 19B (48 layers, hidden 5120) on 8 x 4 GPUs of 24 GB" in said
-    assert "returns None: is its `return` missing, or does it miss the layouts that fit?" in said
     points, said = scored(choose, capsys, SEEN, 1)
-    assert points == 9 * 4 / 5
-    assert "ends in ValueError" in said
-    assert len(cases) == said.count("0% ")
+    assert points == 9
+    assert "trial 1: dp 999, ZeRO-1, 1 x 1 sequences: dp 999 x tp 1 x pp 1 x cp 1 is 999 ranks" in said
+    assert "trial 3: choose(model, machine, 32, tried) returns None: is its `return` missing" in said
+
+
+def test_what_is_out_of_memory_on_the_cluster_is_said():
+    case = LARGE._replace(surprises=ch20_plan.Surprises(memory=1.12))
+    trial = ch20_plan.judged(case, BEST)
+    assert trial.seconds is None
+    assert "out of memory; 74.9 GB on paper are 83.8 GB here, most of it parameters" in trial.why
+
+
+LIBRARY = {
+    "of-a-model": """
+    def layer_params(model): return ch20_plan._layer_params(ch20_plan._model(model)).want
+
+    def parameters(model): return ch20_plan._model(model).parameters
+
+    def layer_flops(model): return ch20_plan._model(model).layer_flops
+
+    def flops(model, tokens): return ch20_plan._model(model).flops(tokens)
+""",
+    "held": """
+    from collectives.training import costs
+
+    def bytes_of(model, layout): return costs.memory(ch20_plan._model(model), ch20_plan._layout(layout))
+
+    def state_bytes(model, layout): return sum(bytes_of(model, layout)[:3])
+
+    def activation_bytes(model, layout): return bytes_of(model, layout).activations
+
+    def buffer_bytes(model, layout): return ch20_plan._buffers(ch20_plan._model(model), ch20_plan._layout(layout)).want
+
+    def memory_bytes(model, layout): return bytes_of(model, layout).total
+""",
+    "exposed": """
+    def step(*case): return planned(ch20_plan._model(case[0]), ch20_plan._machine(case[1]), ch20_plan._layout(case[2]))
+
+    from collectives.training.planner import step as planned
+
+    def tensor_seconds(*case): return step(*case).tensor
+
+    def bubble_seconds(*case): return step(*case).bubble
+
+    def data_seconds(*case): return step(*case).data
+
+    def step_seconds(*case): return step(*case).seconds
+""",
+}
+
+
+def test_the_library_answers_no_part(fewer):
+    """Neither by its own names nor by those of the checks, here as in grading: see the sample `library`."""
+    marked = graded(EXERCISE, LIBRARY, "abcd", looks=False)
+    assert len(marked) == 10
+    assert all(not points and "for comparing, afterwards" in words for points, words in marked.values())
 
 
 @pytest.mark.parametrize("number", [float, Fraction, np.float32, np.int64, np.array], ids=lambda kind: kind.__name__)
 def test_whole_numbers_of_any_type_are_a_layout(number):
     layout = {name: value if name == "recompute" else number(value) for name, value in BEST.items()}
-    value, said = ch20_plan.judged(LARGE, ch20_plan._chosen(lambda model, machine, batch: layout, LARGE))
-    assert value == 1, said
+    chosen = ch20_plan._chosen(lambda model, machine, batch, tried: layout, LARGE, [])
+    assert ch20_plan.worth(LARGE, [ch20_plan.judged(LARGE, chosen)]) == 1
 
 
 def test_a_function_may_change_what_it_is_given():
-    def choose(model, machine, batch):
+    def choose(model, machine, batch, tried):
         machine["between"].clear()
         machine["memory"] = model["layers"] = 0
+        tried.append("more")
         return BEST
 
     case = ch20_plan.Case(dict(LARGE.model), LARGE.machine | {"between": dict(LARGE.machine["between"])}, 32)
-    assert ch20_plan._choice(choose, case).worth == ch20_plan._choice(choose, LARGE).worth == 1
+    assert ch20_plan.worth(case, ch20_plan.tries(choose, case)) == 1
     assert case == LARGE
 
 
@@ -742,15 +851,11 @@ def test_what_is_checked_is_what_the_planner_says():
 
 
 def test_the_cases_ask_for_all_kinds_of_plans():
-    """No axis, stage or kind of recomputation is always right, and memory is never a matter of rounding."""
+    """No axis, stage or kind of recomputation is always right."""
     found = [ch20_plan.best(case) for case in random_cases(HIDDEN, of_each=2)]
-    for name in ("tp", "pp", "stage", "recompute"):
+    for name in ("tp", "pp", "stage"):
         assert len({getattr(priced.layout, name) for priced in found}) >= 3, name
-    assert (
-        max(priced.layout.tp for priced in found) > 8
-    )  # nodes of 4, 8 and 16: no number of theirs is taken for granted
-    for case, priced in zip(random_cases(HIDDEN, of_each=2), found, strict=True):
-        assert priced.memory.total < 0.999 * case.machine["memory"]
+    assert max(priced.layout.tp for priced in found) >= 4
 
 
 def priced(layout):
@@ -763,18 +868,36 @@ def test_the_rubric_says_what_the_layouts_cost():
     """The numbers that graders are given for part e."""
     (text,) = (cell.source for cell in cells_of(EXERCISE) if cell.id == "e-defend")
     assert dict_of(ch20_plan.best(LARGE).layout) == BEST
-    best, ways, room = map(priced, (BEST, NOTEBOOK["ways"], NOTEBOOK["room"]))
+    best, ways, room, mine = map(priced, (BEST, NOTEBOOK["ways"], NOTEBOOK["room"], MINE))
+    other = priced(OTHER)
+
+    def twice(plan, part):
+        return plan.step.seconds + getattr(plan.step, part)
+
     for number in (
-        f"{best.step.seconds:.1f} s a step",
+        f"{mine.step.seconds:.1f} s a step on paper and {mine.memory.total / 1e9:.0f} GB",
         f"takes {ways.step.seconds:.1f} s",
         f"{ways.step.bubble:.2f} s in the bubble",
         f"takes {room.step.seconds:.1f} s",
         f"{room.memory.total / 1e9:.0f} GB of 80",
         f"{room.step.data:.1f} s show",
-        f"shows {best.step.data:.2f} s",
-        f"{best.memory.total / 1e9:.0f} GB of 80",
-        f"a third more ({room.step.compute - best.step.compute:.1f} s)",
-        f"({room.step.tensor - best.step.tensor:.1f} s more than in mine)",
+        f"computes a third more ({room.step.compute - mine.step.compute:.1f} s)",
+        f"({room.step.tensor - mine.step.tensor:.1f} s more than in mine)",
+        f"holds {1.12 * mine.memory.total / 1e9:.0f} GB at the worst",
+        f"at {best.step.seconds:.1f} s. It holds {best.memory.total / 1e9:.0f} GB of 80",
+        f"{1.12 * best.memory.total / 1e9:.0f} GB at the worst factor",
+        f"costs {100 * (mine.step.seconds / best.step.seconds - 1):.0f} %",
+        f"{twice(other, 'data'):.2f} s against {twice(mine, 'data'):.2f}",
+        f"{twice(other, 'tensor'):.2f} against {twice(mine, 'tensor'):.2f}",
+        f"Only {mine.step.tensor:.2f} s of mine are tensor parallelism and {mine.step.data:.2f} s data",
     ):
         assert number in " ".join(text.split()), number
-    assert round(ways.step.tensor - best.step.tensor, 1) == round(ways.step.compute - best.step.compute, 1) == 0.2
+    assert round(ways.step.tensor - mine.step.tensor, 1) == round(ways.step.compute - mine.step.compute, 1) == 0.2
+
+
+def test_the_solution_defends_what_it_tries_first():
+    names = dict(NOTEBOOK, ch20_plan=ch20_plan, product=product)
+    for cell_id in ("of-a-model", "held", "passes", "exposed", "factors", "choose"):
+        exec(solution_of(EXERCISE, cell_id), names)
+    assert names["choose"](LARGE.model, LARGE.machine, LARGE.batch, []) == MINE
+    assert names["factors"] == ch20_plan.FACTORS
