@@ -2,7 +2,7 @@
 
     make gpu                                   # everything that fits into ten minutes
     make gpu PARTS="products attention"        # some of it; later commands add to the file
-    python3 tools/gpu.py --save OUT            # on a bare machine: its own python3 with torch 2.6 or later, and numpy
+    python3 tools/gpu.py --save OUT            # on a bare machine with torch 2.6 or later, numpy and cloudpickle
     python3 tools/gpu.py --merge OUT           # takes what another machine has saved into book/data/gpu.json
 
 Every part predicts all its cases before it measures the first (`registered`), and says what it skips and why. Nothing
