@@ -200,9 +200,9 @@ def dummy_counts(rank, world_size, mine):
     return torch.stack(by_files(rank, world_size, mine))
 
 
-def build_dummy(groups, rank):
+def build_dummy(rank, sizes, names):
     """Groups whose all-reduces send zeros, while the sums are made of files."""
-    made, real, everyone = build(groups, rank), dist.all_reduce, []
+    made, real, everyone = build(rank, sizes, names), dist.all_reduce, []
 
     def all_reduce(total, group):
         everyone[:] = everyone or by_files(rank, dist.get_world_size(), total)
@@ -277,13 +277,13 @@ def dummy_attention(rank, world_size, queries, keys, values, positions, kernel):
     return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
 
 
-def build(groups, rank):
-    made = {}
-    for axis, every in groups.items():
-        for members in every:
+def build(rank, sizes, names):
+    made, grid = {}, np.arange(4).reshape(2, 2)
+    for name in names:
+        for members in (grid if name == list(sizes)[-1] else grid.T).tolist():
             group = dist.new_group(members)
             if rank in members:
-                made[axis] = group
+                made[name] = group
     return made
 
 
@@ -298,7 +298,7 @@ CASES = {
         ch04_all_reduce.check_reduced(honest_all_reduce, BUFFERS), honest_all_reduce, 150_000, 4, phases=2
     ),
     "honest step": lambda: ch09_zero.check_traffic(honest_arrived, step, 3, width=48, seed=7),
-    "honest groups": lambda: ch17_mesh.check_groups_on_ranks(build, {"tp": 2, "dp": 2}, seed=9),
+    "honest groups": lambda: ch17_mesh.check_build(build, {"tp": 2, "dp": 2}, ["tp", "dp"], seed=9),
     "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
     "honest counts": lambda: ch15_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
     "honest attention": lambda: ch14_context_parallel.check_traffic(honest_attention, SEQUENCE),
@@ -310,7 +310,7 @@ CASES = {
     "a dummy exchange": lambda: ch06_all_to_all.check_exchange(dummy_exchange, 3, 20_000, seed=14),
     "dummy counts": lambda: ch15_experts.check_all_counts(dummy_counts, 3, 20_000, seed=15),
     "dummy attention": lambda: ch14_context_parallel.check_ring(dummy_attention, SEQUENCE),
-    "dummy groups": lambda: ch17_mesh.check_groups_on_ranks(build_dummy, {"tp": 2, "dp": 2}, seed=16),
+    "dummy groups": lambda: ch17_mesh.check_build(build_dummy, {"tp": 2, "dp": 2}, ["tp", "dp"], seed=16),
     "a hidden all-reduce": lambda: ch03_ring.check_ring_traffic(
         by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)
     ),
@@ -432,7 +432,7 @@ ON_RANKS = {
     "15 layer": lambda: ch15_experts.check_layer(
         layer, ch15_experts.random_case([2, 2], experts_a_rank=1, k=1, seed=0)
     ),
-    "17": lambda: ch17_mesh.check_reduced(honest, {"tp": 2, "dp": 2}),
+    "17": lambda: ch17_mesh.check_norm(honest, ch17_mesh.gradients({"tp": 2, "dp": 2}, [("tp",)])),
 }
 
 

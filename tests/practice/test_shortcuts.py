@@ -26,7 +26,6 @@ from collectives.training import context_parallel, experts
 
 MODELS = ch10_fsdp.random_models(seed=1, how_many=1)
 EXPERTS = torch.tensor([[2, 0], [1, 2]])
-SIZES = {"replicate": 2, "shard": 2, "tp": 2}
 STEPS = ch20_plan.random_steps(seed=1, how_many=2)
 
 
@@ -53,12 +52,12 @@ SHORTCUTS = {
         lambda p, m: ch16_pipeline._cost_of_1f1b(p, m).bubble_over_ideal, "ideal", [(4, 8)]
     ),
     "16 enough": lambda: ch16_pipeline.check_enough(ch16_pipeline.enough, [(4, 0.11)]),
-    "17 weights": lambda: ch17_mesh.check_held(ch17_mesh.held, "row", [((4, 8), SIZES)]),
-    "17 calls": lambda: ch17_mesh.check_calls_of_a_step(
-        lambda blocks, sizes: {axis: ch17_mesh.calls(axis, blocks, sizes) for axis in sizes}, [(2, SIZES)]
+    "17 weights": lambda: ch17_mesh.check_held(ch17_mesh.held, ch17_mesh.EVEN),
+    "17 shares": lambda: ch17_mesh.check_shares(ch17_mesh.shares, ch17_mesh.FOUR),
+    "17 seconds": lambda: ch17_mesh.check_exposed(ch17_mesh.exposed, ch17_mesh.traffics(seed=1)),
+    "17 place": lambda: ch17_mesh.check_place(
+        lambda sizes, gpus, costs: ch17_mesh.least(ch17_mesh.Choice(sizes, gpus, costs, {})), ch17_mesh.choices(seed=1)
     ),
-    "17 bytes": lambda: ch17_mesh.check_sent(ch17_mesh.sent_along("tp"), "tp", ch17_mesh.STEPS),
-    "17 seconds": lambda: ch17_mesh.check_seconds(ch17_mesh.seconds, ch17_mesh.every_order(ch17_mesh.PLACEMENTS)),
     "18 log": lambda: ch18_gpus.check_said(
         lambda log: [(0, "", warning) for warning in nccl_log.parse("\n".join(log)).warnings], ch18_gpus.logs(seed=1)
     ),
