@@ -257,7 +257,7 @@ def _sums_along(
     rank: int, world_size: int, function: Callable, sizes: Sizes, names: Sequence[str], own: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Runs beside the learner's code, and only observes."""
-    made, sums = _on_a_rank(function, rank, copy.deepcopy(sizes), list(names)), {}
+    made, sums = _on_a_rank(function, rank, rank, copy.deepcopy(sizes), list(names)), {}
     if not isinstance(made, Mapping) or not all(isinstance(made.get(name), dist.ProcessGroup) for name in names):
         raise NotYet(f"rank {rank}: {function.__name__} returns {brief(made)}; return a process group for each name")
     for name in names:
@@ -271,7 +271,7 @@ def _on_a_rank(function: Callable, rank: int, *args: Any) -> Any:
     """Return what the learner's function returns on a rank, without the library; its errors come in one line."""
     try:
         with without_the_library():
-            return function(rank, *args)
+            return function(*args)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except checks.LibraryUsed as error:
@@ -429,7 +429,7 @@ def _norm(
                 made[axis] = group
     parts = [(torch.tensor(part), tuple(cut)) for part, cut in zip(own, cuts, strict=True)]
     with BytesSent() as sent:
-        result = _on_a_rank(lambda rank, *args: function(*args), rank, [*parts], made)
+        result = _on_a_rank(function, rank, [*parts], made)
     if result is None:
         raise NotYet(f"{function.__name__} returns None; is its `return` missing?")
     kept = all(torch.equal(part, torch.tensor(before)) for (part, _), before in zip(parts, own, strict=True))
