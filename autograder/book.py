@@ -18,5 +18,6 @@ SETTINGS = {
         "collectives.practice.ch12_activations.each",
         "collectives.practice.ch12_activations.tried",
         "collectives.practice.ch17_mesh.noted",
+        "collectives.practice.ch19_failures.each",
     ),
 }

@@ -38,10 +38,12 @@ from collectives.practice import (
     ch08_data_parallel,
     ch09_zero,
     ch10_fsdp,
+    ch11_fewer_bits,
     ch13_tensor_parallel,
     ch14_context_parallel,
     ch15_experts,
     ch17_mesh,
+    ch19_failures,
     checks,
     on_ranks,
 )
@@ -425,6 +427,7 @@ ON_RANKS = {
     "08": lambda: ch08_data_parallel.check_overlapped(honest, honest, [[1], [0]], [[1, 0]] * 3),
     "09": lambda: ch09_zero.check_step(honest_arrived, step, 2),
     "10": lambda: ch10_fsdp.check_losses(honest, honest, honest, honest, honest, world_size=2),
+    "11": lambda: ch11_fewer_bits.check_sum(honest, 2, 8),
     "13 gates": lambda: ch13_tensor_parallel.check_forward(honest, honest, 2),
     "13 attention": lambda: ch13_tensor_parallel.check_attention(honest, 2),
     "14": lambda: ch14_context_parallel.check_ring(honest, SEQUENCE),
@@ -433,6 +436,7 @@ ON_RANKS = {
         layer, ch15_experts.random_case([2, 2], experts_a_rank=1, k=1, seed=0)
     ),
     "17": lambda: ch17_mesh.check_norm(honest, ch17_mesh.gradients({"tp": 2, "dp": 2}, [("tp",)])),
+    "19": lambda: ch19_failures.check_room(honest, honest, 2),
 }
 
 

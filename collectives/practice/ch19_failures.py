@@ -1,0 +1,1067 @@
+"""Checks for exercise 19: what failures cost, how often to save, and a training job that survives them.
+
+The truth in part a is a job followed second by second, with whole numbers. In part b it is the share lost to first
+order. In part c it is the same job on one rank, never disturbed. The job's sums are of multiples of 2**-20 and exact in
+fp64, so its losses are equal to the bit on any number of ranks.
+
+Part c runs **lives** of a job on real ranks, one after the other, on one disk. A life may end by SIGKILL: a rank sends
+it to itself before a step, or at a **moment** of `save`, which is before an operation on the disk or in the middle of a
+write. First it waits, so that the other ranks go on for as long as they can. What a rank has seen it notes beside the
+disk, and a last rank brings all notes together. Comparing is done outside, afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import os
+import pickle
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import lru_cache
+from itertools import product
+from numbers import Real
+from pathlib import Path
+from random import Random
+from reprlib import repr as brief
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from .. import ranks
+from ..machines import RATINGS
+from ..training import checkpoints, failures, memory
+from . import checks
+from .checks import Answered, LibraryUsed, NotYet, check_rows, number_of, own_answer, refusing_functions
+from .on_ranks import PATIENCE, reported
+
+
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Refuse, inside this context, the library's own answers and this module's."""
+    library = failures.interval, failures.lost, failures.goodput, failures.simulate, failures.kept
+    answers = replayed, mean_between, share_lost, best, undisturbed.__wrapped__
+    saved = checkpoints.state_of, checkpoints.save, checkpoints.resume
+    with checks.without_the_library(), refusing_functions(*library, *answers, *saved):
+        yield
+
+
+# Part a: what a log costs
+
+
+class Row(NamedTuple):
+    """An interruption in a job's log. `time`: when, in seconds. `restart`: seconds until the job trains again."""
+
+    time: int
+    cause: str
+    restart: int
+
+
+PLANNED = "planned"
+KEPT, UNDONE, SAVING, DOWN = PARTS = "kept", "undone", "saving", "down"
+
+# Interruptions by cause in 54 days of Llama 3's training on 16,384 GPUs. Source: Grattafiori et al., 2024, Table 5.
+LLAMA = {
+    "faulty GPU": 148,
+    "GPU HBM3 memory": 72,
+    "software bug": 54,
+    "network switch or cable": 35,
+    "host maintenance, not planned": 32,
+    "GPU SRAM memory": 19,
+    "GPU system processor": 17,
+    "network card": 7,
+    "NCCL watchdog timeout": 7,
+    "silent data corruption": 6,
+    "GPU thermal interface or sensor": 6,
+    "SSD": 3,
+    "power supply": 3,
+    "server chassis": 2,
+    "IO expansion board": 2,
+    "dependency": 2,
+    "CPU": 2,
+    "system memory": 2,
+    PLANNED: 47,
+}
+LLAMA_SECONDS = 54 * 24 * 3600
+
+
+def llama_log(restart: int = 600, seed: int = 3) -> list[Row]:
+    """Return a log with as many interruptions of each cause as Llama 3 had; their times are drawn at random.
+
+    `restart`: seconds, an assumption. Meta publishes neither times nor restarts.
+    """
+    draw = Random(seed)
+    causes = [cause for cause, count in LLAMA.items() for _ in range(count)]
+    return sorted(Row(draw.randrange(LLAMA_SECONDS), cause, restart) for cause in causes)
+
+
+def replayed(
+    log: Iterable[Row], every: int, stop: int, until: int, writing: int = 0, slip: str = ""
+) -> dict[str, float]:
+    """Return how a job spends the seconds before `until`: {part: seconds}. Follows it second by second.
+
+    `slip`: one of `REPLAY_SLIPS`, a learner's mistake.
+    """
+    spent: dict[str, float] = dict.fromkeys(PARTS, 0)
+    rows = {now: [row for row in log if row.time == now] for now in {row.time for row in log}}
+    trained = safe = begun = up_at = 0
+    writes: list[tuple[int, int]] = []  # when each checkpoint is complete, and what it holds
+    period = every + stop + (writing if slip == WAITS else 0)
+    for now in range(until + 1):
+        phase = (now - begun) % period
+        if now > begun and phase == (every if slip == AT_ONCE and stop else 0):
+            late = 0 if slip in (NO_WRITING, WAITS) else writing - (stop if slip == OVERLAPPED else 0)
+            writes.append((now + late, trained))
+        safe = max([safe, *(held for complete, held in writes if complete <= now - (slip == TOO_LATE))])
+        if now == until:
+            break
+        for row in rows.get(now, ()):
+            if now < up_at and slip != NEVER_DOWN:
+                up_at = up_at if slip == SAME_RESTART else max(up_at, now + row.restart)
+                begun = up_at
+                continue
+            undone = 0 if row.cause == PLANNED and slip != ALL_FAIL else trained - (slip != ALL_LOST) * safe
+            spent[UNDONE] += undone
+            spent[KEPT] += trained - undone
+            writes, trained, safe, begun = [], 0, 0, now + row.restart
+            up_at = max(begun, up_at)
+        if now < up_at:
+            spent[DOWN] += 1
+        elif (now - begun) % period < every:
+            trained += 1
+        else:
+            spent[SAVING] += 1
+    last = safe if slip == END_FAILS else trained
+    spent[KEPT] += last
+    spent[UNDONE] += trained - last
+    if slip == OVER_THE_END:
+        spent[DOWN] += max(up_at - until, 0)
+    return spent
+
+
+ALL_FAIL = "a planned interruption undoes nothing: the job has saved"
+SAME_RESTART = "an interruption while the job is down begins its restart anew"
+NEVER_DOWN = "an interruption while the job is down ends no training and adds to no other: the seconds of down overlap"
+AT_ONCE = "a checkpoint counts when its stop is over, not when it begins"
+TOO_LATE = "a checkpoint that is complete at this very second counts"
+ALL_LOST = "a failure undoes what was trained since the newest complete checkpoint, no more"
+END_FAILS = "the end is no failure: what was trained by then is kept"
+OVER_THE_END = "the log ends at `until`: seconds after it don't count"
+NO_WRITING = "a checkpoint counts only `writing` seconds after its stop"
+WAITS = "training goes on while a checkpoint is written"
+OVERLAPPED = "the writing begins after the stop: that is the copy"
+REPLAY_SLIPS = (
+    ALL_FAIL,
+    SAME_RESTART,
+    NEVER_DOWN,
+    AT_ONCE,
+    TOO_LATE,
+    ALL_LOST,
+    END_FAILS,
+    OVER_THE_END,
+    NO_WRITING,
+    WAITS,
+    OVERLAPPED,
+)
+"""Mistakes in words, for `replayed`."""
+
+
+class Replay(NamedTuple):
+    """An input of `replay`: its arguments, in order."""
+
+    log: list[Row]
+    every: int
+    stop: int
+    until: int
+    writing: int = 0
+
+
+def one_row(writing: bool = False) -> list[Replay]:
+    """Return all short jobs with one interruption; with `writing`, those that write for 1 to `every` seconds."""
+    cases = []
+    for every, stop in product((1, 2, 3), (0, 1, 2)):
+        for wait in range(1, every + 1) if writing else (0,):
+            for now, restart, cause in product(range(14), (0, 2, 5), ("faulty GPU", PLANNED)):
+                cases.append(Replay([Row(now, cause, restart)], every, stop, 14, wait))
+    return cases
+
+
+def random_logs(seed: int, how_many: int = 60, writing: bool = False) -> list[Replay]:
+    """Return random jobs of some 100 seconds with up to eight interruptions, some of them while the job is down."""
+    draw, cases = Random(seed), []
+    causes = [*LLAMA][:4] + [PLANNED] * 2
+    for _ in range(how_many):
+        until, every = draw.randrange(60, 140), draw.randrange(2, 12)
+        times = sorted(draw.choices(range(until + 5), k=draw.randrange(2, 9)))
+        log = [Row(now, draw.choice(causes), draw.choice((0, 1, 3, 8, 20))) for now in times]
+        cases.append(Replay(log, every, draw.randrange(4), until, draw.randrange(1, every + 1) if writing else 0))
+    return cases
+
+
+def each(function: Callable, cases: Iterable[Replay]) -> list[Any]:
+    """Return what the learner's function returns in each case, up to one that ends in an error, which is left out.
+
+    Runs beside the learner's code: one crossing for all cases, where each takes little.
+    """
+    found: list[Any] = []
+    for case in cases:
+        try:
+            found.append(checks.own(__name__, function, *deepcopy(case)))
+        except Exception:
+            break
+    return found
+
+
+def check_replay(function: Callable, cases: Iterable[Replay]) -> None:
+    """Check that `function(log, every, stop, until, writing)` is how each job spends its seconds.
+
+    The error names the mistake that explains all answers, if one does.
+    """
+    cases = list(cases)
+    found: list[dict[str, float]] = []
+    while len(found) < len(cases):
+        rest = cases[len(found) :]
+        some = each(function, rest)
+        if not isinstance(some, list) or not some:  # the next one ends in an error: ask for it alone
+            some = [own_answer(__name__, function, *rest[0], call=_replay_call(function, rest[0]))]
+        for case, result in zip(rest, some, strict=False):
+            found.append(_parts(result, _replay_call(function, case)))
+    for case, got in zip(cases, found, strict=True):
+        want = replayed(*case)
+        wrong = next((part for part in PARTS if got[part] != want[part]), None)
+        if wrong is None:
+            continue
+        slip = next((each for each in REPLAY_SLIPS if found == [replayed(*c, slip=each) for c in cases]), "")
+        raise NotYet(
+            f"{_replay_call(function, case)} returns {wrong} = {got[wrong]:g}; it is {want[wrong]:g}"
+            f"{slip and f': {slip}'}. All of it: {_spent(want)}"
+        )
+
+
+def _replay_call(function: Callable, case: Replay) -> str:
+    rows = ", ".join(f"({row.time}, {row.cause!r}, {row.restart})" for row in case.log)
+    more = f", writing={case.writing}" if case.writing else ""
+    return f"{function.__name__}([{rows}], every={case.every}, stop={case.stop}, until={case.until}{more})"
+
+
+def _spent(spent: Mapping[str, float]) -> str:
+    return ", ".join(f"{part} {spent[part]:g}" for part in PARTS)
+
+
+def _parts(result: Any, call: str) -> dict[str, float]:
+    if isinstance(result, checks.Refusal):
+        raise NotYet(f"{call}: {result.words}")
+    if not isinstance(result, Mapping) or set(result) != set(PARTS):
+        raise NotYet(f"{call} returns {brief(result)}; return a dict of {', '.join(map(repr, PARTS))}")
+    return {part: number_of(result[part], f"{call}: its {part}") for part in PARTS}
+
+
+def mean_between(log: Iterable[Row], until: int, slip: str = "") -> float:
+    """Return the seconds that the job is up for each failure that interrupts it. `slip`: of `BETWEEN_SLIPS`."""
+    up_at, down, count = 0, 0, 0
+    for row in log:
+        if row.time >= until and slip != AFTER_THE_END:
+            break
+        fails = row.time >= up_at or slip == WHILE_DOWN
+        count += fails and (row.cause != PLANNED or slip == COUNTS_PLANNED)
+        later = max(up_at, row.time + row.restart)
+        down += min(later, until) - max(min(up_at, until), min(row.time, until))
+        up_at = later
+    return (until if slip == ALL_SECONDS else until - down) / max(count, 1)
+
+
+COUNTS_PLANNED = "a planned interruption is no failure"
+WHILE_DOWN = "an interruption while the job is down is no failure of a running job"
+ALL_SECONDS = "count only the seconds in which the job is up: it can't fail while it is down"
+AFTER_THE_END = "a row at `until` or later doesn't count"
+BETWEEN_SLIPS = COUNTS_PLANNED, WHILE_DOWN, ALL_SECONDS, AFTER_THE_END
+
+
+def failing_logs(seed: int, how_many: int = 40) -> list[tuple[list[Row], int]]:
+    """Return random logs with at least one failure, each with its end."""
+    cases = [(case.log, case.until) for case in random_logs(seed, 4 * how_many)]
+    failing = [case for case in cases if any(row.cause != PLANNED for row in _interrupting(*case))]
+    return failing[:how_many]
+
+
+def _interrupting(log: Iterable[Row], until: int) -> list[Row]:
+    """Return the rows that interrupt a running job."""
+    found, up_at = [], 0
+    for row in log:
+        if up_at <= row.time < until:
+            found.append(row)
+        up_at = max(up_at, row.time + row.restart)
+    return found
+
+
+def check_between(function: Callable, cases: Iterable[tuple[list[Row], int]]) -> None:
+    """Check that `function(log, until)` is the mean time between failures of each log."""
+    rows = []
+    for log, until in cases:
+        shown = ", ".join(f"({row.time}, {row.cause!r}, {row.restart})" for row in log)
+        call = f"{function.__name__}([{shown}], {until})"
+        got = number_of(own_answer(__name__, function, list(log), until, call=call), call)
+        want = mean_between(log, until)
+        slips = {slip: mean_between(log, until, slip) for slip in BETWEEN_SLIPS}
+        rows.append(Answered(f"{call} returns {got:.6g} seconds; it is {want:.6g}", got, want, slips))
+    check_rows(rows, words=lambda row: row.call)
+
+
+# Part b: how often, and which way
+
+Ways = Mapping[str, tuple[float, float]]
+SYNC, ASYNC = "sync", "async"
+
+STATE_BYTES = memory.MIXED_ADAM.optimizer  # a parameter: fp32 weights and Adam's moments
+STORAGE = 2e12 / 16_384  # bytes a second for each GPU: Llama 3's storage, shared by its GPUs
+PCIE = RATINGS["PCIe 5.0 x16"].rate
+
+
+def ways_of(parameters: float, gpus: int) -> dict[str, tuple[float, float]]:
+    """Return the (stop, writing) seconds of a model's checkpoint by each way, at Llama 3's storage a GPU."""
+    mine = parameters * STATE_BYTES / gpus
+    return {SYNC: (round(mine / STORAGE, 3), 0.0), ASYNC: (round(mine / PCIE, 3), round(mine / STORAGE, 3))}
+
+
+def share_lost(every: float, stop: float, writing: float, between: float) -> float:
+    """Return the share of the time that saving costs, to first order: the stops, and what failures undo."""
+    return stop / every + (every / 2 + writing) / between
+
+
+def best(
+    ways: Ways, between: float, floor: bool = True, cost: Callable = share_lost, twice: float = 2.0, last: bool = True
+) -> tuple[str, float]:
+    """Return the way that loses least, and its interval in seconds. The other parameters model a learner's mistakes.
+
+    `floor`: whether an interval is at least as long as the writing. `twice`: the factor under the root. `last`: whether
+    ways are compared with that floor, not before it.
+    """
+    found = {}
+    for name, (stop, writing) in ways.items():
+        free = math.sqrt(twice * stop * between)
+        every = max(free, writing) if floor else free
+        found[name] = cost(every if last else free, stop, writing, between), every
+    name = min(found, key=lambda each: found[each][0])
+    return name, found[name][1]
+
+
+def _free_writing(every: float, stop: float, writing: float, between: float) -> float:
+    return share_lost(every, stop, 0, between)
+
+
+def _sync_alone(every: float, stop: float, writing: float, between: float) -> float:
+    return writing
+
+
+PLAN_SLIPS: dict[str, dict[str, Any]] = {
+    "the interval is the root of TWICE the stop times the time between failures": {"twice": 1.0},
+    "a checkpoint can't begin before the last one is written: the interval is at least `writing`": {"floor": False},
+    "compare the ways at the intervals that they can have": {"last": False},
+    "a failure also undoes the `writing` seconds before a checkpoint is complete": {"cost": _free_writing},
+    "the way that writes least isn't always best: its stops cost more": {"cost": _sync_alone},
+}
+"""Mistakes in words, and what `best` is then called with."""
+
+
+def check_lost(function: Callable, cases: Iterable[tuple[float, float, float, float]]) -> None:
+    """Check that `function(every, stop, writing, between)` is the share lost to first order."""
+    rows = []
+    for every, stop, writing, between in cases:
+        call = f"{function.__name__}(every={every}, stop={stop}, writing={writing}, between={between})"
+        got = number_of(own_answer(__name__, function, every, stop, writing, between, call=call), call)
+        want = share_lost(every, stop, writing, between)
+        slips = {
+            "a failure undoes half an interval on average, not all of it": share_lost(
+                every, stop, writing + every / 2, between
+            ),
+            "a failure also undoes the `writing` seconds before a checkpoint is complete": share_lost(
+                every, stop, 0, between
+            ),
+            "a failure undoes all of `writing`, not half": share_lost(every, stop, writing / 2, between),
+            "training goes on while a checkpoint is written: that is no stop": share_lost(
+                every, stop + writing, 0, between
+            ),
+            "the stops are missing": share_lost(every, 0, writing, between),
+            "what failures undo is missing": stop / every,
+            "this is in percent; return a share": 100 * want,
+        }
+        rows.append(Answered(f"{call} returns {got:.6g}; it is {want:.6g}", got, want, slips))
+    check_rows(rows, words=lambda row: row.call)
+
+
+def few_losses(seed: int) -> list[tuple[float, float, float, float]]:
+    """Return inputs of `lost`."""
+    draw = Random(seed)
+    return [
+        (draw.randrange(200, 3000), draw.randrange(1, 90), writing, draw.randrange(2_000, 90_000))
+        for writing in (0, 0, 60, 150, 7)
+    ]
+
+
+def check_plan(function: Callable, cases: Iterable[tuple[Ways, float]]) -> None:
+    """Check that `function(ways, between)` is the way that loses least, with its best interval."""
+    cases, chosen = list(cases), []
+    for ways, between in cases:
+        call = f"{function.__name__}({dict(ways)}, between={between:g})"
+        result = own_answer(__name__, function, dict(ways), between, call=call)
+        if not isinstance(result, tuple | list) or len(result) != 2 or result[0] not in ways:
+            raise NotYet(f"{call} returns {brief(result)}; return a way and its interval in seconds")
+        chosen.append((str(result[0]), number_of(result[1], f"{call}: its interval")))
+    right = [_as_good(got, *case) for got, case in zip(chosen, cases, strict=True)]
+    if all(right):
+        return
+    made = {words: [best(*case, **slips) for case in cases] for words, slips in PLAN_SLIPS.items()}
+    slip = next((words for words, plans in made.items() if all(map(_same_plan, chosen, plans))), "")
+    number = right.index(False)
+    (ways, between), (way, every) = cases[number], chosen[number]
+    name, interval = best(ways, between)
+    if every <= 0 or every < ways[way][1] * (1 - 1e-9):
+        why = f"{way!r} writes for {ways[way][1]:g} s, so it can't save every {every:g} s"
+    else:
+        lost = share_lost(every, *ways[way], between)
+        why = f"{way!r} every {every:.6g} s loses {lost:.3%}, and {name!r} every {interval:.6g} s "
+        why += f"{share_lost(interval, *ways[name], between):.3%}"
+    raise NotYet(
+        f"{function.__name__}({dict(ways)}, between={between:g}) returns {way!r}, {every:.6g}: {why}. "
+        f"{sum(right)} of {len(cases)} plans are right{slip and f': {slip}'}"
+    )
+
+
+def _as_good(plan: tuple[str, float], ways: Ways, between: float) -> bool:
+    """Return whether a plan is feasible and loses as little as the best one, up to a millionth of that."""
+    (name, every), (right, interval) = plan, best(ways, between)
+    if every <= 0 or every < ways[name][1] * (1 - 1e-9):
+        return False
+    least = share_lost(interval, *ways[right], between)
+    return share_lost(every, *ways[name], between) <= least * (1 + 1e-6)
+
+
+def _same_plan(one: tuple[str, float], other: tuple[str, float]) -> bool:
+    return one[0] == other[0] and math.isclose(one[1], other[1], rel_tol=1e-6)
+
+
+def random_ways(seed: int, of_each: int = 8) -> list[tuple[Ways, float]]:
+    """Return cases in which each way is right `of_each` times, and each mistake in `PLAN_SLIPS` wrong at least twice.
+
+    In some the best interval is exactly as long as the writing.
+    """
+    draw, cases = Random(seed), []
+    for way in (SYNC, ASYNC):
+        cases += _drawn(draw, of_each, lambda *case, way=way: best(*case)[0] == way)
+    for slips in PLAN_SLIPS.values():
+
+        def wrong(*case: Any, slips: Mapping[str, Any] = slips) -> bool:
+            return not _as_good(best(*case, **slips), *case)
+
+        cases += _drawn(draw, 2 - sum(wrong(*case) for case in cases), wrong)
+    draw.shuffle(cases)
+    return cases
+
+
+def _drawn(draw: Random, count: int, wanted: Callable[..., bool]) -> list[tuple[Ways, float]]:
+    found: list[tuple[Ways, float]] = []
+    while len(found) < count:
+        stop, copy, writing = (
+            draw.randrange(10, 300),
+            draw.choice((0.2, 1, 3, 8)),
+            draw.choice((20, 60, 200, 600, 1500)),
+        )
+        ways, between = {SYNC: (stop, 0), ASYNC: (copy, writing)}, float(draw.randrange(1_500, 60_000))
+        ways = dict(draw.sample([*ways.items()], 2))
+        lost = sorted(share_lost(best({way: ways[way]}, between)[1], *ways[way], between) for way in ways)
+        if lost[1] > 1.01 * lost[0] and wanted(ways, between):
+            found.append((ways, between))
+    return found
+
+
+# Part c: a job that survives
+
+WEIGHTS = 6_007  # of the job's model
+TOKENS = 60  # a batch takes documents until it has so many
+GRID = 2.0**20  # sums of multiples of 1 / GRID are exact
+LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
+STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
+FIELDS = "weights", "mean", "square"
+LINGER = 0.2  # seconds that a rank waits before it is killed, for the others to go on for as long as they can
+
+
+class Data:
+    """A stream of documents. `position`: how many the job has read, the number of the next one."""
+
+    def __init__(self, documents: np.ndarray, first: int, last: int):
+        self.position = 0
+        self._documents, self._first, self._last = documents, first, last
+
+    def _batch(self) -> list[np.ndarray]:
+        """Return the next documents, [length] each. How many they are depends on their lengths."""
+        found: list[np.ndarray] = []
+        while sum(map(len, found)) < TOKENS:
+            number = operator.index(self.position)
+            if not self._first <= number < self._last:
+                raise NotYet(
+                    f"the job reads document {number}, but from its newest complete checkpoint on it needs documents "
+                    f"{self._first} to {self._last - 1} alone: does `resume` set job.data.position?"
+                )
+            found.append(self._documents[number][self._documents[number] >= 0])
+            self.position = number + 1
+        return found
+
+
+class Job:
+    """A training job on one rank. What its next step reads are the attributes without an underscore.
+
+    `weights`, `mean`, `square`: this rank's shard of the weights and of Adam's moments, fp64 [shard]. A shard has
+    `num_weights` over the number of ranks, rounded up; what is missing at the end is padded with zeros. `steps`: how
+    many are done. `generator`: of dropout, the same on all ranks. `data`: the stream, the same on all ranks.
+    """
+
+    def __init__(self, rank: int, world_size: int, documents: np.ndarray, first: int, last: int, seed: int):
+        self._rank, self._world_size = rank, world_size
+        self.num_weights = WEIGHTS
+        size = memory.shard_size(WEIGHTS, world_size)
+        start = torch.randn(WEIGHTS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        padded = torch.nn.functional.pad(start, (0, size * world_size - WEIGHTS))
+        self.weights = padded[rank * size : (rank + 1) * size].clone()
+        self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.steps = 0
+        self.generator = torch.Generator().manual_seed(seed + 1)
+        self.data = Data(documents, first, last)
+
+    def step(self) -> float:
+        """Train one step and return its loss, the same on all ranks.
+
+        The model predicts a document's label as the sum of its tokens' weights. Each rank has some of the documents.
+        """
+        documents = self.data._batch()
+        mine = documents[self._rank :: self._world_size]
+        kept = torch.rand(WEIGHTS, generator=self.generator) < 0.9
+        weights = (self._gathered() * GRID).round() / GRID * kept
+        total = torch.zeros(WEIGHTS + 1, dtype=torch.float64)  # the gradient, then the loss
+        for document in mine:
+            tokens = torch.tensor(document)
+            error = weights[tokens].sum() - int(document.sum()) % 7
+            total.index_add_(0, tokens, error.expand(len(tokens)))
+            total[-1] += (error**2 * 2**10).round() / 2**10
+        if self._world_size > 1:
+            dist.all_reduce(total)
+        total /= len(documents)
+        self._update(total[:-1] * kept)
+        return total[-1].item()
+
+    def _gathered(self) -> torch.Tensor:
+        """Return all weights."""
+        if self._world_size == 1:
+            return self.weights[:WEIGHTS]
+        shards = [torch.empty_like(self.weights) for _ in range(self._world_size)]
+        dist.all_gather(shards, self.weights)
+        return torch.cat(shards)[:WEIGHTS]
+
+    def _update(self, gradient: torch.Tensor) -> None:
+        """Update this rank's shard by Adam. Each weight is rounded by itself, so shards of any size agree."""
+        size = len(self.weights)
+        padded = torch.nn.functional.pad(gradient, (0, size * self._world_size - WEIGHTS))
+        own = padded[self._rank * size : (self._rank + 1) * size]
+        self.steps += 1
+        self.mean = BETA_1 * self.mean + (1 - BETA_1) * own
+        self.square = BETA_2 * self.square + (1 - BETA_2) * own * own
+        mean, square = self.mean / (1 - BETA_1**self.steps), self.square / (1 - BETA_2**self.steps)
+        self.weights = self.weights - LR * mean / (square.sqrt() + EPSILON)
+
+
+class Disk:
+    """A disk that all ranks share and that outlives them. A write that is killed leaves a torn file."""
+
+    def __init__(self, folder: Path, life: int):
+        self._folder, self._life = folder, life
+        self._moments, self._kill = 0, -1  # how many there were, and at which one to die
+        self._written = 0  # bytes
+
+    def write(self, name: str, value: Any) -> None:
+        """Write tensors, numbers and texts, in dicts, lists or tuples, to a file, over what it held before."""
+        path, content = self._path(name), pickle.dumps(_plain(value, name))
+        data = len(content).to_bytes(8, "big") + content
+        self._moment(f"before disk.write({name!r}, ...)")
+        self._written += len(data)
+        with open(path, "wb") as file:
+            file.write(data[: len(data) // 2])
+            file.flush()
+            self._moment(f"in the middle of disk.write({name!r}, ...)")
+            file.write(data[len(data) // 2 :])
+
+    def read(self, name: str) -> Any:
+        """Return what a file holds. Raises FileNotFoundError if there is none, and EOFError if it is torn."""
+        try:
+            data = self._path(name).read_bytes()
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no file {name!r} on the disk") from None
+        if len(data) < 8 or len(data) - 8 != int.from_bytes(data[:8], "big"):
+            raise EOFError(f"the file {name!r} is torn: its writer was killed in the middle")
+        return pickle.loads(data[8:])
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file in one go, over any file of the new name. Raises FileNotFoundError if there is none."""
+        self._moment(f"before disk.rename({old!r}, {new!r})")
+        try:
+            self._path(old).replace(self._path(new))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no file {old!r} on the disk to rename") from None
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        self._moment(f"before disk.delete({name!r})")
+        self._path(name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+        return sorted(each.name for each in self._folder.iterdir() if not each.name.startswith("."))
+
+    def _path(self, name: str) -> Path:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-][\w.-]{0,99}", name):
+            raise NotYet(f"{brief(name)} is no name of a file: use letters, digits, dots and dashes")
+        return self._folder / name
+
+    def _moment(self, words: str) -> None:
+        """Pass a moment at which this rank may be killed."""
+        self._moments += 1
+        if self._moments - 1 == self._kill:
+            _die(self._folder, self._life, words)
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a value that a file can hold, without the rest of the storage of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {_plain(key, name): _plain(each, name) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(_plain(each, name) for each in value)
+    if isinstance(value, Real | str | bytes | np.ndarray | np.generic | None):
+        return value
+    raise NotYet(f"disk.write({name!r}, ...) takes tensors, numbers and texts; a {type(value).__name__} is none")
+
+
+def _die(folder: Path, life: int, words: str) -> None:
+    """End this process as a broken GPU or an operator would; note when."""
+    (folder / f".killed.{life}").write_text(words)
+    time.sleep(LINGER)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Life(NamedTuple):
+    """One life of the job, on `world_size` ranks: it resumes, trains, and saves every `every` steps.
+
+    It ends before step `steps`, or after it has saved `saves` times. `kill`: the rank that is killed, or -1; before
+    step `at_step`, or else at moment `moment` of the last save. `first`, `last`: the documents that there are.
+    """
+
+    world_size: int
+    every: int
+    steps: int = 1000
+    saves: int = 1000
+    kill: int = -1
+    at_step: int = -1
+    moment: int = -1
+    first: int = 0
+    last: int = 0
+
+
+class State(NamedTuple):
+    """What a job has after some steps: Adam's in fp64, a shard or all; `generator`: its state."""
+
+    steps: int
+    position: int
+    generator: np.ndarray
+    weights: np.ndarray
+    mean: np.ndarray
+    square: np.ndarray
+
+
+class Seen(NamedTuple):
+    """What a rank saw of a life. `resumed`: the state after `resume`. `losses`: of the steps that it noted."""
+
+    life: int
+    rank: int
+    resumed: State
+    losses: list[float]
+
+
+class Saved(NamedTuple):
+    """What a rank did in the last save of a life: how many moments it had, and the bytes that it wrote."""
+
+    moments: int
+    written: int
+
+
+class Ended(NamedTuple):
+    """What the lives leave: notes of ranks, at which moment each life was killed, and the bytes of each file."""
+
+    seen: list[Seen]
+    killed: dict[int, str]
+    files: dict[str, int]
+
+
+def _folder_of(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / name
+
+
+def _life(
+    rank: int,
+    world_size: int,
+    save: Callable,
+    resume: Callable,
+    name: str,
+    number: int,
+    life: Life,
+    documents: np.ndarray,
+    seed: int,
+) -> Saved:
+    """Live one life on one rank. Runs beside the learner's code, and only observes."""
+    folder = _folder_of(name)
+    folder.mkdir(exist_ok=True)
+    job, disk = Job(rank, world_size, documents, life.first, life.last, seed), Disk(folder, number)
+    with _in_words(rank, resume):
+        resume(rank, world_size, job, disk)
+    resumed, losses, saves = _state_of(job, rank), [], 0
+    notes = folder / f".seen-{number}-{rank}"
+    notes.write_bytes(pickle.dumps(Seen(number, rank, resumed, [])))
+    while job.steps < life.steps and saves < life.saves:
+        if rank == life.kill and job.steps == life.at_step:
+            _die(folder, number, f"before step {job.steps}")
+        with _in_words(rank, resume):
+            losses.append(job.step())
+        if job.steps % life.every:
+            continue
+        saves += 1
+        notes.write_bytes(pickle.dumps(Seen(number, rank, resumed, losses)))
+        disk._moments, disk._written = 0, 0
+        disk._kill = life.moment if rank == life.kill and saves == life.saves else -1
+        with _in_words(rank, save):
+            save(rank, world_size, job, disk)
+    notes.write_bytes(pickle.dumps(Seen(number, rank, resumed, losses)))
+    return Saved(disk._moments, disk._written)
+
+
+@contextlib.contextmanager
+def _in_words(rank: int, function: Callable) -> Iterator[None]:
+    """Turn errors of the learner's code into a `NotYet` of one line, and refuse the library's own answers."""
+    try:
+        with without_the_library():
+            yield
+    except NotImplementedError:
+        raise NotYet(f"{function.__name__} is not written yet") from None
+    except Exception as error:
+        line = checks._learners_line(error).replace("\n  ", "; ")
+        what = error if isinstance(error, NotYet) else f"{function.__name__} ends in {type(error).__name__}: {error}"
+        raise NotYet(" ".join(f"rank {rank}: {what}{line}".split())) from None
+
+
+def _state_of(job: Job, rank: int) -> State:
+    """Return a copy of a job's state; raise `NotYet` if the next step couldn't read it."""
+    size, found = memory.shard_size(WEIGHTS, job._world_size), []
+    for field in FIELDS:
+        tensor = getattr(job, field)
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float64 or tensor.shape != (size,):
+            kind = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise NotYet(f"rank {rank}: after resume job.{field} is {kind}; a shard is torch.float64 [{size}]")
+        setattr(job, field, tensor.detach().clone())
+        found.append(getattr(job, field).numpy().copy())
+    try:
+        job.steps, job.data.position = counts = operator.index(job.steps), operator.index(job.data.position)
+    except TypeError:
+        raise NotYet(f"rank {rank}: after resume job.steps and job.data.position must be whole numbers") from None
+    return State(*counts, job.generator.get_state().numpy().copy(), *found)
+
+
+def _collected(rank: int, world_size: int, save: Callable, name: str) -> Ended:
+    """Return what all lives have left, and remove it.
+
+    Runs on one rank, with a function of the learner's: so it runs where their disk is, also when graded.
+    """
+    folder = _folder_of(name)
+    if not folder.is_dir():
+        return Ended([], {}, {})
+    seen = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob(".seen-*"))]
+    killed = {int(path.suffix[1:]): path.read_text() for path in folder.glob(".killed.*")}
+    files = {path.name: path.stat().st_size for path in folder.iterdir() if not path.name.startswith(".")}
+    shutil.rmtree(folder, ignore_errors=True)
+    return Ended(sorted(seen, key=lambda each: each[:2]), killed, files)
+
+
+class Undisturbed(NamedTuple):
+    """The job on one rank: its state before each step and at the end, and the loss of each step."""
+
+    states: list[State]
+    losses: list[float]
+    documents: np.ndarray
+
+
+@lru_cache(maxsize=4)
+def undisturbed(steps: int, seed: int) -> Undisturbed:
+    """Return what the job does in `steps` steps if nothing fails."""
+    draw = np.random.default_rng(seed)
+    documents = np.full((TOKENS * steps // 8, 30), -1)
+    for row in documents:
+        length = draw.integers(8, len(row) + 1)
+        row[:length] = draw.integers(WEIGHTS, size=length)
+    job = Job(0, 1, documents, 0, len(documents), seed)
+    states, losses = [_state_of(job, 0)], []
+    for _ in range(steps):
+        losses.append(job.step())
+        states.append(_state_of(job, 0))
+    return Undisturbed(states, losses, documents)
+
+
+class Story:
+    """Lives of one job on one disk, which tells what each resumed from. `steps`: of the undisturbed run."""
+
+    def __init__(self, save: Callable, resume: Callable, steps: int, seed: int):
+        self.save, self.resume, self.seed = save, resume, seed
+        self.truth = undisturbed(steps, seed)
+        self.name = f"survive-{random.getrandbits(64):x}"
+        self.lives: list[Life] = []
+
+    def live(self, life: Life) -> list[Saved]:
+        """Live one life and return what its last save did on each rank, or nothing if a rank is killed.
+
+        Raises `NotYet` if it ends in any other way.
+        """
+        number = len(self.lives)
+        life = life._replace(last=life.last or len(self.truth.documents))
+        self.lives.append(life)
+        documents = self.truth.documents.copy()
+        documents[: life.first], documents[life.last :] = -1, -1  # those are gone, or not there yet
+        arguments = self.save, self.resume, self.name, number, life, documents, self.seed
+        try:
+            everyone = ranks.run(_life, life.world_size, *arguments, timeout=PATIENCE, backend="gloo")
+        except ranks.RanksError as error:
+            if re.match(rf"rank {life.kill} died with exit code -9\b", str(error)):
+                return []
+            raise self._failed(str(error)) from None
+        if life.kill >= 0 and life.at_step >= 0:
+            raise NotYet(f"rank {life.kill} was killed before step {life.at_step}, but it goes on")
+        return reported(everyone, life.world_size, Saved)
+
+    def _failed(self, error: str) -> NotYet:
+        """Return what to say of a life that failed: what its ranks had brought back wrong, or else the error."""
+        said = re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", error)
+        words, ended = said[1] if said else error, self._end()
+        words = re.sub(r"^rank \d+: ", "", words)  # which rank is the first to say so is by chance
+        if words.endswith("is not written yet"):
+            return NotYet(words)
+        last = len(self.lives) - 1
+        everyone = sum(each.life == last for each in ended.seen) == self.lives[last].world_size
+        try:
+            self._compare(ended, self.lives if everyone else self.lives[:-1])
+        except NotYet as difference:
+            return difference
+        return NotYet(f"{self._before(last, ended)}{words}")
+
+    def _end(self) -> Ended:
+        (ended,) = reported(ranks.run(_collected, 1, self.save, self.name, backend="gloo"), 1, Ended)
+        return ended
+
+    def _before(self, number: int, ended: Ended) -> str:
+        """Return where a life stands, in words: what happened before it."""
+        count = f"with {self.lives[number].world_size} rank{'s' * (self.lives[number].world_size > 1)}"
+        if number == 0:
+            return f"{count}, "
+        last = self.lives[number - 1]
+        if number - 1 not in ended.killed:
+            return f"{count}, in the run after that of {last.world_size}, "
+        return f"{count}, after rank {last.kill} of {last.world_size} was killed {ended.killed[number - 1]}, "
+
+    def judged(self) -> Ended:
+        """Compare all that the ranks have seen with the undisturbed run; raise `NotYet` at the first difference."""
+        ended = self._end()
+        self._compare(ended, self.lives)
+        total = sum(ended.files.values())
+        if total < 0.9 * STATE:
+            raise NotYet(
+                f"after the last save there are {total:,} bytes on the disk, and weights and moments are {STATE:,}: "
+                "write all shards by disk.write"
+            )
+        return ended
+
+    def _compare(self, ended: Ended, lives: Sequence[Life]) -> None:
+        """Compare what the ranks of these lives have seen with the undisturbed run."""
+        allowed = {0}
+        for number, life in enumerate(lives):
+            where = self._before(number, ended)
+            mine = [each for each in ended.seen if each.life == number]
+            if [each.rank for each in mine] != [*range(life.world_size)]:
+                raise NotYet(f"{where}not every rank comes back from {self.resume.__name__}")
+            begun = self._check_steps(where, [each.resumed.steps for each in mine], allowed)
+            for each in mine:
+                self._check_state(where, each.rank, life.world_size, each.resumed)
+            for each in mine:
+                self._check_losses(where, each)
+            allowed = self._next(life, begun, number in ended.killed)
+
+    def _next(self, life: Life, begun: int, killed: bool) -> set[int]:
+        """Return the steps from which the next life may resume."""
+        if life.at_step >= 0:
+            return {life.at_step // life.every * life.every}
+        end = begun // life.every * life.every + life.saves * life.every
+        end = min(end, life.steps // life.every * life.every)
+        return {end - life.every, end} if killed else {end}
+
+    def _check_steps(self, where: str, found: Sequence[int], allowed: set[int]) -> int:
+        name, newest = self.resume.__name__, max(allowed)
+        if len(set(found)) > 1:
+            told = " and ".join(f"rank {rank} from step {step}" for rank, step in enumerate(found))
+            raise NotYet(f"{where}{name} goes on from different checkpoints: {told}")
+        if found[0] in allowed:
+            return found[0]
+        left = f"{where}{name} leaves job.steps at {found[0]}"
+        if found[0] > newest:
+            raise NotYet(f"{left}; the newest complete checkpoint is of step {newest}")
+        hint = f"does {self.save.__name__} write it, and {name} set job.steps?"
+        if len(allowed) > 1:
+            hint = "was it overwritten or deleted before the next one was complete?"
+        raise NotYet(f"{left}; a checkpoint of step {min(allowed)} was complete: {hint}")
+
+    def _check_state(self, where: str, rank: int, world_size: int, got: State) -> None:
+        """Check what `resume` has brought back on a rank."""
+        want, new = self.truth.states[got.steps], self.truth.states[0]
+        at = f"{where}{self.resume.__name__} goes on from step {got.steps}, but on rank {rank} "
+        for field in FIELDS:
+            mine, right = getattr(got, field), _shard(getattr(want, field), rank, world_size)
+            if not np.array_equal(mine, right):
+                place = int(np.flatnonzero(mine != right)[0])
+                hint = self._other(field, mine, right, rank, world_size)
+                raise NotYet(
+                    f"{at}job.{field}[{place}] is {float(mine[place])!r}; it was {float(right[place])!r}{hint}"
+                )
+        if got.position != want.position:
+            raise NotYet(
+                f"{at}job.data.position is {got.position}; it was {want.position}. How many documents a step reads "
+                "depends on their lengths: save the position"
+            )
+        if not np.array_equal(got.generator, want.generator):
+            anew = " it begins anew" if np.array_equal(got.generator, new.generator) else " it is in another state"
+            raise NotYet(f"{at}job.generator is not as it was:{anew}, so dropout takes other weights. Save its state")
+
+    def _other(self, field: str, mine: np.ndarray, right: np.ndarray, rank: int, world_size: int) -> str:
+        """Return what a shard holds instead, in words."""
+        if not mine.any():
+            return ": is it saved?"
+        if np.array_equal(mine, right.astype(np.float32)):
+            return ": it was rounded to fp32"
+        first = _shard(getattr(self.truth.states[0], field), rank, world_size)
+        if np.array_equal(mine, first):
+            return ": it is as in a new job"
+        for other, (step, state), owner in product(FIELDS, enumerate(self.truth.states), range(world_size)):
+            if np.array_equal(mine, _shard(getattr(state, other), owner, world_size)):
+                return f": this is rank {owner}'s shard of job.{other} after {step} steps"
+        return ": are these shards of one checkpoint, of as many ranks as saved it, without their padding?"
+
+    def _check_losses(self, where: str, seen: Seen) -> None:
+        begun = seen.resumed.steps
+        for number, loss in enumerate(seen.losses):
+            want = self.truth.losses[begun + number]
+            if loss != want:
+                raise NotYet(
+                    f"{where}the loss of step {begun + number} on rank {seen.rank} is {loss!r}; in the undisturbed run "
+                    f"it is {want!r}"
+                )
+
+
+def _shard(whole: np.ndarray, rank: int, world_size: int) -> np.ndarray:
+    """Return a rank's shard, padded."""
+    size = memory.shard_size(len(whole), world_size)
+    return np.pad(whole, (0, size * world_size - len(whole)))[rank * size : (rank + 1) * size]
+
+
+EVERY = 3  # steps between two checkpoints
+
+
+def check_survives(save: Callable, resume: Callable, world_sizes: Sequence[int], seed: int = 0) -> None:
+    """Check that a job whose ranks are killed between two checkpoints ends with the losses of the undisturbed run.
+
+    `world_sizes`: the ranks of each of its lives. Each life but the last is killed: a rank before a step, drawn from
+    `seed`. A life gets only the documents from its newest checkpoint on.
+    """
+    draw = Random(seed)
+    story = Story(save, resume, EVERY * (2 * len(world_sizes) + 1), seed)
+    positions = [state.position for state in story.truth.states]
+    begun = 0
+    for world_size in world_sizes[:-1]:
+        at = begun + EVERY * draw.choice((1, 2)) + draw.randrange(1, EVERY)
+        kill = draw.randrange(world_size)
+        life = Life(world_size, EVERY, kill=kill, at_step=at, first=positions[begun], last=positions[at + 1])
+        story.live(life)
+        begun = at // EVERY * EVERY
+    story.live(Life(world_sizes[-1], EVERY, steps=begun + EVERY + 2, first=positions[begun]))
+    story.judged()
+
+
+MOST_MOMENTS = 14
+
+
+def check_any_moment(
+    save: Callable, resume: Callable, world_size: int, most: int = MOST_MOMENTS, seed: int = 0
+) -> list[str]:
+    """Check that a rank may be killed at any moment of `save`, in life after life; return what happened, in lines.
+
+    `most`: how many moments are tried, drawn from all of all ranks if there are more.
+    """
+    every = 2
+    story = Story(save, resume, every * (most + 5), seed)
+    saved = story.live(Life(world_size, every, saves=2))
+    moments = [(rank, moment) for rank, each in enumerate(saved) for moment in range(each.moments)]
+    for rank, moment in sorted(Random(seed).sample(moments, min(most, len(moments)))):
+        story.live(Life(world_size, every, saves=1, kill=rank, moment=moment))
+    story.live(Life(world_size, every, saves=1))
+    ended = story.judged()
+    resumed = [each.resumed.steps for each in ended.seen if each.rank == 0]
+    return [
+        f"rank {story.lives[number].kill} killed {words}: resumed from step {resumed[number + 1]}"
+        for number, words in sorted(ended.killed.items())
+    ]
+
+
+def check_other_ranks(save: Callable, resume: Callable, world_sizes: Sequence[int], seed: int = 0) -> None:
+    """Check that a checkpoint of some ranks is resumed by another number of them, with leftovers of a torn one beside.
+
+    `world_sizes`: three of them. In the first life rank 0 is killed before it writes its shard of the second
+    checkpoint, when the others have written theirs. The second life saves that step again, and is killed later.
+    """
+    first, second, third = world_sizes
+    story = Story(save, resume, 4 * EVERY, seed)
+    story.live(Life(first, EVERY, saves=2, kill=0, moment=0))
+    story.live(Life(second, EVERY, kill=second - 1, at_step=2 * EVERY + 1))
+    story.live(Life(third, EVERY, steps=3 * EVERY + 1))
+    story.judged()
+
+
+ROOM = 16_000  # bytes beyond weights and moments, for the generator's 5,056 and names
+
+
+def check_room(save: Callable, resume: Callable, world_size: int, seed: int = 0) -> None:
+    """Check that each rank writes its own shard alone, and that only the newest checkpoint stays on the disk."""
+    story = Story(save, resume, 5 * EVERY, seed)
+    saved = story.live(Life(world_size, EVERY, saves=2))
+    story.live(Life(world_size, EVERY, saves=1, kill=0, moment=0))
+    story.live(Life(world_size - 1, EVERY, saves=1))
+    ended = story.judged()
+    for rank, each in enumerate(saved):
+        if each.written > 1.5 * STATE / world_size + ROOM:
+            raise NotYet(
+                f"with {world_size} ranks, rank {rank} writes {each.written:,} bytes in a save; its shard of weights "
+                f"and moments is {STATE // world_size:,}: each rank writes its own shard"
+            )
+    if (total := sum(ended.files.values())) > 1.5 * STATE + ROOM:
+        names = ", ".join(ended.files)
+        raise NotYet(
+            f"after a save by {world_size - 1} ranks there are {total:,} bytes on the disk, in {names}; a checkpoint "
+            f"is {STATE:,}: when the new one is complete, delete all others, and what a torn one has left"
+        )

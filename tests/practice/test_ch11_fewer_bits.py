@@ -1,0 +1,511 @@
+"""Exercise 11 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
+
+import numpy as np
+import pytest
+import torch
+from answers import assert_accepted, assert_refused, broken, solution_of, with_slip, written
+
+from collectives.practice import ch11_fewer_bits as ch11
+from collectives.training import quantized
+
+EXERCISE = "11_fewer_bits"
+ERROR, BYTES, BOUND = "a1-error", "a2-bytes", "a3-bound"
+SUM, TRAFFIC, TWO = "b1-sum", "b2-traffic", "b3-two-hops"
+FEEDBACK, TOTAL = "c1-feedback", "c2-total"
+SECONDS, FASTEST = "d1-seconds", "d2-fastest"
+
+# Right answers, each in another style than the solution's.
+
+IN_NUMPY = {
+    "pack": """
+    import numpy as np
+
+    def pack(values, bits, block):
+        values, top = np.array(values), 2 ** (bits - 1) - 1
+        steps, codes = [], []
+        for at in range(0, len(values), block):
+            part = values[at : at + block].astype(float)
+            step = np.float32(max(abs(part)) / top)
+            steps.append(step)
+            codes += [0] * len(part) if step == 0 else list(np.clip(np.rint(part / step), -top, top).astype(int))
+        if bits == 8:
+            body = np.array(codes, dtype=np.int8).tobytes()
+        else:
+            codes += [0] * (len(codes) % 2)
+            body = bytes((low & 15) | (high & 15) << 4 for low, high in zip(codes[::2], codes[1::2]))
+        return np.frombuffer(body + np.array(steps, dtype=np.float32).tobytes(), dtype=np.uint8)
+
+    def unpack(message, num_elements, bits, block):
+        raw = bytes(message.tolist())
+        cut = len(raw) - 4 * -(-num_elements // block)
+        steps = np.frombuffer(raw[cut:], dtype=np.float32)
+        body = np.frombuffer(raw[:cut], dtype=np.int8)
+        if bits == 4:
+            body = np.array([part << 4 & 255 for byte in raw[:cut] for part in (byte, byte >> 4)], dtype=np.uint8)
+            body = body.view(np.int8) // 16
+        return [float(code) * float(steps[n // block]) for n, code in enumerate(body[:num_elements])]
+
+    def bound(values, bits, block):
+        return [
+            max(abs(float(v)) for v in values[n // block * block : n // block * block + block]) / (2**bits - 2)
+            for n in range(len(values))
+        ]
+    """,
+    "feedback": """
+    def feed(gradient, residual, codec):
+        wanted = gradient.add(residual)
+        sent = codec.pack(wanted)
+        return [sent, wanted.sub(codec.unpack(sent, wanted.numel()))]
+
+    def total(gradients):
+        return torch.stack(list(gradients)).double().sum(dim=0).to(torch.bfloat16)
+    """,
+}
+ONE_BY_ONE = {
+    "sums": """
+    def reduce_scatter(rank, world_size, values, codec):
+        \"\"\"In rounds, with blocking receives. The own part is rounded, too.\"\"\"
+        size = len(values) // world_size
+        chunks = [values[owner * size : (owner + 1) * size] for owner in range(world_size)]
+        result = codec.unpack(codec.pack(chunks[rank]), size) if world_size > 1 else chunks[rank].clone()
+        for distance in range(1, world_size):
+            to, source = (rank + distance) % world_size, (rank - distance) % world_size
+            message = codec.pack(chunks[to])
+            arriving = torch.zeros_like(message)
+            sending = dist.isend(message, to)
+            dist.recv(arriving, source)
+            sending.wait()
+            result += codec.unpack(arriving, size)
+        return result
+
+    def reduce_scatter_in_two(rank, world_size, ranks_per_node, values, codec):
+        size = len(values) // world_size
+        node, place = rank // ranks_per_node, rank % ranks_per_node
+        nodes = world_size // ranks_per_node
+        def of(place):
+            return torch.cat([values[(n * ranks_per_node + place) * size :][:size] for n in range(nodes)])
+        mine = of(place).clone()
+        for step in range(1, ranks_per_node):
+            there, back = (place + step) % ranks_per_node, (place - step) % ranks_per_node
+            message = codec.pack(of(there))
+            arriving = torch.empty(len(message), dtype=torch.uint8)
+            work = dist.isend(message, node * ranks_per_node + there)
+            dist.recv(arriving, node * ranks_per_node + back)
+            work.wait()
+            mine += codec.unpack(arriving, len(mine))
+        result = mine[node * size : (node + 1) * size].clone()
+        for step in range(1, nodes):
+            there, back = (node + step) % nodes, (node - step) % nodes
+            message = codec.pack(mine[there * size : (there + 1) * size])
+            arriving = torch.empty_like(message)
+            work = dist.isend(message, there * ranks_per_node + place)
+            dist.recv(arriving, back * ranks_per_node + place)
+            work.wait()
+            result += codec.unpack(arriving, size)
+        return result.numpy()
+    """,
+}
+PAIRED = {
+    "sums": """
+    def traded(outgoing, codec, count):
+        \"\"\"outgoing: {peer: numbers}; returns {peer: numbers that arrive}.\"\"\"
+        messages = {peer: codec.pack(numbers) for peer, numbers in outgoing.items()}
+        boxes = {peer: torch.empty_like(message) for peer, message in messages.items()}
+        works = [dist.irecv(boxes[peer], src=peer) for peer in boxes]
+        works += [dist.isend(messages[peer], dst=peer) for peer in messages]
+        [work.wait() for work in works]
+        return {peer: codec.unpack(box, count) for peer, box in boxes.items()}
+
+    def reduce_scatter(rank, world_size, values, codec):
+        rows = values.reshape(world_size, -1)
+        arrived = traded({peer: rows[peer] for peer in range(world_size) if peer != rank}, codec, rows.shape[1])
+        return sum(arrived.values(), rows[rank].double()).float()
+
+    def reduce_scatter_in_two(rank, world_size, ranks_per_node, values, codec):
+        rows = values.reshape(world_size, -1)
+        node, place = rank // ranks_per_node, rank % ranks_per_node
+        near = [peer for peer in range(world_size) if peer // ranks_per_node == node]
+        far = [peer for peer in range(world_size) if peer % ranks_per_node == place]
+        for_place = {peer: rows[peer % ranks_per_node :: ranks_per_node].reshape(-1) for peer in near}
+        own = for_place.pop(rank)
+        of_node = (own + sum(traded(for_place, codec, len(own)).values())).reshape(len(far), -1)
+        outgoing = {peer: of_node[n] for n, peer in enumerate(far) if peer != rank}
+        return sum(traded(outgoing, codec, rows.shape[1]).values(), of_node[far.index(rank)])
+    """,
+    "fastest": """
+    import numpy as np
+    WAYS = ["bf16", "8 bits", "8 and 4 bits", "zero++"]
+
+    def seconds(way, weights, machine):
+        n, g, near, far = (np.float64(machine[key]) for key in ("nodes", "gpus", "near", "far"))
+        size = {16: 2 * weights, 8: weights + 4 * -(-weights // 2048), 4: weights / 2 + 4 * -(-weights // 2048)}
+        far_seconds = {bits: each * (1 - 1 / n) / far for bits, each in size.items()}
+        near_seconds = {bits: each * (1 - 1 / g) / near for bits, each in size.items()}
+        hops = near_seconds[4] + far_seconds[4]
+        table = {
+            "bf16": [far_seconds[16], 2 * far_seconds[16]],
+            "8 bits": [far_seconds[8], far_seconds[8] + far_seconds[16]],
+            "8 and 4 bits": [far_seconds[8], far_seconds[8] + hops],
+            "zero++": [far_seconds[8], near_seconds[16] + hops],
+        }
+        return np.array(table[way])
+
+    def fastest(weights, machine, tokens, seconds):
+        found = None
+        for way in WAYS:
+            takes = sum(
+                max(factor * weights * tokens / machine["flops"], each)
+                for factor, each in zip((2, 4), seconds[way])
+            )
+            if found is None or takes < found[0] * (1 - 1e-12):
+                found = takes, way
+        return found[1]
+    """,
+}
+IN_BYTES = {
+    "pack": """
+    import struct
+
+    def encoded(values, bits, block):
+        for at in range(0, len(values), block):
+            part = values[at : at + block].double()
+            step = part.abs().max().item() / (2 ** (bits - 1) - 1)
+            step = struct.unpack("f", struct.pack("f", step))[0]
+            yield step, [round(v / step) if step else 0 for v in part.tolist()]
+
+    def pack(values, bits, block):
+        \"\"\"Steps and codes by turns in one whole number, most significant first.\"\"\"
+        steps, number = b"", 1
+        for step, codes in encoded(values, bits, block):
+            steps += struct.pack("f", step)
+            for code in codes:
+                number = number << bits | code % 2**bits
+        size = -(-len(values) * bits // 8)
+        number = number ^ 1 << bits * len(values)
+        return torch.frombuffer(bytearray(number.to_bytes(size, "big") + steps), dtype=torch.uint8)
+
+    def unpack(message, num_elements, bits, block):
+        size = -(-num_elements * bits // 8)
+        raw = bytes(message.numpy())
+        number, found = int.from_bytes(raw[:size], "big"), []
+        for n in reversed(range(num_elements)):
+            code = number % 2**bits
+            number //= 2**bits
+            (step,) = struct.unpack_from("f", raw, size + 4 * (n // block))
+            found.insert(0, (code - 2**bits * (code >= 2 ** (bits - 1))) * step)
+        return torch.tensor(found, dtype=torch.float64)
+
+    def bound(values, bits, block):
+        return torch.tensor([step / 2 for step, codes in encoded(values, bits, block) for _ in codes])
+    """,
+}
+DELAYED = {
+    "feedback": """
+    def feed(gradient, residual, codec):
+        message = codec.pack((gradient.double() + residual).float())
+        arrived = codec.unpack(message, gradient.shape[0])
+        return message.clone(), (gradient - arrived + residual).numpy()
+
+    def total(gradients):
+        \"\"\"Pairs of pairs, in fp32.\"\"\"
+        level = [each.float() for each in gradients]
+        while len(level) > 1:
+            level = [sum(level[n : n + 2]) for n in range(0, len(level), 2)]
+        return level[0].to(torch.bfloat16)
+    """,
+}
+RIGHT = {
+    "numpy, bytes and lists": IN_NUMPY,
+    "one peer after the other": ONE_BY_ONE,
+    "dicts of peers, and a table": PAIRED,
+    "one long whole number": IN_BYTES,
+    "pairs, and the residual in another order": DELAYED,
+}
+
+# Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
+
+RING = """
+    def reduce_scatter(rank, world_size, values, codec):
+        held = list(values.clone().chunk(world_size))
+        for step in range(world_size - 1):
+            message = codec.pack(held[(rank - 1 - step) % world_size])
+            arriving = torch.empty_like(message)
+            sending = dist.isend(message, (rank + 1) % world_size)
+            dist.recv(arriving, (rank - 1) % world_size)
+            sending.wait()
+            held[(rank - 2 - step) % world_size] += codec.unpack(arriving, len(held[0]))
+        return held[rank]
+"""
+IN_TWO = "\n    def exchanged" + solution_of(EXERCISE, "sums").split("def exchanged")[1].replace("\n", "\n    ")
+IN_TWO = IN_TWO.replace("def reduce_scatter(", "def in_one(")
+LIBRARYS = """
+    from collectives.training import quantized
+
+    def reduce_scatter(rank, world_size, values, codec):
+        return quantized.reduce_scatter(values)
+
+    def reduce_scatter_in_two(rank, world_size, ranks_per_node, values, codec):
+        return quantized.reduce_scatter_in_two(values, ranks_per_node)
+"""
+LIBRARYS_PACK = """
+    from collectives.training import quantized
+
+    def pack(values, bits, block):
+        return quantized.pack(values[None], bits, block)[0]
+
+    def unpack(message, num_elements, bits, block):
+        return quantized.unpack(message[None], num_elements, bits, block)[0]
+
+    def bound(values, bits, block):
+        return quantized.bound(values, bits, block)
+"""
+ONE_STEP = "return torch.stack([each.abs().max() for each in blocks]) / (2 ** (bits - 1) - 1)"
+ROUNDED = "codes = torch.where(step > 0, values / step, 0).round()"
+AWAY = """return rows[me] + sum(codec.unpack(receives[place], len(rows[me])) for place in others)"""
+
+MUTANTS = [
+    broken(
+        "one step for all",
+        ONE_STEP,
+        "return values.abs().max().repeat(len(blocks)) / (2 ** (bits - 1) - 1)",
+        {ERROR, BOUND},
+        "one step for the whole tensor",
+        "page 11",
+    ),
+    broken("largest number", "each.abs().max()", "each.max().clamp(min=0)", {ERROR, BOUND}, "the largest MAGNITUDE"),
+    broken("cut off", ROUNDED, ROUNDED.replace("round", "trunc"), {ERROR}, "cut off, not rounded"),
+    broken("rounded down", ROUNDED, ROUNDED.replace("round", "floor"), {ERROR}, "rounded down"),
+    broken("wide codes", "/ (2 ** (bits - 1) - 1)", "/ 2 ** (bits - 1)", {ERROR, BOUND}, "off by"),
+    broken(
+        "steps in bf16",
+        "return torch.cat([steps.view(torch.uint8), codes])",
+        "return torch.cat([steps.bfloat16().float().view(torch.uint8), codes])",
+        {ERROR},
+        "off by",
+    ),
+    broken(
+        "first step for all",
+        "steps.repeat_interleave(block)[:num_elements]\n",
+        "steps[0]\n",
+        {ERROR},
+        "off by",
+    ),
+    broken("halves swapped", "codes // 16, codes % 16", "codes % 16, codes // 16", {ERROR}, "off by"),
+    broken("no offset", "(codes.float() - 2 ** (bits - 1))", "codes.float()", {ERROR}, "off by"),
+    broken(
+        "kept at home",
+        "steps = steps_of(values, bits, block)\n    step =",
+        "global kept\n    kept = values\n    return torch.zeros(1, dtype=torch.uint8)\n    steps = step =",
+        {ERROR, BYTES},
+        "ends in",
+    ),
+    broken(
+        "a byte for a code of 4 bits",
+        "if bits == 4:",
+        "if False:",
+        {BYTES},
+        "two codes of 4 bits fit into a byte",
+        "page 11",
+    ),
+    broken(
+        "a step for each number",
+        "torch.cat([steps.view(torch.uint8), codes])",
+        "torch.cat([steps.view(torch.uint8), step[: len(step) - len(steps)].view(torch.uint8), codes])",
+        {ERROR, BYTES},
+        "off by",
+    ),
+    broken("a whole step", "[: len(values)] / 2", "[: len(values)]", {BOUND}, "this is a whole step"),
+    broken("a bound for each block", ".repeat_interleave(block)[: len(values)] / 2", " / 2", {BOUND}, "one number for"),
+    written("the library's codes", "pack", LIBRARYS_PACK, {ERROR, BYTES, BOUND}, "the library's own quantized."),
+    written("a ring", "sums", RING + IN_TWO, {SUM, TRAFFIC}, "a ring rounds the partial sums at every hop", "page 11"),
+    broken("no part of its own", "return rows[me] + sum", "return sum", {SUM, TWO}, "this rank's own part is missing"),
+    broken(
+        "the mean",
+        "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
+        "return exchanged(values.chunk(world_size), rank, range(world_size), codec) / world_size",
+        {SUM},
+        "this is the mean",
+    ),
+    broken(
+        "another's chunk",
+        "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
+        "chunks = values.chunk(world_size)\n"
+        "    return exchanged(chunks[1:] + chunks[:1], rank, range(world_size), codec)",
+        {SUM},
+        "another rank's chunk",
+    ),
+    broken(
+        "rounds the sum, too",
+        "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
+        "whole = exchanged(values.chunk(world_size), rank, range(world_size), codec)\n"
+        "    return codec.unpack(codec.pack(whole), len(whole))",
+        {SUM},
+        "the sum itself is rounded again",
+    ),
+    broken(
+        "all to all",
+        "sends = [codec.pack(row) for row in rows]",
+        "sends = [codec.pack(row) for row in rows]\n"
+        "    for there in [each for each in range(len(peers)) if each != me]:\n"
+        "        both = (dist.isend, sends[there]), (dist.irecv, sends[there].clone())\n"
+        "        [work.wait() for work in dist.batch_isend_irecv([dist.P2POp(*each, peers[there]) for each in both])]",
+        {TRAFFIC, TWO},
+        "it should be",
+    ),
+    broken(
+        "sums in one hop",
+        "return exchanged(of_node.chunk(nodes)",
+        "return reduce_scatter(rank, world_size, values, codec) if nodes else (of_node.chunk(nodes)",
+        {TWO},
+        "it should be",
+    ),
+    broken(
+        "chunks of neighbours",
+        "by_place = [chunks[:, each].flatten()",
+        "by_place = [chunks.flatten(0, 1)[each * nodes : (each + 1) * nodes].flatten()",
+        {TWO},
+        "off by",
+    ),
+    broken(
+        "no node's sum",
+        "of_node = exchanged(by_place, place, neighbours, codec)",
+        "of_node = by_place[place]",
+        {TWO},
+        "off by",
+    ),
+    written("the library's sums", "sums", LIBRARYS, {SUM, TRAFFIC, TWO}, "the library's own quantized.reduce_scatter"),
+    broken(
+        "forgets the residual",
+        "carried = gradient + residual",
+        "carried = gradient",
+        {FEEDBACK},
+        "what an earlier step left is missing",
+    ),
+    broken(
+        "keeps nothing",
+        "carried - codec.unpack(message, len(carried))",
+        "torch.zeros_like(carried)",
+        {FEEDBACK},
+        "nothing is carried over",
+    ),
+    broken(
+        "wrong sign",
+        "carried - codec.unpack(message, len(carried))",
+        "codec.unpack(message, len(carried)) - carried",
+        {FEEDBACK},
+        "the wrong sign",
+    ),
+    broken(
+        "only this step's rest",
+        "message, carried - codec",
+        "message, gradient - codec",
+        {FEEDBACK},
+        "what an earlier step left is missing",
+    ),
+    broken(
+        "subtracts",
+        "carried = gradient + residual",
+        "carried = gradient - residual",
+        {FEEDBACK},
+        "the residual is what was not sent yet",
+    ),
+    broken("adds in bf16", "dtype=torch.float32)", "dtype=torch.bfloat16)", {TOTAL}, "this adds in bf16", "page 11"),
+    broken(
+        "mean of gradients", "summed.bfloat16()", "(summed / len(gradients)).bfloat16()", {TOTAL}, "this is the mean"
+    ),
+    broken("stays in fp32", "summed.bfloat16()", "summed", {TOTAL}, "return torch.bfloat16"),
+    broken("all of it crosses", "(nodes - 1) / nodes * num_bytes", "num_bytes", {SECONDS}, "has its own part already"),
+    broken(
+        "no steps",
+        "weights * bits / 8 + 4 * math.ceil(weights / 2048)",
+        "weights * bits / 8",
+        {SECONDS},
+        "the steps of the blocks travel too",
+        "page 11",
+    ),
+    broken("elements", "across(2 * weights if", "across(weights if", {SECONDS}, "it is"),
+    broken("a card alone", '/ machine["far"]', '/ (machine["far"] / gpus)', {SECONDS}, "cards together"),
+    broken("gathered once", "return gather, again + reduced", "return gather, reduced", {SECONDS}, "it is"),
+    broken(
+        "secondary shard in 8 bits",
+        "again = inside(2 * weights)",
+        "again = inside(weights)",
+        {SECONDS},
+        "kept in bf16",
+        "page 11",
+    ),
+    broken(
+        "one hop",
+        "inside(packed(4)) + across(packed(4))",
+        "across(packed(4))",
+        {SECONDS},
+        "the hop in the node is missing",
+    ),
+    broken(
+        "no first hop",
+        "across(packed(4))\n",
+        "gpus * across(packed(4))\n",
+        {SECONDS},
+        "sends each number once",
+        "page 11",
+    ),
+    broken(
+        "communication alone",
+        "max(forward, seconds[way][0]) + max(2 * forward, seconds[way][1])",
+        "sum(seconds[way])",
+        {FASTEST},
+        "what computing hides costs nothing",
+        "page 11",
+    ),
+    broken("equal passes", "max(2 * forward,", "max(forward,", {FASTEST}, "twice as long as the forward pass"),
+    broken(
+        "one pass",
+        "max(forward, seconds[way][0]) + max(2 * forward, seconds[way][1])",
+        "max(3 * forward, sum(seconds[way]))",
+        {FASTEST},
+        "each pass hides behind its own",
+        "page 11",
+    ),
+    broken(
+        "rounds most", "min(WAYS, key=step)", "min(reversed(WAYS), key=step)", {FASTEST}, "the one that rounds least"
+    ),
+    broken("always zero++", "return min(WAYS, key=step)", 'return "zero++"', {FASTEST}, "you always take zero++"),
+    broken(
+        "never zero++",
+        "return min(WAYS, key=step)",
+        "return min(WAYS[:3], key=step)",
+        {FASTEST},
+        "you never take zero++",
+    ),
+    broken("a number", "return min(WAYS, key=step)", "return step(WAYS[0])", {FASTEST}, "return one of 'bf16'"),
+]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.slip)
+def test_a_wrong_answer_is_refused_and_the_slip_is_named(mutant):
+    assert_refused(EXERCISE, mutant, with_slip(EXERCISE, mutant), briefly=True, looks=False)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_answer_is_accepted_however_it_is_written(name):
+    assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
+
+
+# What the checks compare with
+
+
+@pytest.mark.parametrize("case", ch11.messages(seed=4)[::5], ids=lambda case: f"{case.words} {case.bits}/{case.block}")
+def test_half_a_step_is_the_librarys_bound(case):
+    bound = quantized.bound(torch.tensor(case.values), case.bits, case.block).numpy()
+    np.testing.assert_allclose(ch11.half_steps(case.values.astype(float), case.bits, case.block), bound, rtol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_way_and_every_mistake_matters_in_every_draw_of_cases(seed):
+    answered = [ch11._answered(case) for case in ch11.random_cases(seed)]
+    right = [way for way, *_ in answered]
+    assert min(map(right.count, ch11.WAYS)) >= 5
+    for mistake in ch11.CHOICE_SLIPS.values():
+        assert sum(mistake(*case, times) != way for way, case, times in answered) >= 2
