@@ -352,7 +352,7 @@ MUTANTS = [
         "",
         NORM,
         "every rank has only its own parts in it",
-        origin="page 9",
+        origin="page 09",
     ),
     Mutant(
         "over all ranks",
@@ -589,7 +589,7 @@ MUTANTS = [
         "sent / machine",
         {EXPOSED},
         "a group with `share` ranks in a node has `share` cards there",
-        origin="E41",
+        origin="page 17",
     ),
     Mutant(
         "ports and cards in turn",

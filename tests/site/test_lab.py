@@ -27,9 +27,7 @@ def test_a_figure_of_a_chapter_opens_in_the_lab_by_one_click(page, site):
     assert page.locator(".verdict .head").inner_text().startswith("Proved: ")
 
 
-@pytest.mark.parametrize(
-    "chapter", CHAPTERS
-)
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_chapter_of_part_one_ends_with_its_puzzle(page, site, chapter):
     page.goto(f"{site}/{chapter}.html")
     link = page.locator("article a[href*='lab.html#v=1&puzzle=']").first
