@@ -164,12 +164,12 @@ IN_ONE = {
                 if keys.count(e[2:5]) == 1:
                     return Finding("mismatch", ("trace", n), "fix rank %d" % e.rank)
             return Finding("healthy", None, None)
-        lates = {}
+        delayed = {}
         for seq in {e.seq for n, e in world}:
             call = sorted((e.left - e.entered, n, e.rank) for n, e in world if e.seq == seq)
             if call[len(call) // 2][0] - call[0][0] > 5.5e-3:
-                lates.setdefault(call[0][2], []).append(call[0][1])
-        for rank, calls in lates.items():
+                delayed.setdefault(call[0][2], []).append(call[0][1])
+        for rank, calls in delayed.items():
             if len(calls) > 6:
                 return Finding("straggler", ("trace", calls[-1]), "drain " + host_of[rank])
         return "healthy", "no evidence", "no remedy"
