@@ -94,6 +94,14 @@ def test_a_chapter_says_how_long_it_takes_and_links_what_it_needs(built_book, na
     assert ('href="#graded-exercise"' in line) == ("\n## Graded exercise\n" in (BOOK / f"{name}.md").read_text())
 
 
+# --- the first page -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_page_counts_the_chapters_and_the_exercises():
+    chapters, exercises = len(list(BOOK.glob("[0-9]*.md"))), len(list((BOOK.parent / "exercises").glob("[0-9]*")))
+    assert f"{chapters} chapters and {exercises} graded exercises" in (BOOK / "index.md").read_text()
+
+
 # --- on paper ---------------------------------------------------------------------------------------------------
 
 
