@@ -2,7 +2,7 @@
 
 The theme and the extensions bring a dozen stylesheets, mostly with rules for features that this book doesn't use, and
 a dozen scripts that block rendering. `slim` joins the stylesheets, drops the rules that no page or script refers to
-(with PurgeCSS), and defers the scripts. Images load lazily.
+(with PurgeCSS), and defers the scripts. Plots are stored with a palette, and images load lazily.
 """
 
 import json
@@ -47,6 +47,8 @@ def slim(site: Path) -> None:
     (static / STYLE).write_text(purged("\n".join(inlined(static, sheet) for sheet in sheets), site))
     ask_later(static / THEME)
     options = (static / "documentation_options.js").read_text()
+    for plot in sorted((site / "_images").glob("*.png")):
+        use_palette(plot)
     for path, text in pages.items():
         text = LINK.sub(f'    <link rel="stylesheet" href="_static/{STYLE}" />\n', text, count=1)
         text = UNUSED.sub("", LINK.sub(lambda match: match[0] if match[1] == STYLE else "", text))
@@ -54,6 +56,16 @@ def slim(site: Path) -> None:
         text = OPTIONS.sub(lambda _: f"<script>{options}</script>", text)
         text = IMAGE.sub(lambda match: match[0] + when_near(site / match[1]), text)
         path.write_text(SCRIPT.sub("<script defer ", text))
+
+
+def use_palette(plot: Path) -> None:
+    """Store a plot in 256 colours, transparent ones included: about a third of its bytes, and the same to the eye."""
+    with Image.open(plot) as opened:
+        if opened.mode == "P":  # from an earlier build
+            return
+        colours = opened.convert("RGBA")
+    few = colours.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(plot, optimize=True)
 
 
 def when_near(image: Path) -> str:
