@@ -82,6 +82,21 @@ def test_torchs_buckets_are_near_the_best_unless_a_message_takes_half_a_millisec
         assert least < loss_to_the_best_cap(slow, elements, itemsize, flops) < most
 
 
+def test_in_ddps_buckets_reduce_scatters_beat_all_reduces_on_8_nodes_and_lose_to_them_on_64():
+    """A matrix above the cap is a bucket of its own, so Llama-3-8B has 162, and not its bytes over the cap, 613."""
+    ends, block = [4096 * 128256], [4096**2] * 2 + [4096 * 1024] * 2 + [4096 * 14336] * 3 + [4096] * 2
+    sizes = [2 * count for count in (*ends, *(32 * block), 4096, *ends)]
+    buckets = assign_buckets(sizes, data_parallel.CAP, data_parallel.FIRST_CAP)
+    assert len(buckets) == 162 < sum(sizes) / data_parallel.CAP / 3
+
+    def seconds(collective, nodes):
+        num_bytes = (sum(sizes[i] for i in bucket) for bucket in buckets)
+        return sum(network.choose(collective, each, RUNNING_CASE.of(nodes)).seconds for each in num_bytes)
+
+    assert seconds("reduce_scatter", 8) < 0.75 * seconds("all_reduce", 8)
+    assert seconds("reduce_scatter", 64) > 2 * seconds("all_reduce", 64)
+
+
 def train(rank, world_size, which, steps=3):
     """Losses and last parameters of a few steps, and what they sent. `which`: "ours", "torch" or an algorithm."""
     from torch.nn.parallel import DistributedDataParallel
