@@ -33,7 +33,6 @@ ANIMATED = {
     "ring all-reduce with stale slots": [("04_all_reduce", "draw(ring.all_reduce")],
     "granularity: backward and bucket; ring chunk and slot": [
         ("08_data_parallel", "draw(two"),
-        ("08_data_parallel", "draw(both"),
         ("08_data_parallel", "draw(cut_chunks"),
     ],
     "all-gather": [("03_ring", "draw(ring.all_gather")],
