@@ -56,13 +56,14 @@ def sent(payloads: Mapping[str, int], world_size: int) -> float:
     return sum(PASSES[name] * payload for name, payload in payloads.items()) * (world_size - 1) / world_size
 
 
-def crossing(nodes: int, gpus_per_node: int) -> dict[str, float]:
+def crossing(nodes: int, gpus_per_node: int, micro_batches: int = 1) -> dict[str, float]:
     """Return, by way to shard, the bytes that leave each node in a step of stage 3, in multiples of S.
 
     S is the size of the parameters and of their gradients. Rings visit node after node. "FSDP": two gathers and a
     scatter over all ranks. "secondary shard": the second gather stays in the node. "HSDP": gathers and scatters stay
-    in the node, and each of its ranks all-reduces its shard of the gradients with the other nodes.
+    in the node, and each of its ranks all-reduces its shard of the gradients with the other nodes, once a step.
     """
     ranks = nodes * gpus_per_node
     around, across = (ranks - 1) / ranks if nodes > 1 else 0.0, (nodes - 1) / nodes
-    return {"FSDP": 3 * around, "secondary shard": 2 * around, "HSDP": 2 * across}
+    gathered = {"FSDP": 3 * around * micro_batches, "secondary shard": 2 * around * micro_batches}
+    return gathered | {"HSDP": 2 * across}

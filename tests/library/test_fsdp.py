@@ -115,6 +115,17 @@ def trace_both():
     return found
 
 
+def summed_by_hsdp(mesh, micro_batches, each_time=False):
+    """What HSDP all-reduces in a step, in bytes, if only its last micro-batch does; and this rank's gradients."""
+    model = fsdp.shard(tiny.model(), mesh=mesh)
+    with BytesSent() as sent:
+        for number in range(micro_batches):
+            model.set_requires_all_reduce(each_time or number == micro_batches - 1)
+            fsdp.backward(model, number)
+    gradients = [tensor.grad.to_local().flatten() for tensor in model.parameters()]
+    return sent.payloads["all_reduce"], torch.cat(gradients)
+
+
 def experiments(rank, world_size):
     found = {
         "reshard": calls(),
@@ -137,6 +148,9 @@ def experiments(rank, world_size):
             "secondary": over_rings(mp_policy=mixed(), reshard_after_forward=2),
             "HSDP": over_rings(mp_policy=mixed(), mesh=grid),
             "lean": over_rings(*lean, mp_policy=mixed(), reshard_after_forward=2),
+            "one micro-batch": summed_by_hsdp(grid, 1),
+            "three": summed_by_hsdp(grid, 3),
+            "three, each time": summed_by_hsdp(grid, 3, each_time=True),
         }
     return found
 
@@ -251,6 +265,17 @@ def test_what_leaves_a_node_with_a_secondary_shard_with_hsdp_and_with_fewer_bits
     reduced = found_on(4)[0]["HSDP"]["payloads"]["all_reduce"]
     assert 2 * traffic.sent({"all_reduce": reduced}, 2) == crossing["HSDP"] * 2 * PSI
     assert left["lean"] < left["bf16"] / 4
+
+
+def test_hsdp_may_all_reduce_once_a_step_however_many_micro_batches_it_adds_up():
+    crossing = traffic.crossing(2, 2, micro_batches=3)
+    assert crossing["HSDP"] == traffic.crossing(2, 2)["HSDP"] < crossing["FSDP"] / 6
+    for found in found_on(4):
+        (one, _), (once, late), (each_time, sums) = (
+            found[name] for name in ("one micro-batch", "three", "three, each time")
+        )
+        assert 3 * once == 3 * one == each_time
+        torch.testing.assert_close(late, sums)
 
 
 def test_on_many_nodes_hsdp_crosses_no_less_than_a_secondary_shard():
