@@ -116,18 +116,37 @@ def sweep(row: dict[str, Any]) -> Sweep:
         raise ValueError(f"the model has no {row.get('collective')!r}")
     if "not re-verified" in str(row.get("notes", "")):
         raise ValueError("its copy does not say for sure which time belongs to which size")
-    points = [(int(size), micro * 1e-6) for size, micro, *_ in row.get("rows") or () if size and micro]
-    if not points:
-        raise ValueError("it has no rows of sizes and times")
-    cluster = cluster_of(str(row.get("hardware", "")), int(row["gpus"]), int(row["nodes"]))
-    size, seconds = max(points)
-    if not _SLOWEST < size / seconds < _FASTEST:
-        raise ValueError(f"{size:,} bytes in {seconds:g} s can't be: are the times in microseconds?")
+    points = _points(row.get("rows"))
+    for name in ("gpus", "nodes"):
+        if not isinstance(row.get(name), int) or row[name] < 1:
+            raise ValueError(f"its {name} must be a whole number from 1 on, not {row.get(name)!r}")
+    cluster = cluster_of(str(row.get("hardware", "")), row["gpus"], row["nodes"])
     words = f"{row['id']} {row.get('notes', '')} {row.get('source', '')}"
     forced = _FORCED.search(f"{words} {row.get('hardware', '')}")
     from_torch = "torch all_reduce_bench" in words or "ml-engineering" in words
     name, source = str(row["id"]), str(row.get("source", "unknown"))
     return Sweep(name, source, collective, cluster, points, forced and forced[1], from_torch)
+
+
+def _points(rows: Sequence[list[float]] | None) -> list[tuple[int, float]]:
+    """Return (bytes, seconds) of every row that has both.
+
+    Raises `ValueError` if there is none, or if the largest contradicts the bandwidth beside it: then a unit is wrong.
+    """
+    for row in rows or ():
+        if len(row) < 2 or any(isinstance(each, str) for each in row):
+            raise ValueError(f"a row is bytes, microseconds and bandwidths, not {row}")
+    timed = [row for row in rows or () if row[0] and row[1]]
+    if not timed:
+        raise ValueError("it has no rows of sizes and times")
+    size, micro, *printed = max(timed)
+    rate = size / micro * 1e6
+    if not _SLOWEST < rate < _FASTEST:
+        raise ValueError(f"{size:,} bytes in {micro * 1e-6:g} s can't be: are the times in microseconds?")
+    if any(printed[:1]) and not 0.5 < rate / (printed[0] * 1e9) < 2:
+        found = f"{size:,} bytes in {micro:g} µs are {rate / 1e9:.3g} GB/s"
+        raise ValueError(f"{found}, and the row says {printed[0]:g}: is a unit wrong?")
+    return [(int(size), micro * 1e-6) for size, micro, *_ in timed]
 
 
 def cluster_of(hardware: str, gpus: int, nodes: int) -> Cluster:

@@ -89,6 +89,12 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
     row = {"id": "x", "hardware": "8x H100", "gpus": 8, "nodes": 1, "collective": "all_reduce", "notes": ""}
     for change, words in (
         ({"rows": [[2**30, 0.004, 0, 0]]}, "are the times in microseconds"),
+        ({"rows": [[2**30, 4e6, 268, 470]]}, "4e[+]06 µs are 0.268 GB/s, and the row says 268: is a unit wrong"),
+        ({"rows": [[2**20, 4000, 268, 470]]}, "1,048,576 bytes in 4000 µs are 0.262 GB/s"),
+        ({"rows": [["1M", "12us", 0, 0]]}, "a row is bytes, microseconds and bandwidths, not"),
+        ({"rows": [[2**30]]}, "a row is bytes, microseconds and bandwidths, not"),
+        ({"gpus": None, "rows": [[2**30, 4000, 268, 470]]}, "its gpus must be a whole number from 1 on, not None"),
+        ({"nodes": 0, "rows": [[2**30, 4000, 268, 470]]}, "its nodes must be a whole number from 1 on, not 0"),
         ({"rows": []}, "no rows of sizes and times"),
         ({"hardware": "8x TPU v5", "rows": [[8, 20, 0, 0]]}, "the model knows no GPU of '8x TPU v5'"),
         ({"collective": "sendrecv", "rows": [[8, 20, 0, 0]]}, "the model has no 'sendrecv'"),
