@@ -2,13 +2,14 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from collectives import Schedule, execute, ranks
-from collectives.algorithms import ring, tree
+from collectives import Schedule, execute, ranks, simulate
+from collectives.algorithms import hierarchical, rails, ring, tree
 
 pytestmark = pytest.mark.ranks
 
@@ -47,6 +48,26 @@ def test_no_rank_allocates_more_than_one_step_needs():
     num_elements = 1000
     by_rank = ranks.run(allocated_by_each, 4, schedules, num_elements)
     assert by_rank == [[num_elements // 4 * 4, 0, 0]] * 4
+
+
+def executed_by_each(rank, world_size, schedules, given):
+    buffers = []
+    for schedule in schedules:
+        buffer = torch.from_numpy(given[rank].copy())
+        execute(schedule, buffer)
+        buffers.append(buffer.tolist())
+    return buffers
+
+
+def test_what_runs_on_rails_ends_on_real_ranks_as_it_is_simulated():
+    """Two nodes of two: the multi-rail ring, NCCL's double tree over nodes, two levels and the all-to-all by rails."""
+    schedules = [
+        rails.all_reduce(4, 2), rails.tree_all_reduce(4, 2), hierarchical.all_reduce(4, 2), rails.all_to_all(4, 2)
+    ]  # fmt: skip
+    given = np.arange(4 * 48).reshape(4, 48)
+    by_rank = ranks.run(executed_by_each, 4, schedules, given)
+    for number, schedule in enumerate(schedules):
+        assert [buffers[number] for buffers in by_rank] == simulate(schedule, given).tolist()
 
 
 def swap_in_place(rank, world_size):
