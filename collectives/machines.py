@@ -249,9 +249,9 @@ class Cluster:
         if self.network is not None and self.network not in NETWORKS:
             raise ValueError(f"there is no network {self.network!r}; use one of {', '.join(NETWORKS)}")
         for name in ("nodes", "gpus_per_node", "nics_per_node", "oversubscription"):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:
                 raise ValueError(f"a cluster's {name} must be at least 1, not {getattr(self, name)}")
-        if self.nic_rate is not None and not 1e8 < self.nic_rate < 1e12:
+        if self.nic_rate is not None and not 1e8 < self.nic_rate < 3e11:
             raise ValueError(f"nic_rate is in bytes per second: 400 Gb/s are 50e9, and {self.nic_rate:g} can't be")
 
     @property
@@ -302,6 +302,8 @@ class Cluster:
 
     def part(self, gpus_per_node, nodes) -> Part:
         """Return what a group has to itself that has so many of each node's GPUs, on so many nodes."""
+        if self.network is None and isinstance(nodes, int) and nodes > 1:
+            raise ValueError(f"a group on {nodes} nodes needs a network; this cluster of {self.gpu} has none")
         far_rate = self.far_rate * gpus_per_node / self.gpus_per_node
         return Part(self.spec, self.transport, nodes, gpus_per_node, self.near_rate, far_rate)
 

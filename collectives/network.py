@@ -202,7 +202,7 @@ def ways(
     Raises `ValueError` for a collective that NCCL's model doesn't have, a size below 0, one GPU alone, or an algorithm
     that can't run here.
     """
-    if num_bytes < 0:
+    if not num_bytes >= 0:
         raise ValueError(f"a collective has at least 0 bytes, not {num_bytes}")
     if cluster.world_size < 2:
         raise ValueError("a collective needs at least 2 GPUs, not one alone")
