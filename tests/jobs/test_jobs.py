@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
+from torch.distributed.checkpoint.staging import StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from collectives.ranks import cluster
 
@@ -244,6 +247,19 @@ def test_the_variables_that_find_a_hang_are_ones_that_the_pinned_torch_reads():
     readers = b"".join(place.read_bytes() for place in places)
     assert [name for name in named if name.encode() not in readers] == []
     assert shutil.which("torchfrtrace", path=Path(sys.executable).parent), "which reads what they make ranks write"
+
+
+def test_the_flight_recorder_is_on_and_as_long_as_chapter_19_says():
+    header = Path(torch.__file__).parent / "include" / "torch" / "csrc" / "distributed" / "c10d" / "FlightRecorder.hpp"
+    (entries,) = re.findall(r'"TORCH_NCCL_TRACE_BUFFER_SIZE"\}, (\d+)\)', header.read_text())
+    assert f"remembers its last {int(entries):,} collectives" in (ROOT / "book" / "19_failures.md").read_text()
+
+
+def test_saving_in_the_background_on_gpus_needs_what_chapter_19_says():
+    code = inspect.getsource(async_save)
+    assert "with 'cpu:gloo,cuda:nccl'" in code
+    assert re.search(r"StagingOptions\(\s*False,", code), "the first option is use_pinned_memory"
+    assert next(iter(inspect.signature(StagingOptions).parameters)) == "use_pinned_memory"
 
 
 # What the files do
