@@ -757,9 +757,9 @@ CHOICE_SLIPS: dict[str, Callable] = {
 
 
 def few_machines(seed: int) -> list[tuple[int, Machine]]:
-    """Return layers and machines at random."""
+    """Return layers and machines at random. Weights are even, so that 4 bits of each are whole bytes."""
     draw = Random(seed)
-    return [(draw.randrange(10**6, 3 * 10**8), _machine(draw)) for _ in range(6)]
+    return [(draw.randrange(10**6, 3 * 10**8, 2), _machine(draw)) for _ in range(6)]
 
 
 def _machine(draw: Random) -> dict[str, int]:

@@ -509,3 +509,8 @@ def test_every_way_and_every_mistake_matters_in_every_draw_of_cases(seed):
     assert min(map(right.count, ch11.WAYS)) >= 5
     for mistake in ch11.CHOICE_SLIPS.values():
         assert sum(mistake(*case, times) != way for way, case, times in answered) >= 2
+
+
+def test_rounding_a_layer_up_to_whole_bytes_changes_no_time():
+    for seed in range(20):
+        assert all(weights % 2 == 0 for weights, _ in ch11.few_machines(seed))
