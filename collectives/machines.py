@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -248,9 +249,11 @@ class Cluster:
             raise ValueError(f"{self.nodes} nodes need a network; use one of {', '.join(NETWORKS)}")
         if self.network is not None and self.network not in NETWORKS:
             raise ValueError(f"there is no network {self.network!r}; use one of {', '.join(NETWORKS)}")
-        for name in ("nodes", "gpus_per_node", "nics_per_node", "oversubscription"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"a cluster's {name} must be at least 1, not {getattr(self, name)}")
+        for name in ("nodes", "gpus_per_node", "nics_per_node"):
+            if not isinstance(getattr(self, name), Integral) or getattr(self, name) < 1:
+                raise ValueError(f"a cluster's {name} must be a whole number from 1 on, not {getattr(self, name)!r}")
+        if not self.oversubscription >= 1:
+            raise ValueError(f"a cluster's oversubscription must be at least 1, not {self.oversubscription}")
         if self.nic_rate is not None and not 1e8 < self.nic_rate < 3e11:
             raise ValueError(f"nic_rate is in bytes per second: 400 Gb/s are 50e9, and {self.nic_rate:g} can't be")
 

@@ -304,6 +304,42 @@ def recorded(path: Path = LEFT_OUT) -> dict[str, list[Point]]:
     }
 
 
+class Winner(NamedTuple):
+    """The algorithm that NCCL ran for an all-reduce of this size, or that was fastest when forced."""
+
+    cluster: Cluster
+    num_bytes: int
+    algorithm: str
+
+
+def _in_a_node(gpu: str, gpus: int, num_bytes: int, algorithm: str) -> Winner:
+    return Winner(Cluster(gpu, 1, gpus, None), num_bytes, algorithm)
+
+
+WINNERS = {  # by repository: its network/README.md at 744d01e, and its issue 309
+    "stas00/ml-engineering": [
+        *(_in_a_node("H200", gpus, 2**33, "NVLS") for gpus in (5, 6, 7, 8)),
+        _in_a_node("H200", 8, 2**20, "Ring"),
+        _in_a_node("H200", 8, 2**21, "NVLS"),
+        *(_in_a_node("B200", gpus, 2**33, "Ring") for gpus in (4, 5)),
+        *(_in_a_node("B200", gpus, 2**33, "NVLS") for gpus in (6, 7, 8)),
+        Winner(Cluster("H200", 4, network="EFA"), 2**32, "Ring"),
+    ],
+    "NVIDIA/nccl-tests": [Winner(Cluster("H100", 2), 2**33, "NVLSTree")],
+}
+
+
+def misnamed(left_out: bool) -> list[Winner]:
+    """Return the published winners that the model doesn't choose, fitted to all sweeps or without the repository's."""
+    sweeps, wrong = read()[0], []
+    for where, cases in WINNERS.items():
+        constants = fit([each for each in sweeps if repository(each.source) != where]) if left_out else FITTED
+        for case in cases:
+            if choose("all_reduce", case.num_bytes, case.cluster, constants=constants).algorithm != case.algorithm:
+                wrong.append(case)
+    return wrong
+
+
 def _digest() -> str:
     return fitted.digest(PUBLISHED, (network, machines, formula, fitted, sys.modules[__name__]))
 
