@@ -278,9 +278,11 @@ def test_hsdp_may_all_reduce_once_a_step_however_many_micro_batches_it_adds_up()
         torch.testing.assert_close(late, sums)
 
 
-def test_on_many_nodes_hsdp_crosses_no_less_than_a_secondary_shard():
+def test_on_many_nodes_hsdp_crosses_no_less_than_a_secondary_shard_and_holds_a_shard_for_each_node():
     crossing = traffic.crossing(nodes=64, gpus_per_node=8)
-    assert 0.98 < crossing["HSDP"] / crossing["secondary shard"] < 1
+    assert (crossing["HSDP"], crossing["secondary shard"]) == pytest.approx((1.97, 2.00), abs=0.005)
+    hybrid, everywhere = (memory.at_rest(8 * 10**9, sharded_over, 3).total for sharded_over in (8, 64 * 8))
+    assert hybrid == 64 * everywhere
     assert traffic.crossing(nodes=1, gpus_per_node=8) == dict.fromkeys(crossing, 0)
 
 

@@ -469,6 +469,14 @@ def test_published_layouts_are_not_refused(used):
     assert misprint.run.layout.stage == 1
 
 
+def test_of_80e9_bytes_two_published_layouts_would_need_more_and_of_what_a_gpu_reports_less_a_reserve_they_fit():
+    """Llama 3 405B on 8,192 GPUs, and DeepSeek-V3."""
+    for run in (published.llama_3_runs()[0][0], published.deepseek_v3_run()):
+        assert 80e9 < memory(run.model, run.layout).total < run.machine.usable
+        old = replace(run.machine, tuned=run.machine.spec._replace(memory=80e9), reserve=0)
+        assert refuse(run.model, old, run.layout, run.layout.batch).endswith("GB of 80")
+
+
 def test_the_memory_that_sources_print_is_what_the_planner_counts(used):
     """Within a tenth in 10 of 14 rows. Two compile their loss, so they keep less; with tp 8, two keep a fifth more."""
     printed = [sample for sample in used if sample.row.get("memory_gb")]
@@ -494,10 +502,10 @@ def test_micro_batches_need_not_divide_by_the_stages():
 
 
 def test_a_search_of_16384_ranks_is_interactive():
-    """Three seconds of one core; the bound is for slower ones."""
+    """Two seconds of one core, and five are promised."""
     start = time.process_time()
     plans = search(MODELS["llama-3-405b"], H100.of(2048), 2048)
-    assert time.process_time() - start < 8
+    assert time.process_time() - start < 5
     assert len(plans.ranked) + plans.refused.total() > 200_000
     low, high = plans.best.step.interval
     assert low * high == pytest.approx(plans.best.step.seconds**2)
@@ -595,6 +603,16 @@ RECORDED = evidence.recorded()
 def test_steps_of_repositories_that_the_fit_never_saw_are_predicted_within_eight_percent_and_most_in_a_quarter():
     whole = fitted.errors(RECORDED.errors[evidence.REPOSITORY])
     assert whole.number == 458 and whole.median < 0.08 and whole.near > 0.94
+
+
+@pytest.mark.parametrize(("repository", "runs_of_it"), [("torchtitan", 22), ("llm-foundry", 131)])
+def test_fsdp_since_2021_is_predicted_within_eight_percent_without_its_repository(repository, runs_of_it):
+    """ZeRO-3 was once judged by rows of 2021 alone, by up to 302 %."""
+    pairs = zip(RECORDED.used, RECORDED.errors[evidence.REPOSITORY], strict=True)
+    theirs = [(sample, error) for sample, error in pairs if repository in sample.source]
+    assert all(sample.run.layout.stage == 3 for sample, _ in theirs)
+    found = fitted.errors(error for _, error in theirs)
+    assert found.number == runs_of_it and found.median < 0.08 and found.near > 0.9
 
 
 def test_without_any_recipe_of_nvidia_its_recipes_are_predicted_and_better_than_by_the_mfu_of_like_runs():
