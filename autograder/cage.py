@@ -13,7 +13,6 @@ So a child starts in milliseconds, and callers may be threads. The keeper itself
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import math
 import os
@@ -28,6 +27,8 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from .inside import memory
 
 # jsonschema, which nbformat imports, would take 2 s to compile the grammar of a format, IRIs, that nothing here checks.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -203,9 +204,10 @@ def keep(control_fd: int) -> None:
             if not name:
                 return
             module, _, function = name.decode().partition(":")
-            work = importlib.import_module(module)
-            gc.collect()
-            gc.freeze()  # keep the collector from touching, and so copying, the memory that children share
+            if module not in sys.modules:
+                with memory.settled():
+                    importlib.import_module(module)
+            work = sys.modules[module]
             for descriptor in descriptors:
                 with socket.socket(fileno=descriptor) as connection:
                     _fork(connection, control, getattr(work, function))

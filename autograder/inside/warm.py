@@ -17,7 +17,6 @@ import base64
 import contextlib
 import ctypes
 import fcntl
-import gc
 import importlib
 import itertools
 import json
@@ -33,7 +32,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import fork_server, nursery
+from . import fork_server, memory, nursery
 
 HOME = "/home/student"
 USER = 1000  # the user of submissions, in the envelope and in their sandboxes
@@ -71,17 +70,16 @@ def main(settings: int) -> fork_server.Continuation:
     with open(settings) as file:
         options = json.load(file)
     environment = dict(os.environ)
-    for name in options["modules"]:
-        importlib.import_module(name)
-    entry = _entry(options["entry"])
-    prepare = getattr(sys.modules[entry.__module__], "prepare", None)
-    if prepare:
-        prepare()
-    for name in set(os.environ) - set(environment):  # some modules set variables when they are imported
-        del os.environ[name]
-    fork_server.prepare(options["modules"])
-    gc.collect()
-    gc.freeze()  # a collection writes to every object, which would copy the memory that forks share
+    with memory.settled():
+        for name in options["modules"]:
+            importlib.import_module(name)
+        entry = _entry(options["entry"])
+        prepare = getattr(sys.modules[entry.__module__], "prepare", None)
+        if prepare:
+            prepare()
+        for name in set(os.environ) - set(environment):  # some modules set variables when they are imported
+            del os.environ[name]
+        fork_server.prepare(options["modules"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
     listener = socket.socket(fileno=options["listener"])
     os.write(options["ready"], b"ready")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import gc
 import hashlib
 import importlib
 import json
@@ -31,7 +30,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..inside import fork_server
+from ..inside import fork_server, memory
 from ..inside.shell import Shell, lay_out, make_shell
 from ..names import names_in
 from ..sandbox.envelope import Limits, enter
@@ -468,14 +467,13 @@ def serve(listener: socket.socket, settings: Settings, address: str | None) -> f
 
 def prepare(settings: Settings) -> None:
     """Import what notebooks will import, and make a shell, before the first notebook arrives."""
-    for module in (*settings.preload, *(name.rpartition(".")[0] for name in settings.inside)):
-        with contextlib.suppress(ImportError):  # another course may not have the modules in `inside`
-            importlib.import_module(module)
-    make_shell().run("None", "warm")
-    fork_server.reseed()
-    fork_server.prepare(settings.preload)
-    gc.collect()
-    gc.freeze()  # a collection writes to every object, which would copy the memory that forks share
+    with memory.settled():
+        for module in (*settings.preload, *(name.rpartition(".")[0] for name in settings.inside)):
+            with contextlib.suppress(ImportError):  # another course may not have the modules in `inside`
+                importlib.import_module(module)
+        make_shell().run("None", "warm")
+        fork_server.reseed()
+        fork_server.prepare(settings.preload)
 
 
 def _print_no_lines() -> None:
