@@ -5,6 +5,7 @@ Workers need this package and bubblewrap, as the grading machine does. Only note
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
@@ -30,7 +31,7 @@ def connect(address: str, settings: Settings, stack: ExitStack) -> tuple[Callabl
         client = stack.enter_context(Client(address, timeout=PATIENCE, set_as_default=False))
     except (OSError, TimeoutError, ValueError) as error:
         raise CannotSandbox(f"no Dask scheduler answers at {address}: {error}") from error
-    proofs = client.run(_proof, settings)
+    proofs = _proofs(client, settings)
     if not proofs:
         raise CannotSandbox(f"the Dask scheduler at {address} has no workers: start some with `dask worker {address}`")
 
@@ -40,7 +41,24 @@ def connect(address: str, settings: Settings, stack: ExitStack) -> tuple[Callabl
         except KilledWorker as error:
             raise GraderFault(f"the cluster lost the workers that judged it: {error}") from error
 
-    return judge, f"{len(proofs)} workers at {address}; each {min(proofs.values())}", sum(client.nthreads().values())
+    return judge, f"{len(proofs)} workers at {address}; each {min(proofs)}", sum(client.nthreads().values()) or 1
+
+
+def _proofs(client: Client, settings: Settings) -> list[str]:
+    """Return the proofs of all workers, without those that die meanwhile: the next ones prove theirs when they judge.
+
+    If all die, ask the next ones, for `PATIENCE` seconds.
+    """
+    ends = time.monotonic() + PATIENCE
+    while True:
+        answers = client.run(_proof, settings, on_error="return").values()
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                raise answer
+        proofs = [answer for answer in answers if isinstance(answer, str)]
+        if proofs or not answers or time.monotonic() > ends:
+            return proofs
+        time.sleep(1)
 
 
 def _proof(settings: Settings) -> str:
