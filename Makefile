@@ -126,7 +126,7 @@ audit: $(TEST)  ## print Lighthouse, axe, weights, links and spelling of every p
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/audit.py $(PAGES)
 
-bench_grading: $(GRADE)  ## measure how fast a class of 100 is graded, beside stock nbgrader (minutes)
+bench_grading: $(GRADE)  ## measure how fast submissions are graded, in turns with stock nbgrader (minutes)
 	@$(BIN)/python tools/bench_grading.py
 
 gpu: $(BOOK)  ## measure this machine's GPUs beside what was predicted (10 minutes): make gpu [PARTS="products training"] [MERGE=file]

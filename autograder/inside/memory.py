@@ -32,7 +32,7 @@ def settled() -> Iterator[None]:
 def _collapse() -> None:
     """Move this process's memory to huge pages: a fork copies one entry for each in place of 512.
 
-    With torch imported, a fork then takes 1.5 ms and not 8. Linux can since 6.1; an older one refuses, and all works
+    With torch imported, a fork then takes 2 ms and not 8. Linux can since 6.1; an older one refuses, and all works
     as before.
     """
     libc = ctypes.CDLL(None)
