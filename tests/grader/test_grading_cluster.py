@@ -76,7 +76,9 @@ class Workers:
     "answers",
     [
         pytest.param([{"a": CommClosedError("died"), "b": "contained: so"}], id="one of two dies"),
-        pytest.param([{"a": CommClosedError("died")}, {"c": "contained: so"}], id="the only one dies, and another comes"),
+        pytest.param(
+            [{"a": CommClosedError("died")}, {"c": "contained: so"}], id="the only one dies, and another comes"
+        ),
     ],
 )
 def test_a_worker_that_dies_while_it_proves_its_sandbox_holds_nobody_up(monkeypatch, answers):
