@@ -38,6 +38,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
+import dask
 import nbformat.v4 as v4
 from distributed import LocalCluster, Status
 
@@ -341,7 +342,6 @@ class Dying:
     def kill(self, seconds: float, over: threading.Event) -> None:
         """Kill a worker every so many seconds, in turn, if the other one lives; another takes its place."""
         while not over.wait(seconds):
-            self.cluster.scale(WORKERS)  # a nanny whose worker starts too slowly gives up
             living = [nanny for nanny in self.cluster.workers.values() if nanny.status == Status.running]
             pids = [nanny.process.pid for nanny in living if nanny.process and nanny.process.pid]
             if len(pids) == WORKERS:
@@ -353,6 +353,7 @@ class Dying:
 @contextlib.contextmanager
 def dying(seconds: float) -> Iterator[Dying]:
     """Start a cluster whose workers die every so many seconds."""
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})  # else a slow start is taken for a loss
     with LocalCluster(n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         mortal, over = Dying(cluster), threading.Event()
         killer = threading.Thread(target=mortal.kill, args=(seconds, over), daemon=True)
