@@ -14,6 +14,7 @@ SETTINGS = {
     ),
     "inside": (
         "collectives.ranks.run",
+        "collectives.practice.checks.called",
         "collectives.practice.checks.own",
         "collectives.practice.ch12_activations.each",
         "collectives.practice.ch12_activations.tried",

@@ -20,7 +20,7 @@ from .. import ranks
 from ..draw import draw
 from ..training import timeline
 from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
-from .on_ranks import PATIENCE, reported, witnessed
+from .on_ranks import PATIENCE, how_it_failed, reported, witnessed
 
 if TYPE_CHECKING:
     import torch
@@ -444,7 +444,7 @@ def check_overlapped(
             raise NotYet(f"{unwritten.__name__} is not written yet") from None
         synchronous = "'NoneType'" in str(error)
         hint = "\nWithout async_op=True, dist.all_reduce returns no work, but None" if synchronous else ""
-        raise NotYet(f"with {len(orders)} ranks, {error}{hint}") from None
+        raise NotYet(f"with {len(orders)} ranks, {how_it_failed(error)}{hint}") from None
     reported(done, world_size, Done)
     launched = [[event.number for event in each.events if event.kind == "launch"] for each in done]
     if not any(launched):

@@ -426,7 +426,7 @@ def plainly(function: Callable, *inputs: torch.Tensor) -> torch.Tensor:
 def tried(recomputed: Callable, task: Task) -> Tried | Refusal:
     """Run blocks forward and backward through `recomputed`. Runs beside the learner's code, and only observes."""
     try:
-        with without_the_library():
+        with without_the_library(), checks.ending_loops():
             return _tried(recomputed, task)
     except LibraryUsed:
         return Refusal("torch.utils.checkpoint and the library's own are for comparing, afterwards; write it yourself")

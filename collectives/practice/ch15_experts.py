@@ -369,7 +369,8 @@ def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kin
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet, or calls what is not written yet") from None
         misuse = re.search(rf"{Misuse.__name__}: (.*)", str(error))
-        raise NotYet(f"{function.__name__} with {world_size} ranks: {misuse[1] if misuse else error}") from None
+        words = misuse[1] if misuse else on_ranks.how_it_failed(error)
+        raise NotYet(f"{function.__name__} with {world_size} ranks: {words}") from None
     return reported(everyone, world_size, kind)
 
 

@@ -42,7 +42,7 @@ from ..machines import RATINGS
 from ..training import checkpoints, failures, memory
 from . import checks
 from .checks import Answered, LibraryUsed, NotYet, check_rows, number_of, own_answer, refusing_functions
-from .on_ranks import PATIENCE, reported
+from .on_ranks import PATIENCE, how_it_failed, reported
 
 
 @contextlib.contextmanager
@@ -851,15 +851,15 @@ class Story:
         except ranks.RanksError as error:
             if re.match(rf"rank {life.kill} died with exit code -9\b", str(error)):
                 return []
-            raise self._failed(str(error)) from None
+            raise self._failed(error) from None
         if life.kill >= 0 and life.at_step >= 0:
             raise NotYet(f"rank {life.kill} was killed before step {life.at_step}, but it goes on")
         return reported(everyone, life.world_size, Saved)
 
-    def _failed(self, error: str) -> NotYet:
+    def _failed(self, error: ranks.RanksError) -> NotYet:
         """Return what to say of a life that failed: what its ranks had brought back wrong, or else the error."""
-        said = re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", error)
-        words, ended = said[1] if said else error, self._end()
+        said = re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", str(error))
+        words, ended = said[1] if said else how_it_failed(error), self._end()
         words = re.sub(r"^rank \d+: ", "", words)  # which rank is the first to say so is by chance
         if words.endswith("is not written yet"):
             return NotYet(words)

@@ -20,6 +20,9 @@ import inspect
 import math
 import operator
 import random
+import signal
+import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -44,6 +47,7 @@ from ..execute import Part
 from ..price import Cost, price
 from ..schedule import Schedule, ScheduleError, Step, Transfer
 
+CALL_SECONDS = 10.0  # for which one call may compute: an honest one takes milliseconds, so after 10 s it is a loop
 LINE = 100  # characters: a feedback page cuts longer lines off
 MAX_STEPS = 1000  # an answer with this many steps counts as endless
 
@@ -60,6 +64,42 @@ class NotYet(AssertionError):
 
 class LibraryUsed(NotYet):
     """An answer that lets the library do its work."""
+
+
+class StillRunning(TimeoutError):
+    """A call of a learner's function that has computed for `CALL_SECONDS`; raised in the line that it has reached."""
+
+
+@contextlib.contextmanager
+def ending_loops() -> Iterator[None]:
+    """Raise `StillRunning` inside this context once its thread has computed for `CALL_SECONDS`.
+
+    Only computing counts, so a busy machine makes nothing late. Windows has no such timer, and other threads than the
+    main one get no signal: nothing is limited there, nor inside another such context.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_VIRTUAL)[0]:
+        yield
+        return
+    begun = time.thread_time()
+
+    def look(*_: Any) -> None:
+        if time.thread_time() - begun >= CALL_SECONDS:  # the timer counts torch's threads, too
+            raise StillRunning(f"it was still running after {CALL_SECONDS:g} s")
+
+    former = signal.signal(signal.SIGVTALRM, look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CALL_SECONDS, CALL_SECONDS / 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+
+
+def called(function: Callable, *args: Any) -> Any:
+    """Return what `function(*args)` returns, generators as lists, and end a loop. Runs beside the learner's code."""
+    with ending_loops():
+        return _read(function(*args))
 
 
 @contextlib.contextmanager
@@ -176,7 +216,7 @@ def own(checks: str, function: Callable, *args: Any) -> Any:
     """
     module, _, context = checks.partition(":")
     try:
-        with getattr(importlib.import_module(module), context or "without_the_library")():
+        with getattr(importlib.import_module(module), context or "without_the_library")(), ending_loops():
             return _worked_out(_read(function(*args)))
     except LibraryUsed as error:
         return Refusal(f"{error}{_learners_line(error)}")
@@ -188,11 +228,11 @@ def own_answer(checks: str, function: Callable, *args: Any, call: str | None = N
     """Return what the learner's function returns, as `answer` does, without the library's help, as in `own`."""
     call = call or call_in_words(function, args)
 
-    def called(*args: Any) -> Any:
+    def owned(*args: Any) -> Any:
         return own(checks, function, *args)
 
-    called.__name__ = function.__name__
-    result = answer(called, *args, call=call, in_place=in_place)
+    owned.__name__ = function.__name__
+    result = answer(owned, *args, call=call, in_place=in_place)
     if isinstance(result, Refusal):
         raise NotYet(f"{call}: {result.words}")
     return result
@@ -227,9 +267,11 @@ def answer(function: Callable, *args: Any, call: str | None = None, in_place: bo
     """
     call = call or call_in_words(function, args)
     try:
-        result = _read(function(*(args if in_place else deepcopy(args))))
+        result = called(function, *(args if in_place else deepcopy(args)))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
+    except StillRunning as error:
+        raise NotYet(f"{call}: {error}{_learners_line(error)}") from None
     except LibraryUsed as error:
         raise NotYet(f"{call}: {error}{_learners_line(error)}") from None
     except Exception as error:
@@ -294,6 +336,9 @@ def call_in_words(function: Callable, args: Iterable) -> str:
     return f"{function.__name__}({', '.join(map(brief, args))})"
 
 
+_STANDARD = Path(contextlib.__file__).parent  # Python's own library
+
+
 def _learners_line(error: Exception) -> str:
     """Return the line of the learner's notebook that raised an error; "" if the error came from elsewhere."""
     library = Path(__file__).parents[1]
@@ -302,7 +347,8 @@ def _learners_line(error: Exception) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if library not in Path(frame.filename).parents
         and "site-packages" not in frame.filename  # torch's and numpy's own
-        and frame.filename != "<string>"  # a dataclass's own __init__
+        and _STANDARD not in Path(frame.filename).parents
+        and not frame.filename.startswith(("<string>", "<frozen"))  # a dataclass's own __init__, an import
     ]
     return f"\n  line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""
 

@@ -57,8 +57,18 @@ def run_on_ranks(
         if refusal := re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
         over = "" if backend == "gloo" else f" over {backend.upper()}"
-        raise NotYet(f"with {world_size} rank{'s' * (world_size > 1)}{over}, {error}") from None
+        raise NotYet(f"with {world_size} rank{'s' * (world_size > 1)}{over}, {how_it_failed(error)}") from None
     return reported(everyone, world_size, kind)
+
+
+def how_it_failed(error: ranks.RanksError, who: str = "a rank") -> str:
+    """Return what a run's error says, without the frames of torch and of this library in its traceback.
+
+    `who`: what sends to, or receives from, a rank that is not there, if that is the fault.
+    """
+    if absent := re.search(r"ValueError: there is no (rank -?\d+: .*)", str(error)):
+        return f"{who} sends to, or receives from, {absent[1]}"
+    return re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", str(error))
 
 
 def reported(everyone: Any, world_size: int, kind: Any) -> list[Any]:
@@ -177,11 +187,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
             raise NotYet(f"{function.__name__} is not written yet") from None
         if used := re.search(rf"{LibraryUsed.__name__}: (.*)", str(error)):
             raise NotYet(f"{function.__name__}: {used[1]}") from None
-        if absent := re.search(r"ValueError: there is no (rank \d+: .*)", str(error)):
-            raise NotYet(
-                f"with {world_size} ranks, {function.__name__} sends to, or receives from, {absent[1]}"
-            ) from None
-        raise NotYet(f"with {world_size} ranks, {_learners_frames(str(error))}") from None
+        raise NotYet(f"with {world_size} ranks, {how_it_failed(error, function.__name__)}") from None
     for rank, outcome in enumerate(reported(outcomes, world_size, Outcome)):
         if calls := [name for name in outcome.collectives if name != "barrier"]:  # a barrier moves no data
             names = ", ".join(f"dist.{name}" for name in calls)
@@ -207,11 +213,6 @@ def barrier_messages(outcomes: list[Outcome]) -> int:
     """Return how many messages two barriers may send; 0 if no rank reports one."""
     called = any("barrier" in outcome.collectives for outcome in outcomes)
     return 2 * len(outcomes) * len(outcomes).bit_length() if called else 0
-
-
-def _learners_frames(words: str) -> str:
-    """Return the words about a rank that failed without the frames of torch and of this library in its traceback."""
-    return re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", words)
 
 
 def _possible(outcome: Outcome, buffers: np.ndarray) -> bool:

@@ -306,9 +306,13 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
 
 def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, int | None]:
     """Return what a rank is waiting for, in words, and the peer if there is one. Both are read off its stack."""
-    what, peer = None, None
+    what, peer, otherwise = None, None, NOT_BEGUN
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
+        if frame.f_globals.get("__name__", "").startswith("collectives.practice"):
+            otherwise = "is busy"  # a check's function has begun, and calls none of the learner's now
+        if frame.f_code is traceback_of.__code__:
+            return "is ending in an error", None
         if frame.f_code.co_filename.endswith("distributed_c10d.py"):
             if name in _MESSAGES:  # `recv` calls `irecv`; the outer frame wins, because it knows the peer better
                 peer = local.get("dst", local.get("src"))
@@ -325,7 +329,7 @@ def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, i
                 what = "waits for a message" + (f" from rank {' or '.join(map(str, senders))}" if senders else "")
             return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
         frame = frame.f_back
-    return NOT_BEGUN, None
+    return otherwise, None
 
 
 def _named(peer: int | None, world_size: int) -> str:
@@ -347,9 +351,9 @@ def _senders(frame: types.FrameType | None) -> list[int]:
 
 def _is_users(frame: types.FrameType) -> bool:
     """Return whether a frame is the learner's own code rather than a library's."""
-    module = frame.f_globals.get("__name__", "")
-    libraries = ("torch", "collectives.", "autograder.", "threading", "multiprocessing", "contextlib", "importlib")
-    return not module.startswith(libraries) and frame.f_code.co_filename != "<string>"  # the fork server's frame
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    libraries = {"torch", "collectives", "autograder", *sys.stdlib_module_names}
+    return package not in libraries and frame.f_code.co_filename != "<string>"  # the fork server's frame
 
 
 def traceback_of(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import observed
 import pytest
 from answers import Mutant, assert_accepted, assert_refused, cells_of, graded, points_of, solution_of, with_slip
 
-from collectives.practice import ch20_plan
+from collectives.practice import ch20_plan, checks
 from collectives.practice.checks import NotYet
 from collectives.training import costs, planner
 
@@ -717,13 +717,13 @@ def test_a_choice_that_is_none_is_told_of_plainly(given, words, fewer):
 
 
 def test_a_choice_that_never_ends_is_ended(monkeypatch):
-    monkeypatch.setattr(ch20_plan, "PATIENCE", 0.01)
+    monkeypatch.setattr(checks, "CALL_SECONDS", 0.01)
 
     def choose(model, machine, batch, tried):
         while True:
             batch += 1
 
-    with pytest.raises(NotYet, match=r"ends in TimeoutError: no choice after 0.01 s.*\n  line \d+ of choose: "):
+    with pytest.raises(NotYet, match=r"choose\(model.*: it was still running after 0.01 s\n  line \d+ of choose: "):
         ch20_plan.score(choose, random_cases(SEEN)[:2], 9)
 
 
