@@ -312,21 +312,26 @@ class Judgement:
                     return Seen.unsent(result) if dotted == RUN else result
                 link = self.link
                 assert link is not None  # a student's object came over it
-                before = link.sandbox.loopback()
-                nursery = link.sandbox.nursery if dotted == RUN else None
-                party = Party(link, nursery) if nursery else None
-                with link.sandbox.captured() as capture:
-                    result = party.run(*args, **kwargs) if party else link.call(function, "", list(args), kwargs)
-                if isinstance(result, list):
-                    result = Seen(result)
-                    after = link.sandbox.loopback()
-                    result.loopback = None if before is None or after is None else after - before
-                    result.streams = capture.streams if capture else None
-                    result.sent = party.sent(capture) if party and capture else None
-                return result
+                inside = functools.partial(link.call, function, "", list(args), kwargs)
+                return _run_ranks(link, inside, *args, **kwargs) if dotted == RUN else inside()
 
             function.__module__ = module  # crosses by this name, even if the module has it from another
             setattr(sys.modules[module], name, function)
+
+
+def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+    """Run ranks in the sandbox, or as `unsandboxed` does; return their results with the traffic that they caused."""
+    before, nursery = link.sandbox.loopback(), link.sandbox.nursery
+    party = Party(link, nursery) if nursery else None
+    with link.sandbox.captured() as capture:
+        result = party.run(*args, **kwargs) if party else unsandboxed()
+    if isinstance(result, list):
+        result = Seen(result)
+        after = link.sandbox.loopback()
+        result.loopback = None if before is None or after is None else after - before
+        result.streams = capture.streams if capture else None
+        result.sent = party.sent(capture) if party and capture else None
+    return result
 
 
 def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:

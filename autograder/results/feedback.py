@@ -6,6 +6,7 @@ as plain text, with a line that says why. A Content-Security-Policy makes the br
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import time
@@ -44,6 +45,7 @@ MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no ot
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
 NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
+MOST_REPLAYED = 20  # lines of a hidden test that a page shows
 MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
@@ -409,6 +411,9 @@ class InertPage(HTMLExporter):
         super().__init__(config=own, **settings)
 
     hide_hidden_tests = Bool(True, help="hide the code of hidden tests from feedback pages").tag(config=True)
+    show_replay = Bool(
+        False, help="show the lines that run a failed hidden test again, with the seed that its message names"
+    ).tag(config=True)
 
     def _create_environment(self) -> Environment:
         environment = super()._create_environment()
@@ -423,7 +428,7 @@ class InertPage(HTMLExporter):
         hider = ClearHiddenTests(parent=self)
         for cell in nb.cells:
             if self.hide_hidden_tests and cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
-                hide(cell, hider)
+                hide(cell, hider, self.show_replay)
         about = nb.metadata.get("language_info", {})
         language = about.get("pygments_lexer") or about.get("name") or "ipython3"
         self._show = all_shown(nb, partial(_page_texts, language))
@@ -467,11 +472,12 @@ def _markdown(cell: NotebookNode) -> tuple[str, str, str]:
     return ("html", cell.source, "") if inert else ("markdown", cell.source, _attached(cell))
 
 
-def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
+def hide(cell: NotebookNode, hider: ClearHiddenTests, show_replay: bool = False) -> None:
     """Remove the code of hidden tests from a test cell, and what the student's code printed meanwhile: their inputs.
 
     What prints lines of code, such as a traceback, prints none of theirs. The check's own error message stays. Which
-    line failed is the judge's record, and not read off the traceback.
+    line failed is the judge's record, and not read off the traceback. `show_replay`: below the message of a hidden test
+    that failed, show the lines that run it again.
     """
     lines = cell.source.split("\n")
     shown = deepcopy(cell)
@@ -495,10 +501,31 @@ def hide(cell: NotebookNode, hider: ClearHiddenTests) -> None:
         says = f"{output.ename}: {output.evalue}" if output.evalue else output.ename
         if line in hidden:
             output.traceback = ["A hidden check failed.", says]
+            if show_replay:
+                output.traceback += _replay(lines, sorted(hidden), line, output.evalue)
         elif line is not None and 0 < line <= len(lines):
             output.traceback = [f"---> {lines[line - 1].strip()}", says]
         else:
             output.traceback = [says]
+
+
+def _replay(lines: list[str], hidden: list[int], failed: int, words: str) -> list[str]:
+    """Return the lines with which a student runs a failed hidden test again; none if they are too many.
+
+    They are those of the hidden region up to the end of the statement that failed. `words`: its message, which may end
+    with the seed that `fresh()` has drawn.
+    """
+    statements = ast.parse("\n".join(lines)).body
+    statement = next(each for each in statements if each.lineno <= failed <= (each.end_lineno or failed))
+    before = [number for number in hidden if number < statement.lineno]
+    begin = next((n for n in reversed(before) if n - 1 not in hidden), statement.lineno - 1) + 1  # after its mark
+    code = lines[begin - 1 : statement.end_lineno]
+    if len(code) > MOST_REPLAYED:
+        return []
+    if seed := re.search(r"with seed (\d+)", words):
+        own = statement.lineno - begin
+        code[own:] = [row.replace("fresh()", f"fresh({seed[1]})") for row in code[own:]]
+    return ["", "To run it again, copy this into a new cell of your notebook:", "", *code]
 
 
 def _hidden_lines(lines: list[str], hider: ClearHiddenTests) -> set[int]:

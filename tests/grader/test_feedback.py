@@ -2,9 +2,18 @@
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from traitlets.config import Config
 
 from autograder.results import feedback
 
+HIDDEN = """check(f, 1)
+### BEGIN HIDDEN TESTS
+from checks import fresh
+with fresh() as seed:
+    check(f, seed)
+check(f, 2)
+### END HIDDEN TESTS
+print("right")"""
 LONG = "rank 3 returns " + "[0.25, 0.5], " * 40
 
 
@@ -65,3 +74,26 @@ def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_z
     assert shown.get_by_text("def f(): ...").is_visible() and shown.locator(".comment em").inner_text() == "named"
     assert len(page) < 40_000
     context.close()
+
+
+def failed_at(line, words, **settings):
+    """The page of a check whose hidden test failed in this line."""
+    metadata = about("a1-sums", 0.0) | {"autograder": {"line": line}}
+    cell = new_code_cell(HIDDEN, metadata=metadata, outputs=[error(words)])
+    config = Config({"InertPage": settings})
+    return feedback.InertPage(config=config).from_notebook_node(new_notebook(cells=[cell]), {"nbgrader": {}})[0]
+
+
+def test_a_failed_hidden_check_says_how_to_run_it_again_if_the_instructor_allows():
+    words = "f(3) returns 4, not 5\n  (drawn at random, with seed 1234)"
+    page = failed_at(4, words, show_replay=True)
+    assert "A hidden check failed." in page and "To run it again" in page
+    assert "from checks import fresh\nwith fresh(1234) as seed:\n    check(f, seed)" in page
+    assert "check(f, 2)" not in page and "BEGIN HIDDEN" not in page
+    page = failed_at(4, words)
+    assert "A hidden check failed." in page and "To run it again" not in page and "check(f, seed)" not in page
+
+
+def test_a_visible_check_that_fails_is_no_hidden_one_and_needs_no_replay():
+    page = failed_at(1, "f(1) returns 4, not 5", show_replay=True)
+    assert "hidden" not in page.lower().partition("<body")[2] and "To run it again" not in page
