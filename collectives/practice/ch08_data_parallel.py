@@ -20,7 +20,7 @@ from .. import ranks
 from ..draw import draw
 from ..training import timeline
 from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
-from .on_ranks import PATIENCE, how_it_failed, reported, witnessed
+from .on_ranks import PATIENCE, how_it_failed, reported, stand_ins, witnessed
 
 if TYPE_CHECKING:
     import torch
@@ -565,13 +565,13 @@ def _step_on_rank(
     loss = torch.zeros((), dtype=torch.float64)
     for number in reversed(order):  # the backward pass starts with the parameter used last
         loss = loss + (parameters[number] * torch.tensor(gradients[number])).sum()
-    dist.all_reduce = noted  # in this process only, which is one rank
-    loss.backward()
-    events.append(Event("end"))
-    launched = [None] * world_size
-    dist.all_gather_object(launched, [event.number for event in events if event.kind == "launch"], group=aside)
-    if any(order != launched[0] for order in launched):
-        return Done(events, None)  # waiting for them would never end
-    finish(state)
+    with stand_ins(arrived, finish, all_reduce=noted):
+        loss.backward()
+        events.append(Event("end"))
+        launched = [None] * world_size
+        dist.all_gather_object(launched, [event.number for event in events if event.kind == "launch"], group=aside)
+        if any(order != launched[0] for order in launched):
+            return Done(events, None)  # waiting for them would never end
+        finish(state)
     # The backward pass has reached every parameter.
     return Done(events, [cast("torch.Tensor", parameter.grad).numpy() for parameter in parameters])

@@ -33,6 +33,8 @@ from .on_ranks import run_on_ranks, witnessed
 
 STEPS = 2
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
+RTOL, ATOL = 1e-4, 1e-7  # the rounding of a few fp32 operations, far finer than bf16's
+OTHERS = 0.03, 0.6, 0.95, 1e-4  # settings that a learner's update gets, too
 
 
 @dataclass
@@ -52,7 +54,15 @@ class State:
 PARTS = ("mean", "square", "master")  # of a state; each depends on those before it
 
 
-def adam(state: State, summed: torch.Tensor, world_size: int) -> torch.Tensor:
+def adam(
+    state: State,
+    summed: torch.Tensor,
+    world_size: int,
+    lr: float = LR,
+    beta_1: float = BETA_1,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
+) -> torch.Tensor:
     """Update a state in fp32 by the gradients' mean over ranks; return the new parameters in bf16.
 
     Adam (Kingma and Ba, 2014) without weight decay. Every operation rounds each element by itself, so updating a shard
@@ -60,10 +70,10 @@ def adam(state: State, summed: torch.Tensor, world_size: int) -> torch.Tensor:
     """
     gradient = summed.float() / world_size
     state.steps += 1
-    state.mean = BETA_1 * state.mean + (1 - BETA_1) * gradient
-    state.square = BETA_2 * state.square + (1 - BETA_2) * gradient * gradient
-    mean, square = state.mean / (1 - BETA_1**state.steps), state.square / (1 - BETA_2**state.steps)
-    state.master = state.master - LR * mean / (square.sqrt() + EPSILON)
+    state.mean = beta_1 * state.mean + (1 - beta_1) * gradient
+    state.square = beta_2 * state.square + (1 - beta_2) * gradient * gradient
+    mean, square = state.mean / (1 - beta_1**state.steps), state.square / (1 - beta_2**state.steps)
+    state.master = state.master - lr * mean / (square.sqrt() + epsilon)
     return state.master.bfloat16()
 
 
@@ -152,18 +162,32 @@ def _of_state(state: State, name: str, size: int, call: str) -> torch.Tensor:
 # Part b: the update of a shard
 
 
-def check_update(function: Callable, world_size: int, updates: int = 1, size: int = 6, seed: int = 0) -> None:
-    """Check `updates` calls of `function(state, summed, world_size)` on random gradients, against Adam in fp32."""
+def check_update(
+    function: Callable,
+    world_size: int,
+    updates: int = 1,
+    size: int = 6,
+    seed: int = 0,
+    settings: tuple[float, ...] = (),
+) -> None:
+    """Check `updates` calls of `function(state, summed, world_size, *settings)` against Adam in fp32.
+
+    The gradients are random, except that the last parameter's are zero. `settings`: lr, beta_1, beta_2, epsilon, if
+    they are not to be Adam's own.
+    """
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(size, generator=generator).bfloat16()
     gradients = [torch.randn(size, generator=generator).bfloat16() for _ in range(updates)]
     state, right = _new_state(start), _new_state(start)
+    names = "lr", "beta_1", "beta_2", "epsilon"
+    words = "".join(f", {name}={value:g}" for name, value in zip(names, settings, strict=False))
     for number, summed in enumerate(gradients, 1):
-        call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}, update number {number}"
+        summed[-1] = 0
+        call = f"{function.__name__} on {world_size} rank{'s' * (world_size > 1)}{words}, update number {number}"
         before = State(right.master, right.mean, right.square, right.steps)
-        want = adam(right, summed, world_size)
-        got = own_answer(__name__, function, state, summed.clone(), world_size, call=call, in_place=True)
-        _check_state_after(state, right, before, summed, world_size, call)
+        want = adam(right, summed, world_size, *settings)
+        got = own_answer(__name__, function, state, summed.clone(), world_size, *settings, call=call, in_place=True)
+        _check_state_after(state, right, before, summed, world_size, call, bool(settings))
         _check_returned(got, want, state.master, call)
 
 
@@ -180,12 +204,16 @@ def _check_returned(got: Any, want: torch.Tensor, master: torch.Tensor, call: st
         raise NotYet(f"{call} returns {got.dtype}; the layers compute in torch.bfloat16: round what you return")
     if got.shape != want.shape:
         raise NotYet(f"{call} returns a tensor of shape {list(got.shape)}; the shard has {len(want)} elements")
-    if not torch.equal(got, master.bfloat16()):  # rounded from the learner's own master
-        raise NotYet(f"{call} returns {_numbers(got)}; the new master, rounded, is {_numbers(want)}")
+    right = master.bfloat16()  # rounded from the learner's own master
+    if not torch.equal(got, right):
+        at = int((got != right).nonzero()[0])
+        raise NotYet(
+            f"{call} returns {got[at].item():g} as element {at}; the new master, rounded, is {right[at].item():g} there"
+        )
 
 
 def _check_state_after(
-    got: State, want: State, before: State, summed: torch.Tensor, world_size: int, call: str
+    got: State, want: State, before: State, summed: torch.Tensor, world_size: int, call: str, settings: bool
 ) -> None:
     """Check what an update leaves in the state, and name the slip if it is a common one."""
     _check_steps(got, want, call)
@@ -193,9 +221,25 @@ def _check_state_after(
         mine, right = _of_state(got, name, len(summed), call), getattr(want, name)
         if _near(mine, right):
             continue
-        slips = _slips(name, before, want, summed, world_size)
+        if mine.isnan().any() and not right.isnan().any():
+            where = int(mine.isnan().nonzero()[0])
+            raise NotYet(
+                f"{call} leaves nan in state.{name}, at element {where}, whose gradients are 0: add epsilon to the "
+                "root, so that nothing is divided by 0"
+            )
+        some_slips = _own_settings if settings else _slips
+        slips = some_slips(name, before, want, summed, world_size)
         hint = next((f": {words}" for words, value in slips.items() if _near(mine, value)), "")
-        raise NotYet(f"{call} leaves state.{name} at {_numbers(mine)}, but it must be {_numbers(right)}{hint}")
+        at = int((~torch.isclose(mine, right, rtol=RTOL, atol=ATOL)).nonzero()[0])
+        found, due = (f"{each[at].item():.7g}" for each in (mine, right))
+        raise NotYet(f"{call} leaves state.{name}[{at}] at {found}, but it must be {due}{hint}")
+
+
+def _own_settings(name: str, before: State, _: State, summed: torch.Tensor, world_size: int) -> dict[str, torch.Tensor]:
+    """Return what an update leaves that has settings of its own, as `_slips` does."""
+    state = State(before.master, before.mean, before.square, before.steps)
+    adam(state, summed, world_size)
+    return {"use the lr, the betas and the epsilon that the call gives": getattr(state, name)}
 
 
 def _check_steps(got: State, want: State, call: str) -> None:
@@ -204,8 +248,8 @@ def _check_steps(got: State, want: State, call: str) -> None:
 
 
 def _near(got: torch.Tensor, want: torch.Tensor) -> bool:
-    """Return whether two tensors agree up to the rounding of a few fp32 operations, far finer than bf16's."""
-    return torch.allclose(got, want, rtol=1e-4, atol=1e-7)
+    """Return whether two tensors agree up to rounding."""
+    return torch.allclose(got, want, rtol=RTOL, atol=ATOL)
 
 
 def _slips(name: str, before: State, want: State, summed: torch.Tensor, world_size: int) -> dict[str, torch.Tensor]:

@@ -131,6 +131,7 @@ def _named(function: Callable, case: Layouts) -> tuple[str, list[str]]:
     call = call_in_words(function, case)
     returned = own_answer(__name__, function, *case)
     returned = [returned] if isinstance(returned, str) else returned
+    returned = returned.tolist() if isinstance(returned, np.ndarray) else returned
     if not isinstance(returned, list | tuple):
         raise NotYet(f"{call} returns {brief(returned)}; return a list of names, or [] for no collective")
     names = [name.replace("-", "_") if isinstance(name, str) else name for name in returned]

@@ -106,15 +106,16 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 @contextlib.contextmanager
-def stand_ins(function: Callable, **others: Callable) -> Iterator[None]:
+def stand_ins(*functions: Callable, **others: Callable) -> Iterator[None]:
     """Replace these functions of `torch.distributed` in this block, even where a notebook imported them by name.
 
-    `function`: the learner's, whose notebook it is.
+    `functions`: the learner's, whose notebook it is.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    spaces = [vars(dist), vars(distributed_c10d), getattr(function, "__globals__", {})]
+    theirs = {id(space): space for each in functions if (space := getattr(each, "__globals__", None)) is not None}
+    spaces = [vars(dist), vars(distributed_c10d), *theirs.values()]
     real = {name: getattr(dist, name) for name in others}
     places = [
         (space, own, name) for space in spaces for own, value in space.items() for name in others if value is real[name]

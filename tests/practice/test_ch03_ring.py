@@ -197,6 +197,13 @@ MUTANTS = [
         origin="C04",
     ),
     broken(
+        "repeated transfers lost",
+        "for step in steps for transfer in step",
+        "for transfer in {transfer for step in steps for transfer in step}",
+        {"b2-uneven"},
+        "but the schedule says 8",
+    ),
+    broken(
         "all chunks as long as the first",
         "lengths[transfer.chunk]",
         "lengths[0]",

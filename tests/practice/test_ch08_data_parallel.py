@@ -316,6 +316,9 @@ MUTANTS = [
     ),
     broken("the sum", "flat / step.world_size", "flat", RANKS, "the sum over the ranks", origin="C22"),
     broken(
+        "by the buckets", "flat / step.world_size", "flat / len(step.buckets)", RANKS, "but the mean over the ranks"
+    ),
+    broken(
         "divided only",
         "flat = step.pack(len(step.works))",
         "flat = step.pack(len(step.works)) / step.world_size",

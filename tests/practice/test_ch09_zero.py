@@ -37,7 +37,8 @@ BY_COUNTING = """
         return State(*(tensor[begin:end].clone() for tensor in (full, 0 * full, 0 * full)))
 """
 LIKE_TORCHS = """
-    def update(state, summed, world_size, lr=0.01, betas=(0.9, 0.999), eps=1e-8):
+    def update(state, summed, world_size, lr=0.01, *settings):
+        *betas, eps = settings or (0.9, 0.999, 1e-8)
         g = summed.to(torch.float32).div_(world_size)
         state.steps += 1
         state.mean.mul_(betas[0]).add_(g, alpha=1 - betas[0])
@@ -47,12 +48,12 @@ LIKE_TORCHS = """
         return state.master.to(summed.dtype)
 """
 IN_DOUBLE = """
-    def update(state, summed, world_size):
+    def update(state, summed, world_size, eta=0.01, b=0.9, c=0.999, e=1e-8):
         g = summed.double() / world_size
         t = state.steps = state.steps + 1
-        m = 0.9 * state.mean.double() + 0.1 * g
-        v = 0.999 * state.square.double() + 0.001 * g * g
-        w = state.master.double() - 0.01 * (m / (1 - 0.9**t)) / (torch.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        m = b * state.mean.double() + (1 - b) * g
+        v = c * state.square.double() + (1 - c) * g * g
+        w = state.master.double() - eta * (m / (1 - b**t)) / (torch.sqrt(v / (1 - c**t)) + e)
         state.mean, state.square, state.master = m.float(), v.float(), w.float()
         return state.master.bfloat16()
 """
@@ -290,7 +291,7 @@ MUTANTS = [
         "summed.float() / world_size",
         "summed.float()",
         {"b1-adam"},  # constant gradients of any size move Adam by the same
-        "update on 2 ranks, update number 1 leaves state.mean at",
+        "update on 2 ranks, update number 1 leaves state.mean[0] at",
     ),
     Mutant(
         "no mean, named",
@@ -315,8 +316,19 @@ MUTANTS = [
         "state.master -= lr * mean / (square.sqrt() + epsilon)",
         "state.master = (state.master.bfloat16() - (lr * mean / (square.sqrt() + epsilon)).bfloat16()).float()",
         {"b2-small-updates", "b1-adam"},
-        "update number 1 leaves state.master at",
+        "update number 1 leaves state.master[0] at",
         origin="D06",
+    ),
+    Mutant(
+        "no epsilon", "update", "(square.sqrt() + epsilon)", "square.sqrt()", {"b1-adam"}, "add epsilon to the root"
+    ),
+    Mutant(
+        "settings of its own",
+        "update",
+        "    gradient = summed",
+        "    lr, beta_1, beta_2 = 0.01, 0.9, 0.999\n    gradient = summed",
+        {"b1-adam"},
+        "use the lr, the betas and the epsilon that the call gives",
     ),
     Mutant(
         "updates not counted", "update", "state.steps += 1", "state.steps or 1", BOTH_OF_B, "leaves state.steps at 0"

@@ -204,6 +204,14 @@ REVERSED = 'order += [f"B{i}" for i in range(m - ahead, m)]\n    '
 REVERSED += 'return [word if word[0] == "F" else f"B{m - 1 - int(word[1:])}" for word in order]'
 MUTANTS = [
     Mutant(
+        "1F1B as if with many micro-batches",
+        "kept",
+        "min(m, p - rank)",
+        "m if m < 3 else p - rank",
+        {"a3-kept"},
+        "one_f_one_b_kept(0, 1, 2) returns 2, but the schedule says 1",
+    ),
+    Mutant(
         "over ideal for over total",
         "counts",
         TOTAL,
@@ -450,7 +458,7 @@ def test_an_answer_that_is_no_order_is_told_of_plainly(given, words):
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("given, words", [(["F0"], "a text is asked for"), ("", "the text has no operations")])
+@pytest.mark.parametrize("given, words", [([1, 2], "a text is asked for"), ("", "the text has no operations")])
 def test_a_text_that_is_none_is_told_of_plainly(given, words):
     with pytest.raises(NotYet, match=words):
         ch16_pipeline.check_by_hand(lambda: given)
