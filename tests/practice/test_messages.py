@@ -82,3 +82,100 @@ def test_a_call_that_computes_long_but_ends_is_not_ended_by_what_other_threads_c
     finally:
         stop.set()
         busy.join()
+
+
+# Answers of the wrong kind: the exercise, the cell, what its function is instead, a check, and what that says.
+OF_ANOTHER_KIND = [
+    (
+        "02_tree",
+        "broadcast-steps",
+        "def broadcast_steps(p): return [[Transfer(0, r, 0)] for r in [*range(1, p), 1]]",
+        "a3-fewest-steps",
+        "rank 1 receives the data in step 0 and again in step",
+    ),
+    (
+        "06_all_to_all",
+        "exchange",
+        "def exchange(*_): return 3",
+        "c1-ranks-small",
+        "returns a value of type int; return a tensor with a row from each rank",
+    ),
+    ("06_all_to_all", "exchange", "def exchange(*_): return _[2][:1]", "c1-ranks-small", "it must be ["),
+    (
+        "09_zero",
+        "ownership",
+        "def shard_bounds(n, r, p): return 2 * r * n, 2 * (r + 1) * n",
+        "a1-bounds",
+        "are enough, padding included",
+    ),
+    (
+        "09_zero",
+        "ownership",
+        "def optimizer_state(p, r, n): return State(*[p.chunk(n)[r].double()] * 3)",
+        "a2-state",
+        "the optimizer works in torch.float32",
+    ),
+    ("11_fewer_bits", "pack", "def pack(values, *_): return values", "a2-bytes", "a message is torch.uint8, of one"),
+    ("11_fewer_bits", "pack", "def unpack(message, *_): return message[:0].float()", "a1-error", "; return "),
+    ("11_fewer_bits", "pack", "def bound(*_): return 'half'", "a3-bound", "return a tensor of numbers"),
+    (
+        "11_fewer_bits",
+        "feedback",
+        "def feed(*_): return 3",
+        "c1-feedback",
+        "returns 3; return a message and the new residual",
+    ),
+    (
+        "11_fewer_bits",
+        "feedback",
+        "def feed(g, r, codec): return torch.zeros(1, dtype=torch.uint8), r",
+        "c1-feedback",
+        "returns a message of the shape [1]; return what codec.pack returns",
+    ),
+    (
+        "11_fewer_bits",
+        "feedback",
+        "def feed(g, r, codec): return codec.pack(g + r), r[:1]",
+        "c1-feedback",
+        "a residual of the shape [1]; it has one number for each",
+    ),
+    ("11_fewer_bits", "fastest", "def seconds(*_): return 3", "d1-seconds", "returns 3; return the seconds of both"),
+    ("12_activations", "choice", "def again(*_): pass", "c1-again", "returns None; is its `return` missing?"),
+    (
+        "12_activations",
+        "recompute",
+        "def recomputed(function, *inputs): return function(*inputs).tolist()",
+        "b1-gradients",
+        "return the function's output, a tensor",
+    ),
+    ("14_context_parallel", "blocks", "def attend(*_): return 3", "a1-attend", "return a pair, (output, log_sum)"),
+    ("14_context_parallel", "blocks", "def attend(q, *_): return q[:1], q", "a1-attend", "; return the shape ["),
+    ("14_context_parallel", "positions", "def positions(*_): return 3", "c1-shares", "return the positions, a list of"),
+    ("15_experts", "there-and-back", "def count(*_): return torch.zeros(1).long()", "a2-count", "1 numbers; there are"),
+    ("15_experts", "layer", "def all_counts(*_): return 3", "c1-counts", "a value of type int; return a tensor"),
+    ("15_experts", "layer", "def layer(*_): return 3", "c2-one-choice", "a value of type int; return a tensor"),
+    ("15_experts", "layer", "def layer(*_): return _[2][:, :1]", "c2-one-choice", "returns a tensor of shape ["),
+    (
+        "16_pipeline",
+        "mine",
+        "def mine(): return 'rank 0: 1F0'",
+        "c1-less",
+        "1F0 names a stage; each rank has one stage",
+    ),
+    ("17_mesh", "real", "def build(*_): return 3", "a2-build", "return a process group for each name"),
+    ("17_mesh", "real", "def norm(*_): pass", "a3-norm", "norm returns None; is its `return` missing?"),
+    ("18_gpus", "instruments", "def said(log): return 3", "a1-said", "returns 3; return a list of (index"),
+    ("18_gpus", "instruments", "def said(log): return [(1, 2)]", "a1-said", "holds (1, 2); each item is (index"),
+    ("18_gpus", "instruments", "def rows(sweep): return []", "a2-rows", "has 0 rows; the table has"),
+    ("18_gpus", "instruments", "def fit(rows): return 3", "a3-fit", "returns 3; return a pair, alpha and beta"),
+    ("18_gpus", "instruments", "def lateness(t): return 3", "a4-lateness", "returns 3; return a dictionary, {rank:"),
+    ("18_gpus", "instruments", "def lateness(t): return {}", "a4-lateness", "has the ranks []; they are [0, 1"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exercise", "cell", "instead", "check", "words"), OF_ANOTHER_KIND)
+def test_an_answer_of_another_kind_is_told_what_to_return(exercise, cell, instead, check, words):
+    answer = f"{solutions_of(exercise)[cell]}\n\n{instead}\n"
+    ((_, said),) = graded(exercise, {cell: answer}, [check], looks=False).values()
+    assert said and words in said
