@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GRADE = ("-m", "autograder.grade")
 
 WHOLE = os.environ.get("SAMPLES") == "all"  # `make samples`
-ALWAYS = ("full", "partial", "sends_too_early", "deadlock")  # in `make test`
+ALWAYS = ("full", "partial", "sends_too_early", "deadlock", "never_ends")  # in `make test`
 
 # Every sample submission, with what it deserves: {(student, exercise): `Sample`}.
 DESERVED = {(student, name): sample for name in release.names() for student, sample in samples_of(name).items()}
@@ -119,6 +119,24 @@ def test_the_feedback_page_names_the_fault(graded, student, exercise):
     words = " ".join(html.unescape(re.sub(r"<[^>]+>", "", page)).split())
     for fault in DESERVED[student, exercise].words:
         assert fault in words
+
+
+AGAIN = 4  # times, after the first
+DRAWN = [] if WHOLE else ["--exercise", "16_pipeline"]  # whose checks draw inputs, and start no ranks
+
+
+def points_in(printed):
+    """The points of each submission that a run has graded."""
+    return dict(re.findall(r"^(\w+/\w+): (\S+) \(", printed, re.MULTILINE))
+
+
+def test_every_sample_gets_the_same_points_five_times(graded):
+    """A grade is a function of the submission: neither the inputs that checks draw nor a busy machine changes it."""
+    first = points_in(graded[0].stdout)
+    first = {submission: points for submission, points in first.items() if WHOLE or submission.endswith(DRAWN[1])}
+    assert len(first) > 1
+    for _ in range(AGAIN):
+        assert points_in(grade("--into", graded[1], "--regrade", "--jobs", AT_A_TIME, *DRAWN).stdout) == first
 
 
 def test_a_notebook_without_the_exercises_cells_gets_no_points_and_is_told_why(graded):
