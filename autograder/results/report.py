@@ -359,6 +359,17 @@ svg rect { fill: var(--bar); print-color-adjust: exact; }
 svg text { fill: currentColor; font-size: 11px; }
 .note { opacity: 0.8; }
 .wide { overflow-x: auto; }
+@media (max-width: 34rem) {
+  table { font-size: 0.9rem; }
+  th, td { padding: 0.2rem; }
+  th.number { white-space: normal; }
+  td:first-child, td.words { min-width: 0; }
+  .rows thead { display: none; }
+  .rows tr { display: block; padding: 0.3rem 0; border-bottom: 1px solid var(--line); }
+  .rows td { display: block; padding: 0; border: 0; text-align: left; }
+  .rows td:first-child { font-weight: bold; }
+  .rows td[title]:not(:empty)::before { content: attr(title) ": "; opacity: 0.8; }
+}
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } a { color: inherit; } }
 </style>
 </head>
@@ -369,15 +380,15 @@ Written from the gradebook on {{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }}
 
 <h2>Who needs help first</h2>
 {% if report.help %}
-<div class="wide"><table>
+<div class="wide"><table class="rows">
 <thead><tr><th>Student</th><th class="number">Points</th><th>Not handed in</th><th>Checks without points</th></tr>
 </thead>
 <tbody>
 {% for each in report.help[:most_helped] %}
 <tr><td>{{ each.student }}</td>
 <td class="number">{{ "%g" | format(each.points) }} of {{ "%g" | format(each.most) }}</td>
-<td>{{ each.missing | join(", ") }}</td>
-<td class="words">{{ each.zeros | join("; ") }}</td></tr>
+<td title="not handed in">{{ each.missing | join(", ") }}</td>
+<td class="words" title="no points">{{ each.zeros | join("; ") }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if report.help | length > most_helped %}<p>And {{ report.help | length - most_helped }} more.</p>{% endif %}
@@ -408,14 +419,14 @@ text-anchor="middle">{{ count }}</text>{% endif %}
 </svg>
 <div class="wide"><table>
 <thead><tr><th>Question</th><th class="number">Points</th><th class="number">Mean</th><th class="number">Zero</th>
-<th class="number">Tells apart</th><th class="number">Open</th></tr></thead>
+<th class="number">Tells apart</th>{% if exercise.open %}<th class="number">Open</th>{% endif %}</tr></thead>
 <tbody>
 {% for row in exercise.rows %}
 <tr><td>{{ row.name }}</td><td class="number">{{ "%g" | format(row.most) }}</td>
 <td class="number">{{ "%.0f" | format(100 * row.share) }}%</td>
 <td class="number">{{ "%.0f" | format(100 * row.zero) }}%</td>
 <td class="number">{{ "%+.2f" | format(row.apart) if row.apart is not none else "–" }}</td>
-<td class="number">{{ row.open or "" }}</td></tr>
+{% if exercise.open %}<td class="number">{{ row.open or "" }}</td>{% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
 </section>
@@ -427,7 +438,7 @@ below {{ enough }} submissions, and where all got the same. <b>Open</b>: how man
 
 <h2>To look at</h2>
 {% if report.looks %}
-<div class="wide"><table>
+<div class="wide"><table class="rows">
 <thead><tr><th>Student</th><th>Exercise</th><th>Why</th></tr></thead>
 <tbody>
 {% for look in report.looks %}
@@ -447,7 +458,7 @@ omits answers of fewer than {{ short }} tokens, and those that are less than
 {{ "%.0f" | format(100 * near) }}% alike. Independently written right answers to this book's exercises are at most 23%
 alike.</p>
 {% if report.pairs %}
-<div class="wide"><table>
+<div class="wide"><table class="rows">
 <thead><tr><th>Exercise</th><th>Answer</th><th>Students (points)</th><th class="number">Alike</th>
 <th class="number">Tokens</th></tr></thead>
 <tbody>
@@ -455,8 +466,8 @@ alike.</p>
 <tr><td>{{ pair.exercise }}</td><td>{{ pair.alike.cell }}</td>
 <td>{% for student in pair.alike.students %}{{ student }} ({{ "%g" | format(pair.points[loop.index0]) }})\
 {% if not loop.last %}, {% endif %}{% endfor %}</td>
-<td class="number">{{ "%.0f" | format(100 * pair.alike.share) }}%</td>
-<td class="number">{{ pair.alike.tokens }}</td></tr>
+<td class="number" title="alike">{{ "%.0f" | format(100 * pair.alike.share) }}%</td>
+<td class="number" title="tokens">{{ pair.alike.tokens }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% else %}

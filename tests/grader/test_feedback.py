@@ -69,6 +69,10 @@ def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_z
     total = shown.locator(".total").inner_text()
     assert total == "3.5 of 12 points, and up to 4 more when a person has read the written answer."
     assert shown.evaluate("document.documentElement.scrollWidth") <= 390, "nothing is cut off on a phone"
+    edges = shown.evaluate(
+        "[...document.querySelectorAll('header td')].map(cell => cell.getBoundingClientRect().right)"
+    )
+    assert max(edges) <= 390, "no cell of the table of points is"
     assert LONG.strip() in shown.locator(".output_error").inner_text()
     assert not shown.get_by_text("assert f()").is_visible(), "a check's code is folded"
     assert shown.get_by_text("def f(): ...").is_visible() and shown.locator(".comment em").inner_text() == "named"
