@@ -43,6 +43,7 @@ from .checks import (
     own,
     own_answer,
     refusing_functions,
+    told_apart,
 )
 
 Said = Mapping[str, Any]  # a model, a machine or a layout, as the learner's plain dict
@@ -218,7 +219,8 @@ def check_memory(function: Callable, part: str, cases: Iterable[tuple[Said, Said
         call = f"{function.__name__}(model, layout), for {_shape(plain)} as {described(layout)},"
         got = number_of(own_answer(__name__, function, dict(plain), dict(layout), call=call), call)
         want, slips = OF_MEMORY[part](_model(plain), _layout(layout))
-        words = f"{call} returns {got / GB:,.6g} GB, but it is {want / GB:,.6g} GB"
+        mine, right = told_apart(got / GB, want / GB)
+        words = f"{call} returns {mine} GB, but it is {right} GB"
         rows.append(Answered(words, got, want, {"this is in GB; return bytes": want / GB, **slips}))
     check_rows(rows, operator.attrgetter("call"))
 

@@ -498,17 +498,35 @@ def number_of(given: Any, call: str) -> int | float:
 def check_rows(rows: list[Answered], words: Callable[[Answered], str]) -> None:
     """Raise `NotYet` for the first wrong row, with its `words` and a slip that explains all rows, if one does."""
     for row in rows:
-        if not math.isclose(row.got, row.want, rel_tol=1e-9):
-            explained = [
-                slip for slip in row.slips if all(math.isclose(r.got, r.slips[slip], rel_tol=1e-9) for r in rows)
-            ]
+        if not _is_close(row.got, row.want):
+            explained = [slip for slip in row.slips if all(_is_close(r.got, r.slips[slip]) for r in rows)]
+            explained += [unit for unit, size in UNITS.items() if all(_is_close(r.got, r.want * size) for r in rows)]
             raise NotYet(words(row) + (f": {explained[0]}" if explained else ""))
+
+
+# What a number of bytes is multiplied by if GB and GiB are confused.
+UNITS = {
+    "this is in GiB; return bytes": 2**-30,
+    "a GB is 10**9 bytes; 2**30 bytes are a GiB": 1e9 / 2**30,
+    "a GB is 10**9 bytes, not 2**30": 2**30 / 1e9,
+}
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def against_the_schedule(row: Answered) -> str:
     """Return the message for a wrong number, for `check_rows`: "f(8, 2) returns 16, but the schedule says 8"."""
-    return f"{row.call} returns {_shown(row.got)}, but the schedule says {_shown(row.want)}"
+    got, want = told_apart(row.got, row.want)
+    return f"{row.call} returns {got}, but the schedule says {want}"
 
 
-def _shown(number: float) -> str:
-    return f"{number:,.0f}" if number == round(number) else f"{number:,.6g}"
+def told_apart(got: float, want: float) -> list[str]:
+    """Return two different numbers as texts that differ: with six digits, or as many as that takes."""
+    texts: list[str] = []
+    for digits in range(6, 18):
+        texts = [f"{each:,.0f}" if each == round(each) else f"{each:,.{digits}g}" for each in (got, want)]
+        if texts[0] != texts[1]:
+            break
+    return texts

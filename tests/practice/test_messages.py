@@ -179,3 +179,21 @@ def test_an_answer_of_another_kind_is_told_what_to_return(exercise, cell, instea
     answer = f"{solutions_of(exercise)[cell]}\n\n{instead}\n"
     ((_, said),) = graded(exercise, {cell: answer}, [check], looks=False).values()
     assert said and words in said
+
+
+GIBS = "\n\nin_bytes = state_bytes\n\n\ndef state_bytes(*given):\n    return in_bytes(*given) * {}\n"
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        ("2**-30", "this is in GiB; return bytes"),
+        ("(10**9 / 2**30)", ": a GB is 10**9 bytes; 2**30 bytes are a GiB"),
+        ("(2**30 / 10**9)", ": a GB is 10**9 bytes, not 2**30"),
+        ("(1 + 1e-8)", "returns 7.0246401 GB, but it is 7.02464 GB"),
+    ],
+)
+def test_gb_and_gib_are_told_apart_and_so_are_numbers_that_look_the_same(factor, words):
+    answer = solutions_of("20_plan")["held"] + GIBS.format(factor)
+    ((_, said),) = graded("20_plan", {"held": answer}, ["b1-state"], looks=False).values()
+    assert said.endswith(words)
