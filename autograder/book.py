@@ -12,6 +12,7 @@ SETTINGS = {
         "collectives.practice",
         "collectives.ranks.shared",
     ),
+    "wall": "collectives.practice.wall",
     "inside": (
         "collectives.ranks.run",
         "collectives.practice.checks.called",

@@ -64,6 +64,7 @@ def main(settings: int) -> fork_server.Continuation:
     - "modules": names to import;
     - "entry": the dotted name of the function that gets a sandbox's socket;
     - "filter": the filter of system calls, BPF in base64;
+    - "wall": the module whose `survey` and `build` keep answers out of sandboxes, or "": see `Settings.wall`;
     - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
     - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
     """
@@ -80,6 +81,10 @@ def main(settings: int) -> fork_server.Continuation:
         for name in set(os.environ) - set(environment):  # some modules set variables when they are imported
             del os.environ[name]
         fork_server.prepare(options["modules"])
+        wall = importlib.import_module(options["wall"]) if options["wall"] else None
+        if wall:
+            wall.survey()
+            _hide(wall.FOLDER)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
     listener = socket.socket(fileno=options["listener"])
     os.write(options["ready"], b"ready")
@@ -104,7 +109,7 @@ def main(settings: int) -> fork_server.Continuation:
                 os.close(here)
                 if request["entry"]:
                     entry = _entry(request["entry"])
-                return _Init(request, control, sockets, program, user).run(entry)
+                return _Init(request, control, sockets, program, user, wall).run(entry)
             _system("setns", here, NEW_PID)
             for one in sockets:
                 one.close()
@@ -135,14 +140,23 @@ def _request(control: socket.socket) -> tuple[dict[str, Any], list[socket.socket
 
 
 class _Init:
-    """A submission's init: process 1 of its namespaces. `user`: whom it runs as, by the envelope's numbers."""
+    """A submission's init: process 1 of its namespaces.
+
+    `user`: whom it runs as, by the envelope's numbers. `wall`: see `main`.
+    """
 
     def __init__(
-        self, request: dict[str, Any], control: socket.socket, sockets: list[socket.socket], program: bytes, user: int
+        self,
+        request: dict[str, Any],
+        control: socket.socket,
+        sockets: list[socket.socket],
+        program: bytes,
+        user: int,
+        wall: Any,
     ):
         self.request, self.control, self.program = request, control, program
         self.connection, *self.nursery = sockets  # of the main process, and of the nursery if there is to be one
-        self.user = user
+        self.user, self.wall = user, wall
         self.proc = -1
 
     def run(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
@@ -262,11 +276,13 @@ class _Init:
         try:
             self._confine()
             for one in self.nursery:
+                self._build_wall(on_ranks=True)
                 _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
                 serve_nursery = nursery.adopt(one, self.connection, self.control)
                 if serve_nursery:
                     return serve_nursery
                 _prctl(SET_DUMPABLE, 1)
+            self._build_wall()
             serve_ranks = fork_server.adopt(tempfile.mkdtemp(), self.connection, self.control)
             if serve_ranks:
                 return serve_ranks
@@ -282,6 +298,10 @@ class _Init:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         finally:
             os._exit(code & 255)
+
+    def _build_wall(self, on_ranks: bool = False) -> None:
+        if self.wall:
+            self.wall.build(self.request["holding"], on_ranks)
 
     def _confine(self) -> None:
         self._close_descriptors()
@@ -385,6 +405,16 @@ def _mounted_below(*places: str) -> list[str]:
         if inside and not any(point.startswith(f"{other}/") or point == other for other in topmost):
             topmost.append(point)
     return topmost
+
+
+def _hide(folder: str | os.PathLike) -> None:
+    """Cover the source files of a package, which is imported: no sandbox can read them, or import them again."""
+    for place, folders, files in os.walk(folder):
+        for name in files:
+            if name.endswith(".py"):
+                _mount("/dev/null", os.path.join(place, name), None, BIND)
+        if "__pycache__" in folders:
+            _mount("tmpfs", os.path.join(place, "__pycache__"), "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES)
 
 
 def _make_place(place: str, folder: bool) -> None:

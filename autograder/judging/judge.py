@@ -62,6 +62,9 @@ class Settings:
     `in_place`: copy changes that a student's function makes to its arguments back into the test, whatever it returns.
     Off, they are copied back only if it returns None: a function could otherwise change the value that a test compares
     its result with.
+    `wall`: a module that keeps a package's answers out of sandboxes. Once, `survey()` prepares it; in each sandbox,
+    before any of the student's code, `build(modules)` takes away what these modules, which the instructor's cells
+    import, don't allow. No source in its `FOLDER` can be read.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 
@@ -72,6 +75,7 @@ class Settings:
     inside: tuple[str, ...] = (RUN,)
     limits: Limits = field(default_factory=Limits)
     in_place: bool = False
+    wall: str = ""
     unsandboxed: bool = False
 
 
@@ -102,6 +106,11 @@ def role(cell: Mapping) -> str:
         return "test"
     locked = about.get("locked") and not about.get("solution")
     return "given" if locked or "source" in cell["metadata"].get("autograder", {}) else "answer"
+
+
+def source_of(cell: Mapping) -> str:
+    """Return the source of an instructor's cell, as it was written."""
+    return cell["metadata"].get("autograder", {}).get("source", cell["source"])
 
 
 class Judgement:
@@ -162,7 +171,7 @@ class Judgement:
 
     def given(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
         """Run an instructor's cell on both sides: both need what it imports and defines."""
-        source = cell["metadata"].get("autograder", {}).get("source", cell["source"])
+        source = source_of(cell)
         inside, ended = self._in_sandbox(cell["source"], name, given=True)
         record, _ = self._here(source, given=True)
         return inside if ended is not None and not record.outputs else record.outputs, ended
@@ -343,6 +352,11 @@ def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:
     if attribute:
         return {alias: getattr(found, attribute)}
     return {alias: sys.modules[alias] if alias == module.partition(".")[0] else found}  # `import a.b` binds a
+
+
+def _imported_by(source: str) -> set[str]:
+    """Return the dotted names that a cell imports: modules, and what it takes from them."""
+    return {f"{module}.{name}".rstrip(".") for module, name in names_in(source).imported.values()}
 
 
 def _is_exception(value: Any) -> bool:
@@ -530,7 +544,10 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
         make = Unsandboxed
     else:
         assert address is not None  # `Judges` started a warm interpreter
-        make = functools.partial(enter, address, settings.limits, ranks=RUN in settings.inside)
+        given = [cell for cell in request["notebook"]["cells"] if cell["cell_type"] == "code" and role(cell) == "given"]
+        modules = {module for cell in given for module in _imported_by(source_of(cell))}
+        ranks = RUN in settings.inside
+        make = functools.partial(enter, address, settings.limits, ranks=ranks, holding=sorted(modules))
     judgement = Judgement(settings, make, files, request["seed"])
     try:
         return judgement.judge(request["notebook"])

@@ -96,7 +96,7 @@ class Judges:
         if self.settings.unsandboxed:
             self.proof = "NOT SANDBOXED: submissions run with your own rights, as you chose"
         else:
-            self.warm = Warm(preload=(*self.settings.preload, "autograder.inside.student"))
+            self.warm = Warm((*self.settings.preload, "autograder.inside.student"), wall=self.settings.wall)
             self.proof = prove(self.warm.address)
             address = self.warm.address
         with contextlib.suppress(BrokenPipeError):  # it has ended, as the next line finds

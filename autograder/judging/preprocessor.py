@@ -29,7 +29,7 @@ from traitlets import Bool, Dict, Float, Int, Tuple, Unicode
 
 from ..sandbox.envelope import Limits
 from ..submissions import intake
-from .judge import Settings, role
+from .judge import Settings, role, source_of
 from .judges import Judged, Judges, preloading
 
 EXECUTOR = "autograder.judging.preprocessor.Judge"
@@ -111,8 +111,7 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
     def _preloading(self, nb: NotebookNode) -> Settings:
         """Return the settings for this process's judges, which the first notebook starts."""
         cells = [cell for cell in nb.cells if cell.cell_type == "code" and role(cell) != "answer"]
-        sources = [cell.metadata.get("autograder", {}).get("source", cell.source) for cell in cells]
-        return preloading(self.settings, sources)
+        return preloading(self.settings, [source_of(cell) for cell in cells])
 
 
 _first = Lock()

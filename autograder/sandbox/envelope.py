@@ -109,6 +109,7 @@ class Warm:
     `preload`: modules to import. Submissions can read those outside Python's own folders, too.
     `entry`: the dotted name of a function of one argument, the sandbox's socket.
     `readable`: more files and folders that submissions may read, at the same paths as outside.
+    `wall`: a module that keeps answers out of sandboxes, see `judge.Settings.wall`.
     `address`: the path of the socket for `enter`, in a folder that only the user who started it can open.
     `pid`: the envelope's process 1, as seen from outside.
 
@@ -121,9 +122,10 @@ class Warm:
         *,
         entry: str = "autograder.inside.student.serve",
         readable: Iterable[str | os.PathLike] = (),
+        wall: str = "",
     ):
         self.modules = tuple(dict.fromkeys(preload))
-        self.entry = entry
+        self.entry, self.wall = entry, wall
         self.readable = tuple(Path(path).resolve() for path in readable)
         sweep()
         self._folder = tempfile.TemporaryDirectory(prefix="sandbox-")  # mode 0700
@@ -167,7 +169,7 @@ class Warm:
         bubblewrap = shutil.which("bwrap")
         if bubblewrap is None:
             raise CannotSandbox(f"bubblewrap (the command `bwrap`) is missing: {INSTALL}")
-        packages = _packages((*self.modules, self.entry))
+        packages = _packages((*self.modules, self.entry, *([self.wall] if self.wall else [])))
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(self.address)
@@ -183,6 +185,7 @@ class Warm:
             settings: dict[str, Any] = {
                 "modules": self.modules,
                 "entry": self.entry,
+                "wall": self.wall,
                 "filter": base64.b64encode(_filter()).decode(),
                 "users": len(HOST_USERS) if has_second_user() else 0,
                 "listener": listener.fileno(),
@@ -217,10 +220,12 @@ class Warm:
                 raise CannotSandbox(_why(log.read().decode(errors="replace")))
 
 
-def enter(address: str, limits: Limits = Limits(), *, entry: str = "", ranks: bool = False) -> Sandbox:
+def enter(
+    address: str, limits: Limits = Limits(), *, entry: str = "", ranks: bool = False, holding: Sequence[str] = ()
+) -> Sandbox:
     """Return a sandbox for one submission, forked from the `Warm` at `address`. `entry`: in place of that one's entry.
 
-    `ranks`: whether it gets a nursery, see `inside.nursery`.
+    `ranks`: whether it gets a nursery, see `inside.nursery`. `holding`: what its wall, if it has one, is built for.
 
     Raise CannotSandbox if no warm interpreter answers, or if the sandbox can't be set up.
     """
@@ -232,7 +237,7 @@ def enter(address: str, limits: Limits = Limits(), *, entry: str = "", ranks: bo
             control.settimeout(ENTER_SECONDS)
             control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             control.connect(address)
-            request = json.dumps(asdict(limits) | {"entry": entry}).encode()
+            request = json.dumps(asdict(limits) | {"entry": entry, "holding": list(holding)}).encode()
             socket.send_fds(control, [request], [one.fileno() for one in (theirs, its) if one])
         return Sandbox(mine, control, limits, nursery)
     except BaseException as error:

@@ -13,8 +13,10 @@ from ..algorithms import tree
 from ..contracts import Contract, ranks_in_words
 from ..draw import draw
 from ..schedule import REDUCE, Schedule, Transfer
-from .checks import NotYet, call_in_words, check_kept, show, steps_of
+from .checks import DRAWN, NotYet, call_in_words, check_kept, show, steps_of
 from .on_ranks import Outcome, barrier_messages, on_ranks, same, witnessed, witnessed_sums
+
+HOLDS = ("schedule", *DRAWN)  # see `wall`
 
 # Schedules
 

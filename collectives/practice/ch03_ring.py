@@ -10,6 +10,7 @@ import numpy as np
 from ..contracts import Contract, ranks_in_words
 from ..schedule import Schedule, chunk_bounds
 from .checks import (
+    DRAWN,
     Answered,
     NotYet,
     against_the_schedule,
@@ -22,6 +23,8 @@ from .checks import (
     steps_of,
 )
 from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
+
+HOLDS = ("schedule", *DRAWN)  # see `wall`
 
 # Schedules
 

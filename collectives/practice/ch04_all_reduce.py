@@ -33,6 +33,8 @@ from .checks import (
 )
 from .on_ranks import Outcome, noise, on_ranks, same, witnessed, witnessed_sums, witnessed_terms
 
+HOLDS = ("schedule", "simulate")  # see `wall`
+
 Case = tuple[int, ...]
 Slot = tuple[int, int]
 

@@ -22,6 +22,7 @@ from ..price import price
 from ..ranks import find_cycle
 from ..schedule import Schedule, Step, Transfer
 from .checks import (
+    DRAWN,
     MAX_STEPS,
     NotYet,
     answer,
@@ -34,6 +35,8 @@ from .checks import (
     steps_of,
 )
 from .on_ranks import on_ranks, witnessed, witnessed_terms
+
+HOLDS = ("schedule", *DRAWN)  # see `wall`
 
 Table = list[list[int | None]]
 

@@ -13,6 +13,7 @@ from ..execute import Part
 from ..price import Cost, price
 from ..schedule import Schedule
 from .checks import (
+    DRAWN,
     Answered,
     NotYet,
     against_the_schedule,
@@ -25,6 +26,8 @@ from .checks import (
     refusing_schedules,
     steps_of,
 )
+
+HOLDS = (".MACHINE", ".SIZES", "schedule", *DRAWN)  # see `wall`
 
 NODES, RANKS_PER_NODE = 4, 4
 MACHINE = topology.two_level(

@@ -22,6 +22,9 @@ from ..training import timeline
 from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
 from .on_ranks import PATIENCE, how_it_failed, reported, stand_ins, witnessed
 
+HOLDS = ()  # see `wall`
+ON_RANKS = (".Step", "._Noted", "._step_on_rank")
+
 if TYPE_CHECKING:
     import torch
 

@@ -31,6 +31,28 @@ from ..training.sharded import Unit
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, witnessed
 
+HOLDS = ("execute", "schedule", "algorithms.ring")  # see `wall`
+ON_RANKS = (
+    "measure.held",
+    "training.memory.shard_size",
+    "training.sharded.Unit",
+    "training.tiny",
+    ".Reductions",
+    ".TrainedUnit",
+    ".adam",
+    "._train",
+    "._plain",
+    "._model",
+    "._new_state",
+    "._written",
+    "._backward",
+    "._update",
+    "._seen",
+    "._gradients",
+    "._known",
+    "._note_parameters",
+)
+
 STEPS = 2
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 RTOL, ATOL = 1e-4, 1e-7  # the rounding of a few fp32 operations, far finer than bf16's

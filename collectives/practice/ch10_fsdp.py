@@ -42,6 +42,21 @@ from .checks import (
 )
 from .on_ranks import run_on_ranks, witnessed
 
+HOLDS = (".LLAMA_8B", ".LLAMA_70B", ".EIGHT_NODES")  # see `wall`
+ON_RANKS = (
+    "training.memory.shard_size",
+    "training.sharded.Unit",
+    "training.tiny",
+    ".FSDP",
+    ".ShardedUnit",
+    ".Work",
+    "._Watch",
+    "._train",
+    "._update",
+    "._added",
+    "._nothing",
+)
+
 # Part a: FSDP from hooks
 
 

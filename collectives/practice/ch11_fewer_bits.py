@@ -28,6 +28,18 @@ from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, witnessed
 
+HOLDS = (
+    ".LAYER",
+    ".NDR",
+    ".ETHERNET",
+    "machines",
+    ".machine_of",
+    "._packed",
+    "._unpacked",
+    ".on_a_rank",
+)  # see `wall`
+ON_RANKS = ("training.quantized", ".Codec", "._on_rank", "._given")
+
 SLACK = quantized.SLACK  # covers fp32's own rounding
 STEP_BYTES = quantized.STEP_BYTES
 

@@ -31,6 +31,28 @@ from . import checks
 from .checks import Answered, LibraryUsed, NotYet, Refusal, answer, brief, check_rows, number_of, own_answer
 from .checks import refusing_functions as refusing
 
+HOLDS = (
+    ".LLAMAS",
+    ".llama_layer",
+    ".budget",
+    "formula",
+    "machines",
+    "topology.Link",
+    "training.layout",
+    "training.memory",
+    "training.models",
+    "training.registry",
+    "training.software",
+    "measure.held",
+    "measure.wire.is_distributed",
+    ".each",
+    ".tried",
+    "._tried",
+    "._Block",
+    "._one_thread",
+    "._answers",
+)  # see `wall`
+
 
 class Op(NamedTuple):
     """One operation of a layer, and the tensor that it computes.

@@ -25,6 +25,30 @@ from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Mo
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, same, witnessed
 
+HOLDS = (".SENT", ".attend")  # see `wall`
+ON_RANKS = (
+    "training.tensor_parallel",
+    "algorithms.ring",
+    "execute",
+    "schedule",
+    "training.conjugate",
+    "training.transformer.MLP",
+    "training.transformer.nothing",
+    "._mlp",
+    "._input",
+    "._Arrive",
+    "._alone",
+    "._attention",
+    "._backpropagated",
+    "._gate",
+    "._gates",
+    "._plain",
+    "._plain_gradient",
+    "._sent",
+    "._weights",
+    "._written",
+)
+
 # Part a: which collectives
 
 WORLD_SIZE = 4

@@ -45,6 +45,18 @@ from .checks import (
 )
 from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
 
+HOLDS = (
+    ".LLAMA_8B",
+    ".LLAMA_70B",
+    ".ONE_NODE",
+    ".EIGHT_NODES",
+    ".on_a_rank",
+    "._NoFused",
+    "._NoKernels",
+    "._refuse_fused",
+)  # see `wall`
+ON_RANKS = (".Kernel", ".Watch", "._Request", "._on_rank", "._array", "._overlap", ".attended", ".merged", "._softmax")
+
 Pair = tuple[np.ndarray, np.ndarray]  # output [heads, queries, size], log_sum [heads, queries, 1]
 
 

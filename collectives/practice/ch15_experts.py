@@ -28,6 +28,19 @@ from . import on_ranks
 from .checks import NotYet, call_in_words, generator, own_answer, refusing, refusing_functions
 from .on_ranks import reported, witnessed, witnessed_terms
 
+HOLDS = (
+    "execute",
+    "schedule",
+    "algorithms.ring",
+    "algorithms.pairwise",
+    "training.conjugate",
+    "training.experts.exchange",
+    "training.experts._exchanged",
+    "training.experts._transposed",
+    ".exchange",
+)  # see `wall`
+ON_RANKS = ("._Desk", "._all_counts_on_rank", "._layer_on_rank", "._without_the_layer", "._array")
+
 
 class Case(NamedTuple):
     """A routing of all ranks. `experts`: int [tokens, k] of each rank. `weights`: float of the same shapes.

@@ -25,6 +25,8 @@ from ..training.pipeline import Operation, PipelineCost, PipelineError, Pipeline
 from ..training.timeline import Span, Timeline
 from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, refusing_functions, show
 
+HOLDS = ()  # see `wall`
+
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
 _AN_OPERATION = 'an operation is a letter and a micro-batch, as "F0" or ("F", 0)'

@@ -31,6 +31,9 @@ from . import checks
 from .checks import Answered, NotYet, answer, check_rows, generator, number_of, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
 
+HOLDS = (".noted",)  # see `wall`
+ON_RANKS = ("._norm", "._on_a_rank", "._sums_along")
+
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
 Cuts = Sequence[tuple[str, int]]  # (axis, dimension), in the order in which they are made
 At = Mapping[str, int]  # a rank's coordinates: its index on each axis
@@ -328,7 +331,7 @@ def random_gradients(sizes: Sizes, seed: int) -> Gradients:
 def check_norm(function: Callable, case: Gradients) -> list[Normed]:
     """Check on real ranks that `function(gradients, groups)` is the norm of the whole gradient; return the reports."""
     world_size = len(case.parts)
-    task = function, case.sizes, case.cuts, PerRank(case.parts)
+    task = function, groups_of(case.sizes, case.sizes), case.cuts, PerRank(case.parts)
     everyone = run_on_ranks(_norm, world_size, *task, kind=Normed)
     want = _norm_over(case, lambda cut: cut)[0]
     values = [seen.value for seen in everyone]
@@ -418,12 +421,17 @@ def _norm_slip(values: list[Any], case: Gradients) -> str:
 
 
 def _norm(
-    rank: int, world_size: int, function: Callable, sizes: Sizes, cuts: list[tuple[str, ...]], own: np.ndarray
+    rank: int,
+    world_size: int,
+    function: Callable,
+    lists: dict[str, list[list[int]]],
+    cuts: list[tuple[str, ...]],
+    own: np.ndarray,
 ) -> Normed:
     """Runs beside the learner's code, and only observes."""
     made = {}
-    for axis, lists in groups_of(sizes, sizes).items():
-        for ranks in lists:
+    for axis, along in lists.items():
+        for ranks in along:
             group = dist.new_group(ranks)
             if rank in ranks:
                 made[axis] = group

@@ -44,6 +44,28 @@ from . import checks
 from .checks import Answered, LibraryUsed, NotYet, check_rows, number_of, own_answer, refusing_functions
 from .on_ranks import PATIENCE, how_it_failed, reported
 
+HOLDS = (
+    ".LLAMA",
+    ".LLAMA_SECONDS",
+    ".llama_log",
+    ".ways_of",
+    "training.memory",
+    ".each",
+)  # see `wall`
+ON_RANKS = (
+    ".Data",
+    ".Disk",
+    ".Job",
+    "._life",
+    "._die",
+    "._folder_of",
+    "._note",
+    "._in_words",
+    "._state_of",
+    "._collected",
+    "._plain",
+)
+
 
 @contextlib.contextmanager
 def without_the_library() -> Iterator[None]:

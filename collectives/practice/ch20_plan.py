@@ -46,6 +46,26 @@ from .checks import (
     told_apart,
 )
 
+HOLDS = (
+    "formula",
+    "topology.Link",
+    "training.costs.message",
+    "training.costs.messages",
+    "training.flat.Machine",
+    "training.flat.Rings",
+    "training.flat.around",
+    "training.flat.ring",
+    "training.groups.near",
+    "training.layout.tokens_of",
+    ".once_around",
+    ".message_seconds",
+    "._machine",
+    "._answers",
+    "._is_of",
+    "._methods",
+    "._at_most",
+)  # see `wall`
+
 Said = Mapping[str, Any]  # a model, a machine or a layout, as the learner's plain dict
 
 FIELDS = ("dp", "tp", "pp", "stage", "micro_batch", "num_micro_batches", "recompute")  # of a layout

@@ -49,6 +49,24 @@ from ..schedule import Schedule, ScheduleError, Step, Transfer
 
 CALL_SECONDS = 10.0  # for which one call may compute: an honest one takes milliseconds, so after 10 s it is a loop
 LINE = 100  # characters: a feedback page cuts longer lines off
+DRAWN = ("contracts", "dataflow", "draw", "figures.player", "figures.slots", "figures.still", "figures.network")
+HOLDS = (
+    ".own",
+    ".answer",
+    ".call_in_words",
+    "._read",
+    "._worked_out",
+    "._learners_line",
+    ".NotYet",
+    ".refusing",
+    ".refusing_functions",
+    ".refusing_schedules",
+    "._named",
+    "._librarys",
+    "._algorithms_refuse",
+    "._is_helper",
+    "._refuse",
+)  # see `wall`
 MAX_STEPS = 1000  # an answer with this many steps counts as endless
 
 

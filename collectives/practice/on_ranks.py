@@ -23,6 +23,8 @@ import numpy as np
 from .. import ranks
 from .checks import LibraryUsed, NotYet, generator, without_the_library
 
+HOLDS = ("measure.wire",)  # see `wall`
+ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins")
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
 
 

@@ -1,0 +1,172 @@
+"""The wall around an answer: where a submission runs, `collectives` holds only what its exercise gives.
+
+Each module of checks says what that is, by names within the package; a name that begins with a dot is the module's own.
+
+- `HOLDS`: what the setup cell imports, and what runs beside the learner's functions;
+- `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach.
+
+Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
+grader calls `survey` once, `build` in each sandbox before any of the student's code runs, and hides the package's
+source files. So the cell body, `importlib`, a second import, `inspect` and the garbage collector find nothing.
+
+In a notebook the wall is a reminder, in the same words: `watch` puts it up while a cell runs that defines a function or
+a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import gc
+import importlib
+import linecache
+import pkgutil
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).resolve().parents[1]
+PACKAGE = FOLDER.name
+HOLDS = ("ranks", "practice.wall")
+_EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
+
+
+class Function(NamedTuple):
+    """A function of the package: its full name, and the code that refuses in its place."""
+
+    name: str
+    itself: types.FunctionType
+    refusal: types.CodeType
+
+
+@functools.cache
+def survey() -> list[Function]:
+    """Import the whole package and find its functions, also those that no module names: it takes a second."""
+    for module in pkgutil.walk_packages([str(FOLDER)], f"{PACKAGE}."):
+        importlib.import_module(module.name)
+    linecache.clearcache()
+    return _functions()
+
+
+def _functions() -> list[Function]:
+    """Return the functions of all modules of the package that are imported."""
+    every = [each for each in gc.get_objects() if type(each) is types.FunctionType]
+    return [_surveyed(each) for each in every if each.__code__.co_filename.startswith(f"{FOLDER}/")]
+
+
+def _surveyed(function: types.FunctionType) -> Function:
+    words = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+    # A closure's code must name as many variables as the function closes over.
+    refusal = _refuse.__code__.replace(co_name=words, co_freevars=function.__code__.co_freevars)
+    return Function(f"{function.__module__}.{function.__qualname__}", function, refusal)
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    """Refuse a call in the name of the function that this code stands in for, whose globals it runs with."""
+    import sys
+
+    from collectives.practice.checks import LibraryUsed
+
+    name = sys._getframe().f_code.co_name
+    raise LibraryUsed(f"the library's own {name} is for comparing, afterwards; write this part yourself")
+
+
+def build(modules: Iterable[str], on_ranks: bool = False) -> None:
+    """Build the wall for good, with what these modules hold; there is none if none of them is a module of checks.
+
+    A second wall may stand within the first. `on_ranks`: hold what ranks need, too.
+    """
+    functions = survey()
+    asked = [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
+    if not asked:
+        return
+    holds = _full_names(asked, on_ranks)
+    read: set[str] = set()
+    for name, function, refusal in functions:
+        if f"{name}.".startswith(holds):
+            read |= {f"{function.__module__}.{each}" for each in _names(function.__code__)}
+        else:
+            function.__code__ = refusal
+    for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == PACKAGE]:
+        for name, value in [*vars(module).items()]:
+            full = f"{module.__name__}.{name}"
+            if hasattr(value, "cache_clear") and value is not survey:  # it may remember answers
+                value.cache_clear()
+            elif _is_table(name, value) and full not in read and not f"{full}.".startswith(holds):
+                delattr(module, name)
+
+
+def _full_names(modules: Iterable[str], on_ranks: bool = False) -> tuple[str, ...]:
+    """Return the full names of what these modules of checks hold, each with a dot at its end."""
+    names = []
+    for module in dict.fromkeys((*_EVERY, *modules)):
+        itself = importlib.import_module(module)
+        beside = getattr(itself, "ON_RANKS", ()) if on_ranks else ()
+        for name in (".without_the_library", *itself.HOLDS, *beside):  # it refuses what is torch's
+            names.append(f"{module}{name}." if name.startswith(".") else f"{PACKAGE}.{name}.")
+    return tuple(names)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a function's code reads, and that of the functions within it."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)
+
+
+def _is_table(name: str, value: Any) -> bool:
+    """Return whether a module's global is data: no module, class or function."""
+    code = types.ModuleType | type | types.FunctionType | functools._lru_cache_wrapper
+    return not name.startswith("__") and not isinstance(value, code)
+
+
+# In a notebook
+
+
+def watch() -> None:
+    """Put the wall up, if this is a notebook's kernel, whenever a cell runs that is an answer."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel"):
+        return
+    running = contextlib.ExitStack()
+
+    def begin(info: Any) -> None:
+        values = shell.user_ns.values()
+        modules = [each.__name__ for each in values if isinstance(each, types.ModuleType) and hasattr(each, "HOLDS")]
+        if modules and _is_answer(info.raw_cell):
+            running.enter_context(_up(modules))
+
+    def end(_: Any) -> None:
+        running.close()
+
+    shell.events.register("pre_run_cell", begin)
+    shell.events.register("post_run_cell", end)
+
+
+def _is_answer(source: str) -> bool:
+    """Return whether a cell defines a function or a class, and runs no check, which needs the library."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:
+        return False
+    defines = any(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in statements)
+    return defines and ".check_" not in source
+
+
+@contextlib.contextmanager
+def _up(modules: Iterable[str]) -> Iterator[None]:
+    """Put the wall up inside this context."""
+    holds = _full_names(modules)
+    withheld = [each for each in _functions() if not f"{each.name}.".startswith(holds)]
+    codes = [each.itself.__code__ for each in withheld]
+    for each in withheld:
+        each.itself.__code__ = each.refusal
+    try:
+        yield
+    finally:
+        for each, code in zip(withheld, codes, strict=True):
+            each.itself.__code__ = code

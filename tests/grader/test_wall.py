@@ -1,0 +1,273 @@
+"""The wall: a submission that takes its answer from the library gets nothing for it, whichever way it takes it.
+
+Each submission has one answer, and leaves the others out. These ways earned points before there was a wall.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import nbformat
+import pytest
+from answers import cells_of, is_check
+
+from autograder import release
+from autograder.names import names_in
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WAYS = {
+    "importlib": (
+        "03_ring",
+        "reduce-scatter-steps",
+        """
+        import importlib
+
+        ring = importlib.import_module("collectives.algorithms.ring")
+        STEPS = [[[tuple(each) for each in step] for step in ring.reduce_scatter(P)] for P in range(1, 9)]
+
+        def reduce_scatter_steps(world_size):
+            return STEPS[world_size - 1]
+        """,
+    ),
+    "a_second_import": (
+        "02_tree",
+        "broadcast-steps",
+        """
+        import sys
+
+        for name in [name for name in sys.modules if name.startswith("collectives")]:
+            del sys.modules[name]
+        from collectives.algorithms import tree
+
+        STEPS = [[[tuple(each) for each in step] for step in tree.broadcast(P)] for P in range(1, 17)]
+
+        def broadcast_steps(world_size):
+            return STEPS[world_size - 1]
+        """,
+    ),
+    "a_reload": (
+        "02_tree",
+        "broadcast-steps",
+        """
+        import importlib
+
+        from collectives.algorithms import tree
+
+        importlib.reload(tree)
+        STEPS = [[[tuple(each) for each in step] for step in tree.broadcast(P)] for P in range(1, 17)]
+
+        def broadcast_steps(world_size):
+            return STEPS[world_size - 1]
+        """,
+    ),
+    "source_by_inspect": (
+        "03_ring",
+        "reduce-scatter-steps",
+        """
+        import inspect
+
+        from collectives.algorithms import ring
+
+        space = {"__name__": "copied", "__package__": "collectives.algorithms"}
+        exec(inspect.getsource(ring), space)
+
+        def reduce_scatter_steps(world_size):
+            return [list(step) for step in space["reduce_scatter"](world_size)]
+        """,
+    ),
+    "source_by_open": (
+        "03_ring",
+        "reduce-scatter-steps",
+        """
+        from collectives.algorithms import ring
+
+        space = {"__name__": "copied", "__package__": "collectives.algorithms"}
+        exec(open(ring.__file__).read(), space)
+
+        def reduce_scatter_steps(world_size):
+            return [list(step) for step in space["reduce_scatter"](world_size)]
+        """,
+    ),
+    "source_by_linecache": (
+        "03_ring",
+        "reduce-scatter-steps",
+        """
+        import linecache
+
+        from collectives.algorithms import ring
+
+        space = {"__name__": "copied", "__package__": "collectives.algorithms"}
+        exec("".join(linecache.getlines(ring.__file__)), space)
+
+        def reduce_scatter_steps(world_size):
+            return [list(step) for step in space["reduce_scatter"](world_size)]
+        """,
+    ),
+    "the_garbage_collector": (
+        "07_topology",
+        "two-level-steps",
+        """
+        import gc
+        import types
+
+        gc.unfreeze()
+        found = [each for each in gc.get_objects() if type(each) is types.FunctionType]
+        (two_level,) = [each for each in found if each.__code__.co_filename.endswith("algorithms/hierarchical.py")]
+        STEPS = {(n, m): [[*step] for step in two_level(n * m, m)] for n in range(1, 6) for m in range(1, 6)}
+
+        def two_level_all_reduce_steps(num_nodes, ranks_per_node):
+            return STEPS[num_nodes, ranks_per_node]
+        """,
+    ),
+    "make_steps": (
+        "02_tree",
+        "broadcast-steps",
+        """
+        from collectives.algorithms import tree
+
+        MADE = [tree.broadcast(P).make_steps() for P in range(1, 17)]
+        STEPS = [[[tuple(each) for each in step] for step in steps] for steps in MADE]
+
+        def broadcast_steps(world_size):
+            return STEPS[world_size - 1]
+        """,
+    ),
+    "the_text_of_16_c": (
+        "16_pipeline",
+        "mine",
+        """
+        from collectives.training import pipeline
+
+        ORDERS = pipeline.zb_h1(4, 8).orders
+        TEXT = "\\n".join(" ".join(f"{each.kind}{each.micro_batch}" for each in order) for order in ORDERS)
+
+        def mine():
+            return TEXT
+        """,
+    ),
+    "the_layouts_of_13_a": (
+        "13_tensor_parallel",
+        "collectives",
+        """
+        from collectives.training import shardings
+
+        LISTS = {layouts: plan.collectives for layouts, plan in shardings.every().items()}
+
+        def collectives(x, w, y):
+            return LISTS[x, w, y]
+        """,
+    ),
+    "the_operations_of_12_a": (
+        "12_activations",
+        "keeps",
+        """
+        from collectives.practice import ch12_activations
+
+        READS = ch12_activations._table()
+
+        def needed(ops):
+            return {name for op in ops for name in op.inputs if "inputs" in READS[op.kind]} | {
+                op.output for op in ops if "output" in READS[op.kind]
+            }
+        """,
+    ),
+}
+
+
+def handed_in(folder, way):
+    exercise, answer, source = WAYS[way]
+    notebook = nbformat.read(ROOT / "exercises" / exercise / f"{exercise}.ipynb", as_version=4)
+    (cell,) = [cell for cell in notebook.cells if cell.id == answer]
+    cell.source = dedent(source).strip()
+    place = folder / way / exercise
+    place.mkdir(parents=True)
+    nbformat.write(notebook, place / f"{exercise}.ipynb")
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory):
+    """What each way earned: {way: points}."""
+    folder = tmp_path_factory.mktemp("ways")
+    for way in WAYS:
+        handed_in(folder / "submissions", way)
+    command = [sys.executable, "-m", "autograder.grade", folder / "submissions", "--into", folder / "graded"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    return dict(re.findall(r"^(\w+)/\w+: (\d+)/", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_round_earns_nothing(points, way):
+    assert points[way] == "0"
+
+
+# Run in a process of its own: build the wall of an exercise, then run cells; print the names of those that it refuses.
+BEHIND = """
+import json, sys
+from collectives.practice import wall
+from collectives.practice.checks import LibraryUsed
+
+modules, cells = json.load(sys.stdin)
+wall.build(modules)
+names = {"__name__": "__main__"}
+for name, source in cells:
+    try:
+        exec(source, names)
+    except LibraryUsed:
+        print("refused:", name, file=sys.stderr)
+"""
+
+
+def behind_the_wall(exercise, cells):
+    """The names of the cells that refuse, in a process with the wall of an exercise. `cells`: {name: source}."""
+    (setup,) = [cell for cell in cells_of(exercise) if cell.id == "setup"]
+    modules = [f"{module}.{name}" for module, name in names_in(setup.source).imported.values()]
+    request = json.dumps([modules, [*cells.items()]])
+    done = subprocess.run([sys.executable, "-c", BEHIND], input=request, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"^refused: (.*)$", done.stderr, re.MULTILINE))
+
+
+@pytest.mark.parametrize("exercise", release.names())
+def test_the_wall_holds_all_that_right_answers_and_a_student_s_own_cells_use(exercise):
+    cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and not is_check(cell)]
+    locked = {cell.id for cell in cells if cell.metadata.get("nbgrader", {}).get("locked")}
+    assert behind_the_wall(exercise, {cell.id: cell.source for cell in cells}) <= locked
+
+
+LEFT = """
+from collectives.practice import wall
+
+left = {each.itself.__module__ for each in wall.survey() if each.itself.__code__ is not each.refusal}
+left = {name for name in left if not name.startswith("collectives.ranks.")}
+kept = "measure.wire", "practice.wall", "practice.checks", "practice.ch16_pipeline"
+assert left <= {f"collectives.{name}" for name in kept}, left
+"""
+
+
+def test_no_code_is_left_but_what_an_exercise_gives():
+    assert behind_the_wall("16_pipeline", {"left": LEFT}) == set()
+
+
+# A notebook of exercise 02, in a shell that looks like a kernel's
+NOTEBOOK = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.kernel = None
+shell.run_cell("from collectives.algorithms import tree; from collectives.practice import ch02_tree").raise_error()
+answer = shell.run_cell("steps = tree.broadcast(4)" + chr(10) + "def broadcast_steps(world_size): return steps")
+print(type(answer.error_in_exec).__name__, answer.error_in_exec, sep=": ")
+shell.run_cell("list(tree.broadcast(4))").raise_error()
+"""
+
+
+def test_a_notebook_refuses_in_the_cell_of_an_answer_and_compares_in_others():
+    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    words = "LibraryUsed: the library's own tree.broadcast is for comparing, afterwards; write this part yourself"
+    assert words in done.stdout
