@@ -84,7 +84,7 @@ def main(settings: int) -> fork_server.Continuation:
         wall = importlib.import_module(options["wall"]) if options["wall"] else None
         if wall:
             wall.survey()
-            _hide(wall.FOLDER)
+            _hide(str(wall.FOLDER))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
     listener = socket.socket(fileno=options["listener"])
     os.write(options["ready"], b"ready")
@@ -407,7 +407,7 @@ def _mounted_below(*places: str) -> list[str]:
     return topmost
 
 
-def _hide(folder: str | os.PathLike) -> None:
+def _hide(folder: str) -> None:
     """Cover the source files of a package, which is imported: no sandbox can read them, or import them again."""
     for place, folders, files in os.walk(folder):
         for name in files:

@@ -38,7 +38,7 @@ class Function(NamedTuple):
     """A function of the package: its full name, and the code that refuses in its place."""
 
     name: str
-    itself: types.FunctionType
+    itself: Any
     refusal: types.CodeType
 
 
@@ -129,7 +129,7 @@ def _is_table(name: str, value: Any) -> bool:
 
 def watch() -> None:
     """Put the wall up, if this is a notebook's kernel, whenever a cell runs that is an answer."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if not hasattr(shell, "kernel"):
         return
     running = contextlib.ExitStack()
