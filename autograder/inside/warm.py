@@ -101,6 +101,9 @@ def main(settings: int) -> fork_server.Continuation:
             request, sockets = _request(control)
             if not sockets:
                 continue
+            if wall:
+                for on_ranks in (True, False):
+                    wall.plan(tuple(request["holding"]), on_ranks)  # the fork then only carries it out
             user = next(users)
             _system("unshare", NEW_PID)  # for the next child; this process stays where it is
             if _fork() == 0:
@@ -275,14 +278,14 @@ class _Init:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # as in any Python
         try:
             self._confine()
+            self._build_wall(on_ranks=True)
             for one in self.nursery:
-                self._build_wall(on_ranks=True)
                 _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
                 serve_nursery = nursery.adopt(one, self.connection, self.control)
                 if serve_nursery:
                     return serve_nursery
                 _prctl(SET_DUMPABLE, 1)
-            self._build_wall()
+            self._build_wall(on_ranks=False)
             serve_ranks = fork_server.adopt(tempfile.mkdtemp(), self.connection, self.control)
             if serve_ranks:
                 return serve_ranks
@@ -299,7 +302,7 @@ class _Init:
         finally:
             os._exit(code & 255)
 
-    def _build_wall(self, on_ranks: bool = False) -> None:
+    def _build_wall(self, on_ranks: bool) -> None:
         if self.wall:
             self.wall.build(self.request["holding"], on_ranks)
 

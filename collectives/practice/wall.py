@@ -6,8 +6,8 @@ Each module of checks says what that is, by names within the package; a name tha
 - `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach.
 
 Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
-grader calls `survey` once, `build` in each sandbox before any of the student's code runs, and hides the package's
-source files. So the cell body, `importlib`, a second import, `inspect` and the garbage collector find nothing.
+grader calls `plan` once, `build` in each sandbox before any of the student's code runs, and hides the package's source
+files. So the cell body, `importlib`, a second import, `inspect` and the garbage collector find nothing.
 
 In a notebook the wall is a reminder, in the same words: `watch` puts it up while a cell runs that defines a function or
 a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses.
@@ -74,32 +74,59 @@ def _refuse(*_: Any, **__: Any) -> None:
     raise LibraryUsed(f"the library's own {name} is for comparing, afterwards; write this part yourself")
 
 
-def build(modules: Iterable[str], on_ranks: bool = False) -> None:
-    """Build the wall for good, with what these modules hold; there is none if none of them is a module of checks.
+class Plan(NamedTuple):
+    """What a wall takes away: the functions that refuse, the tables of modules, and what remembers results."""
 
-    A second wall may stand within the first. `on_ranks`: hold what ranks need, too.
+    functions: list[Function]
+    tables: list[tuple[types.ModuleType, str]]
+    caches: list[Any]
+
+
+@functools.cache
+def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
+    """Return what a wall with what these modules hold takes away; nothing if none of them is a module of checks.
+
+    `on_ranks`: leave what ranks need, too. Without it, the plan is that of a second wall within the first. It takes
+    long the first time, in a process that forks for each answer.
     """
-    functions = survey()
-    asked = [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
+    functions, asked = survey(), [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
     if not asked:
-        return
+        return Plan([], [], [])
+    if not on_ranks:
+        gone = {id(each.itself) for each in plan(modules, True).functions}
+        functions = [each for each in functions if id(each.itself) not in gone]
     holds = _full_names(asked, on_ranks)
-    read: set[str] = set()
-    for name, function, refusal in functions:
-        if f"{name}.".startswith(holds):
-            read |= {f"{function.__module__}.{each}" for each in _names(function.__code__)}
-        else:
-            function.__code__ = refusal
-    for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == PACKAGE]:
-        for name, value in [*vars(module).items()]:
-            full = f"{module.__name__}.{name}"
-            if hasattr(value, "cache_clear") and value is not survey:  # it may remember answers
-                value.cache_clear()
-            elif _is_table(name, value) and full not in read and not f"{full}.".startswith(holds):
-                delattr(module, name)
+    held = [each.itself for each in functions if f"{each.name}.".startswith(holds)]
+    read = {f"{each.__module__}.{name}" for each in held for name in _names(each.__code__)}
+    values = [
+        (module, name, f"{module.__name__}.{name}", value)
+        for known, module in sys.modules.items()
+        if known.partition(".")[0] == PACKAGE
+        for name, value in vars(module).items()
+    ]
+    return Plan(
+        [each for each in functions if not f"{each.name}.".startswith(holds)],
+        [
+            (module, name)
+            for module, name, full, value in values
+            if _is_table(name, value) and full not in read and not f"{full}.".startswith(holds)
+        ],
+        [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan)],
+    )
 
 
-def _full_names(modules: Iterable[str], on_ranks: bool = False) -> tuple[str, ...]:
+def build(modules: Iterable[str], on_ranks: bool) -> None:
+    """Build the wall of a `plan`, for good: first with what ranks need, then, where a student's cells run, without."""
+    withheld = plan(tuple(modules), on_ranks)
+    for _, function, refusal in withheld.functions:
+        function.__code__ = refusal
+    for module, name in withheld.tables:
+        vars(module).pop(name, None)
+    for cache in withheld.caches:  # they may remember answers
+        cache.cache_clear()
+
+
+def _full_names(modules: Iterable[str], on_ranks: bool) -> tuple[str, ...]:
     """Return the full names of what these modules of checks hold, each with a dot at its end."""
     names = []
     for module in dict.fromkeys((*_EVERY, *modules)):
@@ -119,9 +146,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_table(name: str, value: Any) -> bool:
-    """Return whether a module's global is data: no module, class or function."""
+    """Return whether a module's global is data, and none of what this module reads: no module, class or function."""
     code = types.ModuleType | type | types.FunctionType | functools._lru_cache_wrapper
-    return not name.startswith("__") and not isinstance(value, code)
+    return not name.startswith("__") and name not in ("HOLDS", "ON_RANKS") and not isinstance(value, code)
 
 
 # In a notebook
@@ -160,7 +187,7 @@ def _is_answer(source: str) -> bool:
 @contextlib.contextmanager
 def _up(modules: Iterable[str]) -> Iterator[None]:
     """Put the wall up inside this context."""
-    holds = _full_names(modules)
+    holds = _full_names(modules, on_ranks=False)
     withheld = [each for each in _functions() if not f"{each.name}.".startswith(holds)]
     codes = [each.itself.__code__ for each in withheld]
     for each in withheld:

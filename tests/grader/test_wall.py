@@ -212,7 +212,8 @@ from collectives.practice import wall
 from collectives.practice.checks import LibraryUsed
 
 modules, cells = json.load(sys.stdin)
-wall.build(modules)
+for on_ranks in (True, False):
+    wall.build(modules, on_ranks)
 names = {"__name__": "__main__"}
 for name, source in cells:
     try:
