@@ -69,6 +69,13 @@ class Codec:
         return quantized.unpack(message[None], num_elements, self.bits, self.block)[0]
 
 
+class CodecFunctions(NamedTuple):
+    """A codec in part c: when graded, the judge answers its calls, for a sandbox holds no answer to part a."""
+
+    pack: Callable
+    unpack: Callable
+
+
 @contextlib.contextmanager
 def on_a_rank() -> Iterator[None]:
     """Refuse, inside this context, the library's schedules and its quantized collectives."""
@@ -555,7 +562,7 @@ def _fed(
     function: Callable, gradient: np.ndarray, residual: np.ndarray, codec: Codec, call: str
 ) -> tuple[np.ndarray, np.ndarray]:
     tensors = torch.tensor(gradient), torch.tensor(residual, dtype=torch.float32)
-    result = answer(function, *tensors, codec, call=call)
+    result = answer(function, *tensors, CodecFunctions(codec.pack, codec.unpack), call=call)
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise NotYet(f"{call} returns {brief(result)}; return a message and the new residual")
     message, after = (np.array(_floats(each, call)) for each in result)
