@@ -62,9 +62,9 @@ class Settings:
     `in_place`: copy changes that a student's function makes to its arguments back into the test, whatever it returns.
     Off, they are copied back only if it returns None: a function could otherwise change the value that a test compares
     its result with.
-    `wall`: a module that keeps a package's answers out of sandboxes. Once, `survey()` prepares it; in each sandbox,
-    before any of the student's code, `build(modules)` takes away what these modules, which the instructor's cells
-    import, don't allow. No source in its `FOLDER` can be read.
+    `wall`: a module that keeps a package's answers out of sandboxes. `survey()` prepares it, once; in each sandbox,
+    before any of the student's code, `build(modules, on_ranks)` takes away what these modules, which the instructor's
+    cells import, don't hold; `plan`, of the same arguments, prepares that. No source in its `FOLDER` can be read.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 
