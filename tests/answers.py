@@ -36,17 +36,22 @@ def is_check(cell):
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
+def _is_look(cell):
+    """Whether learners look at what they have in this cell, and nothing after it needs it."""
+    return "nbgrader" not in cell.metadata or cell.id.endswith(("-look", "-compare"))
+
+
 def graded(exercise, answers, parts="abcde", looks=True):
     """Run the exercise with its hidden tests on `answers` {grade_id: code}, or on its own where there is none.
 
     Returns {grade_id: (points, what the check says or None)}, of the checks in these `parts`: letters or whole
     grade_ids. Points count as nbgrader counts them: all of them, none if the check refuses, or the number that stands
-    in its last line. `looks`: whether cells that are not nbgrader's, in which learners look at what they have, run too.
+    in its last line. `looks`: whether cells in which learners look at what they have run, too: nbgrader's and others.
     """
     said, names = {}, {"__name__": "__main__"}
     for cell in cells_of(exercise):
         settings = cell.metadata.get("nbgrader", {})
-        skipped = not {cell.id, cell.id[0]} & {*parts} if is_check(cell) else not (settings or looks)
+        skipped = not {cell.id, cell.id[0]} & {*parts} if is_check(cell) else not looks and _is_look(cell)
         if cell.cell_type != "code" or skipped:
             continue
         code = ast.parse(textwrap.dedent(answers.get(cell.id, cell.source)), cell.id)
