@@ -126,7 +126,7 @@ def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
     page = text_of("index")
     assert "The readings agree, at every size" not in page
     assert "agree on values and on bytes" in page
-    assert "*Seconds* come from a model" in page
+    assert "*Seconds* come from two models" in page
 
 
 def test_the_page_of_other_wires_names_the_places_where_its_own_transport_loses():

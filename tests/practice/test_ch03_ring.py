@@ -184,7 +184,7 @@ MUTANTS = [
     broken(
         "a schedule from the library",
         "    steps = []\n",
-        "    return ring.reduce_scatter(world_size)\n",
+        "    from collectives.algorithms import ring\n    return ring.reduce_scatter(world_size)\n",
         SUMS,
         "write this part yourself",
     ),
