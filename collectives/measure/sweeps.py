@@ -83,8 +83,8 @@ class Point(NamedTuple):
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path = PUBLISHED) -> tuple[list[Sweep], dict[str, str]]:
-    """Return the sweeps of a file, and for each that can't be used its id and the reason.
+def read(path: Path = PUBLISHED, of: Sequence[str] = COLLECTIVES) -> tuple[list[Sweep], dict[str, str]]:
+    """Return the sweeps of a file, and for each that isn't used its id and the reason. `of`: which collectives.
 
     The file is a list of objects with `id`, `hardware`, `nodes`, `gpus`, `collective`, `notes`, `source` and `rows` of
     [bytes, microseconds, GB/s, GB/s]. Raises `ValueError` if it is no such list.
@@ -95,13 +95,19 @@ def read(path: Path = PUBLISHED) -> tuple[list[Sweep], dict[str, str]]:
     sweeps, unused = [], {}
     for row in rows:
         try:
-            sweeps.append(sweep(row))
+            found = sweep(row)
         except ValueError as error:
             unused[row["id"]] = str(error)
+            continue
+        if found.collective in of:
+            sweeps.append(found)
+        else:
+            unused[row["id"]] = f"{found.collective} stands apart: the fit doesn't see it"
     return sweeps, unused
 
 
-_COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
+SENDS = ("send_recv",)
+_COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES + SENDS}
 _GPU = re.compile("|".join(sorted(GPUS, key=len, reverse=True)))
 _FORCED = re.compile(r"NCCL_ALGO=(\w+)")
 _RACK = re.compile(r"NVL72|one NVLink domain|NVLink domain", re.IGNORECASE)
@@ -349,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = [Path(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     for path in paths or [PUBLISHED]:
         try:
-            sweeps, unused = read(path)
+            (sweeps, unused), (sends, _) = read(path), read(path, SENDS)
         except (OSError, ValueError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 2
@@ -358,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"- {name}: {why}")
         seen = points(sweeps)
         print(f"\n## {'Not fitted to these' if paths else 'Fitted'}\n\n{table(seen)}\n\n{worst(seen)}")
+        print(f"\n## Sends, never fitted\n\n{worst(points(sends), len(sends))}" if sends else "")
     if not paths:
         print(f"\n## The constants\n\n{fitted.table(fit(sweeps))}")
         found = judge(sweeps)

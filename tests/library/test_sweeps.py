@@ -96,6 +96,15 @@ def test_a_description_in_words_becomes_a_cluster(words, gpus, nodes, network, i
     assert (cluster.network, cluster.gpus_per_node, cluster.nics_per_node) == (network, in_node, cards)
 
 
+def test_sends_are_predicted_and_stay_out_of_the_fit():
+    sweeps_of_fit, unused = sweeps.read()
+    sends, _ = sweeps.read(of=sweeps.SENDS)
+    assert {each.collective for each in sends} == {"send_recv"}
+    assert {each.name for each in sends} == {name for name, why in unused.items() if "stands apart" in why}
+    assert {each.collective for each in sweeps_of_fit} == set(sweeps.COLLECTIVES)
+    assert all(point.predicted > 0 for point in sweeps.points(sends))
+
+
 def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
     row = {"id": "x", "hardware": "8x H100", "gpus": 8, "nodes": 1, "collective": "all_reduce", "notes": ""}
     for change, words in (
@@ -108,7 +117,7 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
         ({"nodes": 0, "rows": [[2**30, 4000, 268, 470]]}, "its nodes must be a whole number from 1 on, not 0"),
         ({"rows": []}, "no rows of sizes and times"),
         ({"hardware": "8x TPU v5", "rows": [[8, 20, 0, 0]]}, "the model knows no GPU of '8x TPU v5'"),
-        ({"collective": "sendrecv", "rows": [[8, 20, 0, 0]]}, "the model has no 'sendrecv'"),
+        ({"collective": "broadcast", "rows": [[8, 20, 0, 0]]}, "the model has no 'broadcast'"),
         ({"gpus": 9, "nodes": 2, "rows": [[8, 20, 0, 0]]}, "9 GPUs on 2 nodes"),
     ):
         with pytest.raises(ValueError, match=words):
