@@ -24,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from .. import points, sheet
 
+MARKUP = str.maketrans("<>", "‹›")  # formgrader puts a name into its page as it is
 STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
 TEST_STUDENT = "student, test"  # Canvas adds a "Student, Test" to each export; in other letters it may be a name
 
@@ -112,7 +113,9 @@ def read(path: Path) -> list[Person]:
 
 
 def write(people: list[Person], url: str) -> tuple[list[str], list[str]]:
-    """Write the class list into the gradebook at `url`, which is created if it is missing.
+    """Write the class list into the gradebook at `url`, which is created if it is missing, without markup in names.
+
+    Students can edit their names on most platforms, and a script there would run as the instructor.
 
     Returns the ids that are new, and those of students whom the gradebook has and the list lacks. They stay.
     """
@@ -121,7 +124,8 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str]]:
     with Gradebook(url) as gradebook:
         known = points.students(gradebook).keys()
         for person in people:
-            given = {name: value for name, value in person._asdict().items() if value and name != "id"}
+            about = {name: value.translate(MARKUP) for name, value in person._asdict().items()}
+            given = {name: value for name, value in about.items() if value and name != "id"}
             gradebook.update_or_create_student(person.id, **given)
     ids = [person.id for person in people]
     return [student for student in ids if student not in known], sorted(known - {*ids})

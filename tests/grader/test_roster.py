@@ -1,7 +1,10 @@
 """The class list: Canvas's, Moodle's and nbgrader's own files fill the gradebook, and a wrong one changes nothing."""
 
+import nbformat
 import pytest
+from nbconvert.exporters import HTMLExporter
 from nbgrader.api import Gradebook
+from nbgrader.server_extensions.formgrader import handlers
 
 from autograder.submissions import roster
 
@@ -87,3 +90,20 @@ def test_a_file_that_is_no_text_or_not_there_is_refused_in_a_line(tmp_path, caps
     for path in (tmp_path / "class.csv", tmp_path / "none.csv"):
         assert roster.main([str(path), "--db", "sqlite://"]) == 2
         assert "cannot be read as UTF-8 text" in capsys.readouterr().err
+
+
+def test_no_script_in_a_students_name_runs_where_formgrader_shows_it(tmp_path, browser):
+    """Students can edit their names on Canvas and Moodle, and formgrader's page of a submission escapes none."""
+    url, script = f"sqlite:///{tmp_path / 'gradebook.db'}", "<img src=x onerror='document.title = 1'>"
+    roster.main([str(listed(tmp_path, f'Student,ID,Section\n"{script}, Eve {script}",71,A\n')), "--db", url])
+    (first, last, *_), *_ = students(url).values()
+    about = {"first_name": first, "last_name": last, "index": 0, "total": 1, "base_url": "", "notebook_id": "ps1"}
+    exporter = HTMLExporter(template_name="formgrade", extra_template_basedirs=[handlers.template_path])
+    shown, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(), resources=about)
+    place = tmp_path / "page.html"
+    place.write_text(shown, encoding="utf-8")
+    page = browser.new_page()
+    page.route("**/*", lambda route: route.continue_() if route.request.url == place.as_uri() else route.abort())
+    page.goto(place.as_uri())
+    assert page.title() == "ps1" and "Eve" in page.inner_text("nav") and page.locator("nav img").count() == 0
+    page.close()
