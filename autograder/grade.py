@@ -128,7 +128,7 @@ def graded(asked: argparse.Namespace, stack: ExitStack) -> int:
         writer = Writer(course, folder, pages, failed)
         for count, (submission, words) in enumerate(writer.lines(judged), start=1):
             left = (time.monotonic() - begun) / count * (len(submissions) - count)
-            print(f"{submission}: {words} [{count} of {len(submissions)}{remaining(left)}]", flush=True)
+            print(f"{submission}: {printable(words)} [{count} of {len(submissions)}{remaining(left)}]", flush=True)
     print(f"\n{table(submissions, {s: words for s, words in writer.points.items() if s not in failed})}\n")
     print(f"feedback:  {shown(course.feedback)}/<student>/<exercise>/<exercise>.html")
     print(f"gradebook: {shown_url(course.database)}")

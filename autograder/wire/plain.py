@@ -484,7 +484,7 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
     encoder.count(value.nbytes)
     storage = value.untyped_storage()
     key = (storage.data_ptr(), storage.nbytes())
-    if encoder.shown and storage.nbytes() > value.nbytes and key not in encoder.storages:
+    if encoder.shown and key not in encoder.storages and not _shows_all(value):
         value = value.clone()
         storage = value.untyped_storage()
         key = (storage.data_ptr(), storage.nbytes())
@@ -496,6 +496,16 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
     dtype = str(value.dtype).removeprefix("torch.")
     view = list(value.shape), list(value.stride()), value.storage_offset()
     return ["tensor", encoder.storages[key], dtype, *view, gradient]
+
+
+def _shows_all(tensor: Any) -> bool:
+    """Return whether each byte of a tensor's memory is in the tensor, perhaps often, as in `x.expand(2, -1)`."""
+    reached = tensor.itemsize
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if step * tensor.itemsize not in (0, reached) and size > 1:
+            return False
+        reached *= size if step else 1
+    return reached == tensor.untyped_storage().nbytes()
 
 
 def _base(encoder: Encoder, value: Any, depth: int) -> Any:

@@ -333,6 +333,11 @@ HANDED_IN = {
     "shadow": (shadow, "3/5, 2 to grade (", ""),
     "no_time": (with_timestamp("yesterday, I think"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
     "absurd_time": (with_timestamp("9999-12-31 23:59:59 UTC"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
+    "terminal": (
+        with_timestamp("\x1b[2J\n2"),
+        "3/5, 2 to grade (timestamp.txt is not a time (Unknown string format: \ufffd",
+        "",
+    ),
     "-rf [a-z]* 'ö' \"$(id)\"; ../ {0}".replace("/", "∕"): (written(lambda notebook: None), "3/5, 2 to grade (", ""),
     "x" * 129: (written(lambda notebook: None), "NOT GRADED: the folder's name has 129 characters", None),
     "two\nlines": (written(lambda notebook: None), "NOT GRADED: the folder's name has blanks at an end, or", None),

@@ -77,6 +77,16 @@ def test_tensors_arrive_with_their_views_of_one_memory_and_with_bfloat16():
     assert torch.equal(across(torch.eye(3).T[1:]), torch.eye(3).T[1:]) and across(torch.zeros(2, 0)).shape == (2, 0)
 
 
+@pytest.mark.parametrize(
+    "shown", [lambda x: x[0].expand(9, -1), lambda x: x.as_strided((9, 4), (0, 2)), lambda x: x[1:]]
+)
+def test_of_a_tensors_memory_no_more_is_sent_than_it_shows_however_often_it_shows_that(shown):
+    view = shown(torch.arange(12.0).reshape(3, 4))
+    (arrived,) = Decoder().read(Encoder(shown=True).message([view]))
+    sent = torch.empty(0).set_(arrived.untyped_storage())
+    assert torch.equal(arrived, view) and set(sent.tolist()) == set(view.flatten().tolist())
+
+
 def test_an_object_that_is_there_twice_arrives_once_even_within_itself():
     item = [1]
     first, second = across((item, item))
