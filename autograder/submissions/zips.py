@@ -63,12 +63,13 @@ class BadZip(Exception):
 class Candidate:
     """A notebook, or a zip that should hold one. `owner`: the platform's name for the student, "" without one.
 
-    `path`: the downloaded file; `number`: the member's, if that file is a zip of many hand-ins.
+    `known_by`: what finds the student in the class list, see `SafeExtractor.class_list`. `path`: the downloaded file;
+    `number`: the member's, if that file is a zip of many hand-ins.
     """
 
     shown: str
     owner: str
-    names: tuple[str, ...]
+    known_by: tuple[str, str] | None
     file: str
     upload: int
     time: datetime
@@ -153,18 +154,22 @@ class SafeExtractor(ExtractorPlugin):
         self.log.warning("REFUSED %s: %s", shown, reason)
         self.refused.append((shown, reason))
 
-    def class_list(self) -> dict[str, set[str]]:
-        """Return {a name or number that a platform may use: the ids of the students it fits}, from the gradebook."""
+    def class_list(self) -> dict[tuple[str, str], set[str]]:
+        """Return {(kind, a name or a number of a platform's): the ids of the students it fits}, from the gradebook.
+
+        Names and numbers are apart, because students can edit their names on most platforms: one may call himself 71.
+        """
         url = self.db_url or self.parent.coursedir.db_url
         if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
             return {}
-        known: dict[str, set[str]] = {}
+        known: dict[tuple[str, str], set[str]] = {}
         with Gradebook(url) as gradebook:
             for student in points.students(gradebook).values():
                 first, last = student.first_name or "", student.last_name or ""
-                for name in (student.lms_user_id, student.email, f"{first} {last}", f"{last} {first}"):
-                    if name and name.strip():
-                        known.setdefault(key(name), set()).add(student.id)
+                number, names = key(student.lms_user_id or ""), {key(f"{first} {last}"), key(f"{last} {first}")}
+                for known_by in (("number", number), *(("name", name) for name in names)):
+                    if known_by[1]:
+                        known.setdefault(known_by, set()).add(student.id)
         return known
 
     def candidates(self, folder: Path) -> Iterator[Candidate]:
@@ -206,18 +211,19 @@ class SafeExtractor(ExtractorPlugin):
     def candidate(self, shown: str, name: str, time: datetime, path: Path, number: int | None = None) -> Candidate:
         """Return the hand-in that a file's name describes: whose it is, and which upload."""
         base = PurePosixPath(name).name
-        names: tuple[str, ...]
+        known_by: tuple[str, str] | None = None
         if moodle := of_moodle(name):
             student, user, file = moodle
-            names, owner, file, upload = (student,), f"Moodle's {student}_{user}", PurePosixPath(file).name, 0
+            known_by, owner = ("name", key(student)), f"Moodle's {student}_{user}"
+            file, upload = PurePosixPath(file).name, 0
         elif match := CANVAS.fullmatch(base):
-            names, owner, file = (match["user"],), f"Canvas's {match['name']}_{match['user']}", match["file"]
-            upload = int(match["upload"])
+            known_by, owner = ("number", match["user"]), f"Canvas's {match['name']}_{match['user']}"
+            file, upload = match["file"], int(match["upload"])
             if match["late"]:
                 self.log.warning("%s: Canvas marks it as late", shown)
         else:
-            names, owner, file, upload = (), "", base, 0
-        return Candidate(shown, owner, names, file, upload, time, path, number)
+            owner, file, upload = "", base, 0
+        return Candidate(shown, owner, known_by, file, upload, time, path, number)
 
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
@@ -243,13 +249,19 @@ class SafeExtractor(ExtractorPlugin):
         return student, time
 
     def student(self, candidate: Candidate, claimed: str | None) -> str:
-        """Return the student's id: from the class list, else from the zip's own name, else from the platform's."""
-        for name in candidate.names:
-            if len(ids := self.people.get(key(name), set())) == 1:
-                student = next(iter(ids))
-                if claimed not in (None, student):
-                    self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
-                return student
+        """Return the student's id: from the class list, else from the zip's own name, else from the platform's.
+
+        Raise `BadZip` if it has no id, or that of somebody whom the class list has under another number.
+        """
+        kind, _ = candidate.known_by or ("", "")
+        ids = self.people.get(candidate.known_by, set()) if candidate.known_by else set()
+        if len(ids) == 1:
+            student = next(iter(ids))
+            if claimed not in (None, student):
+                self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
+            return student
+        if kind == "number" and any(claimed in ids for (listed, _), ids in self.people.items() if listed == kind):
+            raise BadZip(f"it says that it is {claimed}'s, but {candidate.owner} isn't {claimed} in the class list")
         student = claimed or re.sub(r"[^\w.@-]+", "-", candidate.owner.partition(" ")[2]).strip("-.@")
         if not student:
             raise BadZip(

@@ -211,6 +211,29 @@ def test_what_moodle_lets_a_teacher_download_is_told_apart_by_full_names(folder,
     assert "leads out of its folder" in reason
 
 
+def test_nobody_comes_between_a_listed_student_and_a_hand_in_by_a_name_of_the_own_choice(folder, tmp_path):
+    """Students can edit their names on most platforms, and name their zips as they like."""
+    people = {
+        "ada": {"first_name": "Ada", "last_name": "Lovelace", "email": "ada@uni.edu", "lms_user_id": "71"},
+        "eve": {"first_name": "7", "last_name": "1", "lms_user_id": "74"},
+    }
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    canvas = zipped(
+        (f"lovelaceada_71_9001_{EXERCISE}.ipynb", b"of ada"),
+        (f"71_74_9002_{EXERCISE}.ipynb", b"of eve"),
+        (f"mallory_99_9003_{own('ada')}", zipped((NOTEBOOK, b"of mallory, who is not in the list"))),
+    )
+    moodle = zipped((f"ada@uni.edu_504_assignsubmission_file_/{NOTEBOOK}", b"of one who calls himself so"))
+    found, refused = extracted(folder, {"canvas.zip": canvas, "moodle.zip": moodle}, url)
+    assert {student: notebook for student, (_, notebook) in found.items()} == {
+        "ada": b"of ada",
+        "eve": b"of eve",
+        "ada@uni.edu_504": b"of one who calls himself so",
+    }
+    (reason,) = refused.values()
+    assert reason == "it says that it is ada's, but Canvas's mallory_99 isn't ada in the class list"
+
+
 def test_two_people_who_hand_in_under_one_name_are_both_refused_and_a_later_one_of_the_same_supersedes(folder):
     download = zipped(
         (f"lovelaceada_71_9001_{own('ada')}", zipped((NOTEBOOK, b"of ada"))),
