@@ -87,8 +87,12 @@ def write_sources(folder: Path = SOURCES) -> None:
 
 
 def source(name: str) -> NotebookNode:
-    """Return the source notebook of an exercise."""
-    return notebook_of(texts()[name])
+    """Return the source notebook of an exercise. An instructor's own says so: a page shows none of its hidden tests."""
+    text = texts()[name]
+    notebook = notebook_of(text)
+    if text.parents[1] != SOLUTIONS:
+        notebook.metadata["autograder"] = NotebookNode(private=True)
+    return notebook
 
 
 def notebook_of(text: Path) -> NotebookNode:

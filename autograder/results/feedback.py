@@ -412,7 +412,9 @@ class InertPage(HTMLExporter):
 
     hide_hidden_tests = Bool(True, help="hide the code of hidden tests from feedback pages").tag(config=True)
     show_replay = Bool(
-        False, help="show the lines that run a failed hidden test again, with the seed that its message names"
+        False,
+        help="show the lines that run a failed hidden test again, with the seed that its message names; of no notebook "
+        "whose source says that it is private, as those of `make grade PRIVATE=folder` do",
     ).tag(config=True)
 
     def _create_environment(self) -> Environment:
@@ -426,9 +428,10 @@ class InertPage(HTMLExporter):
         nb.metadata.pop("widgets", None)
         nb.cells = [cell for cell in nb.cells if not cell.metadata.get("autograder", {}).get("rubric")]
         hider = ClearHiddenTests(parent=self)
+        show_replay = self.show_replay and not nb.metadata.get("autograder", {}).get("private")
         for cell in nb.cells:
             if self.hide_hidden_tests and cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
-                hide(cell, hider, self.show_replay)
+                hide(cell, hider, show_replay)
         about = nb.metadata.get("language_info", {})
         language = about.get("pygments_lexer") or about.get("name") or "ipython3"
         self._show = all_shown(nb, partial(_page_texts, language))

@@ -80,7 +80,8 @@ def template(converter: GenerateAssignment, assignment: str, notebook: str) -> T
     saved = steps.index(SaveCells) if SaveCells in steps else len(steps)
     kept = _through(converter, [step for step in steps[:saved] if step is not InstantiateTests], source, resources)
     released = _through(converter, steps[saved + 1 :], kept, resources)
-    kept.metadata["autograder"] = NotebookNode(defines=declared(source), rubrics=rubrics(source))
+    about = source.metadata.get("autograder", {})
+    kept.metadata["autograder"] = NotebookNode({**about, "defines": declared(source), "rubrics": rubrics(source)})
     with Gradebook(course.db_url, course.course_id) as gradebook:
         known = {cell.name: cell for cell in gradebook.find_notebook(notebook, assignment).source_cells}
         for cell in kept.cells:

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from traitlets.config import Config
 
 from autograder import private, release
+from autograder.results import feedback
 
 pytestmark = pytest.mark.sandbox
 
@@ -50,6 +53,38 @@ def test_what_students_get_and_what_grades_them_comes_from_the_private_folder(fo
     command = [sys.executable, "-m", "autograder.release"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True)
     assert done.returncode == 2 and "exercises/ is public" in done.stdout
+
+
+def test_no_page_shows_a_line_of_a_private_hidden_test_whoever_makes_the_page_later(folder, tmp_path):
+    """formgrader makes pages, too, in a process that knows no folder of an instructor's own."""
+    public = release.texts()[EXERCISE].read_text()
+    hidden = "ch03_ring.check_count({}, schedules, num_elements=120)"
+    private_text = public.replace(
+        hidden.format("element_transfers"), hidden.format("lambda *a: element_transfers(*a) / 1")
+    )
+    (folder / EXERCISE / f"{EXERCISE}.md").write_text(private_text)
+    handed_in = tmp_path / "submissions" / "ada" / EXERCISE / f"{EXERCISE}.ipynb"
+    handed_in.parent.mkdir(parents=True)
+    answers = release.source(EXERCISE)
+    (answer,) = [cell for cell in answers.cells if "def element_transfers" in cell.source]
+    answer.source = answer.source.replace("return int(sum(", "return 'x' if num_elements == 120 else int(sum(")
+    nbformat.write(answers, handed_in)
+    command = [
+        sys.executable,
+        "-m",
+        "autograder.grade",
+        str(tmp_path / "submissions"),
+        "--into",
+        str(tmp_path / "graded"),
+    ]
+    environment = os.environ | {release.PRIVATE: str(folder), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "ada/03_ring: 18/20" in done.stdout, done.stdout + done.stderr
+    graded = nbformat.read(tmp_path / "graded" / "autograded" / "ada" / EXERCISE / f"{EXERCISE}.ipynb", as_version=4)
+    page = feedback.InertPage(config=Config(InertPage={"show_replay": True})).from_notebook_node(graded)[0]
+    assert "A hidden check failed." in page and "ends in TypeError" in page
+    assert "To run it again" not in page
+    assert "lambda *a" not in page, "not even in a check's own message"
 
 
 @pytest.mark.parametrize(
