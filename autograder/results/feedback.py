@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
@@ -42,6 +43,8 @@ MOST_OUTPUT = 1_000_000  # characters of one text in a cell's outputs; a picture
 MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
 MOST_HTML = 20_000_000  # characters of HTML that the cage may make of all texts of a page, with embedded pictures
 MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
+MOST_TAGS = 200_000  # "<" in that HTML: nbconvert parses a page again, which takes 700 bytes of memory for each
+MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 _RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
 NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
@@ -60,13 +63,15 @@ class Shown:
 
     def __init__(self) -> None:
         self.html: dict[tuple[str, str, str], str] = {}
-        self.left = MOST_HTML
+        self.left, self.tags = MOST_HTML, MOST_TAGS
+        self.times: Counter[tuple[str, str, str]] = Counter()  # how often a page shows each
 
     def prepare(self, texts: Sequence[tuple[str, str, str]]) -> None:
         """Render these texts, given as (kind, text, about), or show them as they are written.
 
-        What comes after the first text that doesn't fit into `MOST_HTML` is not rendered at all.
+        What comes after the first text that doesn't fit into `MOST_HTML` or `MOST_TAGS` is not rendered at all.
         """
+        self.times.update(texts)
         missing = [text for text in dict.fromkeys(texts) if text not in self.html]
         for text in [text for text in missing if text in _slow]:
             self._add(text, _slow[text])
@@ -75,7 +80,7 @@ class Shown:
         with closing(cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)) as answers:
             begun = time.monotonic()
             for text in missing:
-                if self.left <= 0:
+                if min(self.left, self.tags) <= 0:
                     self._add(text, "")
                     continue
                 answer = next(answers)
@@ -87,9 +92,11 @@ class Shown:
 
     def _add(self, text: tuple[str, str, str], html: str) -> None:
         """Take a text's HTML, or its characters if the page has no room left for the HTML."""
-        self.left -= len(html)
-        fits = self.left > 0
-        self.html[text] = html if fits else _plain(text, f"this page has more than {MOST_HTML // 1_000_000} MB")
+        self.left -= self.times[text] * len(html)
+        self.tags -= self.times[text] * html.count("<")
+        most = f"{MOST_HTML // 1_000_000} MB" if self.left <= 0 else f"{MOST_TAGS:,} tags"
+        fits = min(self.left, self.tags) > 0
+        self.html[text] = html if fits else _plain(text, f"this page has more than {most}")
 
     def __call__(self, kind: str, text: str, about: str = "") -> str:
         if (kind, text, about) not in self.html:
@@ -167,11 +174,11 @@ def clean_outputs(notebook: NotebookNode, show: Show) -> None:
 def limit_outputs(notebook: NotebookNode) -> None:
     """Cut the outputs of a notebook to `MOST_OUTPUTS` characters and `MOST_PIECES` pieces in all, and say so.
 
-    Points are still read from them. A cell's error stays, of `MOST_ERROR` characters, and so does the beginning of its
-    last result, which may be its points. A cell's metadata records that its last output is the note that says so: a
-    student's function may print the same words.
+    What comes after `MOST_COLOURS` changes of colour has none. Points are still read from them. A cell's error stays,
+    of `MOST_ERROR` characters, and so does the beginning of its last result, which may be its points. A cell's metadata
+    records that its last output is the note that says so: a student's function may print the same words.
     """
-    left, room = MOST_OUTPUTS, MOST_PIECES
+    left, room, colours = MOST_OUTPUTS, MOST_PIECES, MOST_COLOURS
     for cell in notebook.cells:
         kept, outputs = [], cell.get("outputs", [])
         noted = cell.metadata.get("autograder", {}).get("cut") is True
@@ -186,6 +193,7 @@ def limit_outputs(notebook: NotebookNode) -> None:
                 continue
             size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
             left, lost = max(0, left - size), lost or cut
+            colours -= _coloured(output, colours)
             kept.append(output)
         if "outputs" in cell:
             cell.outputs = [*kept, *([new_output("stream", text=NOTE)] if lost else [])]
@@ -218,6 +226,20 @@ def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
         before, output.text = len(text), _fit(text, min(left, MOST_OUTPUT))
         after = len(output.text)
     return after, after < before
+
+
+def _coloured(output: NotebookNode, left: int) -> int:
+    """Return how often an output's texts change their colour; take the colours out, in place, if that is too often."""
+    texts = [output.get("text", ""), output.get("data", {}).get("text/plain", ""), *output.get("traceback", ())]
+    count = sum(text.count("\x1b") for text in texts)
+    if count > left:
+        if "traceback" in output:
+            output.traceback = [line.replace("\x1b", "") for line in output.traceback]
+        for part, name in ((output, "text"), (output.get("data", {}), "text/plain")):
+            if name in part:
+                part[name] = part[name].replace("\x1b", "")
+        return 0
+    return count
 
 
 def _joined(text: str | list) -> str:

@@ -367,11 +367,11 @@ def _learners_line(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.line  # where the grader runs a hidden test, its lines are not to be had
-        and others.isdisjoint(Path(frame.filename).parents)
+        if others.isdisjoint(Path(frame.filename).parents)
         and "site-packages" not in frame.filename  # torch's and numpy's own
         and not frame.filename.startswith(("<string>", "<frozen"))  # a dataclass's own __init__, an import
     ]
+    frames = [frame for frame in frames if frame.line] or frames  # a hidden test's line is nowhere to be had
     return f"\n  line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line}" if frames else ""
 
 

@@ -107,6 +107,18 @@ def test_a_students_html_has_no_classes_and_ids_that_a_page_gives_a_meaning():
         assert "full-credit" not in text and "essay-points" not in text
 
 
+@pytest.mark.parametrize(
+    "kind, text", [("text/html", "<b>x</b>" * 2_000), ("text/plain", "\x1b[1mx\x1b[0m" * 300)], ids=["html", "colours"]
+)
+def test_a_page_has_a_bounded_number_of_tags_whatever_they_come_from(kind, text):
+    """nbconvert parses a page that has a picture again, and keeps an object for each tag: 2 GB for one of 10 MB."""
+    cell = new_code_cell("f()", outputs=[new_output("display_data", {kind: text}) for _ in range(500)])
+    graded, shown, _ = page(cell)
+    for html in ("".join(str(output.data) for output in graded.cells[0].outputs), shown):
+        assert html.count("<") + 2 * html.count("\\x1b") < feedback.MOST_TAGS + 2 * feedback.MOST_COLOURS
+    assert "bold" in shown or "<b>x</b>" in shown
+
+
 def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
     big = [new_output("display_data", {"text/plain": "x" * 3_999_000}) for _ in range(15)]
     error = new_output("error", ename="NotYet", evalue="", traceback=["the last check fails"])
