@@ -318,6 +318,22 @@ def _asker(message: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
+def _dialler(message: dict[str, Any]) -> Iterator[str]:
+    """Open many connections, whose buffers the whole machine shares; if this answers at all, nobody counts them."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2000)
+    _kept.append(listener)
+    for _ in range(900):  # and as many ends that nobody accepts
+        _kept.append(socket.create_connection(listener.getsockname()))
+    time.sleep(2)  # the sandbox must end within these seconds
+    yield from ()
+
+
 _ROLES = dict(
-    neighbour=_neighbour, intruder=_intruder, glutton=_glutton, breeder=_breeder, locker=_locker, asker=_asker
+    neighbour=_neighbour,
+    intruder=_intruder,
+    glutton=_glutton,
+    breeder=_breeder,
+    locker=_locker,
+    asker=_asker,
+    dialler=_dialler,
 )

@@ -23,6 +23,9 @@ LOOK_SECONDS = 0.05  # between two looks
 # which takes a socket and some KiB for a moment; SQLite holds a handful of locks.
 MOST_QUEUED = 32 * 2**20  # bytes that AF_NETLINK sockets have received and nobody has read
 MOST_LINES = 2_000  # sockets of AF_NETLINK, or record locks
+# The buffers of all TCP and UDP sockets of the machine come from two stores. A sandbox may have its share of 400 MiB;
+# eight ranks, each connected to each other one twice, have 112 sockets.
+MOST_SOCKETS = 1_000
 LINE = 200  # bytes; at least as long as a line about one of them
 _PREFIX = "submission-"
 _numbers = itertools.count()
@@ -202,7 +205,14 @@ def _hoards(init: int) -> str | None:
     """Return "memory" if a sandbox makes the kernel keep too much that no control group counts, else None."""
     sockets, locks = _lines(f"/proc/{init}/net/netlink"), _lines(f"/proc/{init}/root/proc/locks")
     queued = sum(int(line.split()[4]) for line in sockets[1:] if len(line.split()) > 4)
-    return "memory" if queued > MOST_QUEUED or max(len(sockets), len(locks)) > MOST_LINES else None
+    hoards = queued > MOST_QUEUED or max(len(sockets), len(locks)) > MOST_LINES or _connected(init) > MOST_SOCKETS
+    return "memory" if hoards else None
+
+
+def _connected(init: int) -> int:
+    """Return how many sockets of TCP and UDP a sandbox has, those included that nobody has accepted yet."""
+    lines = [line.split() for name in ("sockstat", "sockstat6") for line in _lines(f"/proc/{init}/net/{name}")]
+    return sum(int(line[2]) for line in lines if line[0].startswith((b"TCP", b"UDP")))
 
 
 def _lines(file: str) -> list[bytes]:

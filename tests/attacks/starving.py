@@ -327,6 +327,24 @@ hand_in(
 )
 hand_in(
     "starving",
+    "full_connections",
+    "Fills the buffers of connections that nobody accepts, from the store that all TCP of the machine shares.",
+    {
+        "mean": """
+        import contextlib, socket
+        listener, kept = socket.create_server(("127.0.0.1", 0), backlog=2000), []
+        for _ in range(900):
+            kept.append(socket.create_connection(listener.getsockname()))
+            kept[-1].setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    kept[-1].send(bytes(2**16))
+        """
+    },
+    says=("memory",),
+)
+hand_in(
+    "starving",
     "socket_filters",
     "Gives each of its sockets a long filter, which the kernel compiles into memory that all sandboxes share.",
     {
