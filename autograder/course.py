@@ -156,8 +156,9 @@ class Course:
                 self.data[name] = data_files(self.directory, name)
             except preprocessor.WrongSetup as error:
                 raise NothingGraded(str(error)) from error
-        cells = [cell for template in self.templates.values() for cell in template.cells if cell.cell_type == "code"]
-        self.settings = preloading(self.settings, [cell.source for cell in cells])
+        # As released: a sandbox that held what only hidden tests import would tell a student of it.
+        cells = [pair for each in self.templates.values() for pair in zip(each.cells, each.released, strict=True)]
+        self.settings = preloading(self.settings, [source for cell, source in cells if cell.cell_type == "code"])
 
     def check(self) -> None:
         """Raise NothingGraded unless nbgrader would run submissions with the autograder's judge and nothing else."""

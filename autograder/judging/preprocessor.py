@@ -14,6 +14,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -23,7 +24,7 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.converters import GenerateAssignment
-from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
 from nbgrader.utils import find_all_files, is_grade, is_solution
 from traitlets import Bool, Dict, Float, Int, Tuple, Unicode
 
@@ -109,8 +110,14 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
         return nb, resources
 
     def _preloading(self, nb: NotebookNode) -> Settings:
-        """Return the settings for this process's judges, which the first notebook starts."""
-        cells = [cell for cell in nb.cells if cell.cell_type == "code" and role(cell) != "answer"]
+        """Return the settings for this process's judges, which the first notebook starts.
+
+        A sandbox that held what only hidden tests import would tell a student of it.
+        """
+        cells = [deepcopy(cell) for cell in nb.cells if cell.cell_type == "code" and role(cell) != "answer"]
+        hider = ClearHiddenTests(parent=self)
+        for cell in cells:
+            hider._remove_hidden_test_region(cell)
         return preloading(self.settings, [source_of(cell) for cell in cells])
 
 

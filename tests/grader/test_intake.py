@@ -47,9 +47,8 @@ def cell(kind, source, grade_id=None, **marks):
 
 def source():
     """The instructor's notebook: 5 points, 2 of them given by hand."""
-    test = (
-        "assert square(2) == 4\n### BEGIN HIDDEN TESTS\nassert square(-3) == 9, 'of a negative'\n### END HIDDEN TESTS"
-    )
+    hidden = "import wave\nassert square(-3) == 9, 'of a negative'"
+    test = f"assert square(2) == 4\n### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS"
     cells = [
         cell("markdown", "# Squares"),
         cell("code", "import numpy as np"),
@@ -209,6 +208,10 @@ def odd_metadata(found):
     found["cells"].append({"cell_type": "magic", "metadata": forged, "source": "\ud800\0", "id": "\udc80"})
 
 
+def look_for_what_hidden_tests_import(notebook):
+    by_id(notebook, "square").source = f"import sys\nprint('preloaded:', 'wave' in sys.modules)\n{ANSWER}"
+
+
 def reorder(notebook):
     notebook.cells.reverse()
 
@@ -331,6 +334,7 @@ HANDED_IN = {
     "new_schema": (as_json(new_schema), "3/5, 2 to grade (", ""),
     "odd_metadata": (as_json(odd_metadata), "3/5, 2 to grade (", ""),
     "shadow": (shadow, "3/5, 2 to grade (", ""),
+    "curious": (written(look_for_what_hidden_tests_import), "3/5, 2 to grade (", "preloaded: False"),
     "no_time": (with_timestamp("yesterday, I think"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
     "absurd_time": (with_timestamp("9999-12-31 23:59:59 UTC"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
     "terminal": (
