@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import secrets
 import sys
 import time
@@ -60,6 +61,26 @@ def _relay(stream: Any, text: str) -> None:
 
 def _of_an_earlier_test(*_: Any, **__: Any) -> None:
     raise RuntimeError("this function belongs to an earlier test, and worked only in that one")
+
+
+class _Pickler(cloudpickle.Pickler):
+    """A pickler that takes no function of a test's along: with it go the variables that it reads."""
+
+    shared: Mapping[str, Any] = {}  # what both sides have, by name
+
+    def reducer_override(self, value: Any) -> Any:
+        own = isinstance(value, FunctionType) and value.__module__ == "__main__"
+        if own and self.shared.get(value.__name__) is not value:
+            raise NotPlain(f"an object that holds the test's own {value.__qualname__}; pass that by itself")
+        return super().reducer_override(value)
+
+
+def _pickled(value: Any, shared: Mapping[str, Any]) -> bytes:
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.shared = shared
+    pickler.dump(value)
+    return file.getvalue()
 
 
 class Link:
@@ -268,7 +289,7 @@ class Link:
             self.callbacks.append(value)
             return ["callback", len(self.callbacks) - 1, getattr(value, "__name__", "function")]
         if (type(value).__module__ or "").partition(".")[0] in self.packages:
-            return ["pickled", cloudpickle.dumps(value).hex()]
+            return ["pickled", _pickled(value, self.shared).hex()]
         return None
 
     def _importable(self, value: Any, module: str, name: str) -> bool:

@@ -1,5 +1,6 @@
 """The judge: a student's cells in the sandbox, the instructor's outside, and nothing but data between them."""
 
+import argparse
 import hmac
 import itertools
 import signal
@@ -10,6 +11,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import nbformat.v4 as v4
 import pytest
 import torch
@@ -20,14 +22,14 @@ from autograder.inside.shell import make_shell
 from autograder.judging import judge, runner
 from autograder.judging import judges as judges_module
 from autograder.judging.judges import Judges, Settings, preloading
-from autograder.judging.link import Ended
+from autograder.judging.link import Ended, Link
 from autograder.judging.preprocessor import Verdicts, scorable
 from autograder.names import names_in
 from autograder.results.feedback import NOTE, hide, limit_outputs
 from autograder.sandbox import watch
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
-from autograder.wire.plain import Decoder, Encoder
+from autograder.wire.plain import Decoder, Encoder, NotPlain
 from autograder.wire.protocol import MOST_PIECES
 
 pytestmark = pytest.mark.sandbox
@@ -248,6 +250,17 @@ def test_a_name_that_the_student_was_asked_to_bind_is_theirs_and_any_other_stays
     cells = [GIVEN, ("answer", "LIMIT = 4"), ("test", "assert LIMIT == 4")]
     assert judged(judges, *cells, answers=[])[0] == ["AssertionError: "]
     assert judged(judges, *cells, answers=["LIMIT"])[0] == [None]
+
+
+def test_an_object_of_a_package_takes_no_function_of_the_tests_into_the_sandbox():
+    """It would be pickled with the variables that it reads, among them what the test expects."""
+    want, space = 5, {"__name__": "__main__", "want": 5}
+    exec("def expected(x): return x == want\ndef given(x): return x", space)
+    link = Link(None, ("argparse",), {"given": space["given"]}, in_place=False)
+    with pytest.raises(NotPlain, match="holds the test's own expected; pass that by itself"):
+        link.outward(argparse.Namespace(loss=[space["expected"]]))
+    kind, pickled = link.outward(argparse.Namespace(loss=space["given"], want=want))
+    assert kind == "pickled" and cloudpickle.loads(bytes.fromhex(pickled)).loss(3) == 3
 
 
 def test_by_default_the_modules_are_preloaded_that_the_instructors_cells_import(tmp_path, monkeypatch):
