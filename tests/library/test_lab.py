@@ -24,6 +24,7 @@ from collectives.topology import Link
 PUZZLES = {puzzle["id"]: puzzle for puzzle in puzzles()}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LAB = "document.querySelector('collective-lab')"
+KEPT_MS = 700  # the Lab keeps a change after 400 ms
 
 
 @pytest.fixture
@@ -273,6 +274,7 @@ def notation_lines(schedule):
 
 
 BAD_FRAGMENTS = {
+    "v=1&ranks=4&ranks=5&chunks=1": 'The address has the field "ranks" twice.',
     "hello": 'The address has "hello" after the #; its parts look like ranks=4.',
     "v=2&ranks=4": 'The address has version "2"; this page reads version 1.',
     "v=1&puzzle=chess": 'There is no puzzle "chess".',
@@ -321,6 +323,68 @@ def test_the_page_s_address_follows_the_board_and_answers_stay(browser, tmp_path
     page.goto(path.as_uri())
     assert text_of(page) == "step 0: 0:0→1"
     context.close()
+
+
+def test_a_link_takes_nothing_away_that_the_reader_built(open_lab):
+    page = open_lab("v=1&ranks=4&chunks=1&contract=all_reduce")
+    slot(page, 0).drag_to(slot(page, 1))
+    page.wait_for_timeout(KEPT_MS)
+    page.evaluate(f"{LAB}.open('v=1&ranks=3&chunks=1&contract=all_reduce&steps=0:2~1+')")
+    page.wait_for_timeout(KEPT_MS)
+    assert page.evaluate(f"{LAB}.freeBoard().steps.length") == 1
+    assert page.evaluate(f"{LAB}.freeBoard().ranks") == 4
+    assert status(page).endswith("Undo brings back what you had built here.")
+    page.get_by_role("button", name="Undo").click()
+    assert text_of(page) == "step 0: 0:0→1+"
+    bad_race = "v=1&ranks=2&chunks=1&contract=all_reduce&view=race&race=all_reduce!7!ring!ring!nowhere!1!8"
+    page.evaluate(f"{LAB}.open('{bad_race}')")
+    assert status(page).startswith('The address has the machine "nowhere"')
+    assert text_of(page) == "step 0: 0:0→1+"
+
+
+@pytest.mark.parametrize(
+    "damaged", ['{"v":1,"solved":null}', '{"v":1,"answers":7,"free":5}', '{"v":1,"solved":"yes"}', "7"]
+)
+def test_damaged_storage_costs_only_what_it_held(open_lab, damaged):
+    page = open_lab()
+    page.evaluate(f"{LAB}.kept.solved['sum-2'] = true")
+    page.evaluate("damaged => localStorage.setItem('collectives-lab', damaged)", damaged)
+    page.evaluate("dispatchEvent(new StorageEvent('storage', { key: 'collectives-lab' }))")
+    page.get_by_role("button", name="Next puzzle").first.click()
+    slot(page, 0).drag_to(slot(page, 1))
+    slot(page, 1).drag_to(slot(page, 0))
+    assert verdict(page).startswith("Solved.")
+
+
+def test_the_keyboard_stays_where_it_was_when_a_panel_changes(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1;0:0~2,0:1~3")
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    for name, after in {
+        "A hint": "Next hint",
+        "step 1": "step 1",
+        "0:0→2 copies; switch": "0:0→2+ adds; switch",
+    }.items():
+        page.get_by_role("button", name=name, exact=True).press("Enter")
+        assert page.evaluate(focused) == after
+    page.get_by_role("button", name="0:0→2+ adds; switch").press("Enter")
+    page.locator(".verdict").get_by_role("button", name="Next puzzle").press("Enter")
+    assert page.evaluate(focused).startswith("rank 0, chunk 0:")
+    page.get_by_role("button", name="Next puzzle").press("Enter")
+    assert page.evaluate(focused) == "Next puzzle"
+
+
+def test_an_empty_slot_is_not_blamed_for_what_it_began_with(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1")
+    assert "Rank 2 still has nothing in chunk 0: no step writes it." in page.locator(".verdict").inner_text()
+
+
+def test_what_can_t_be_copied_is_shown_to_be_copied_by_hand(open_lab):
+    page = open_lab(**PHONE)
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.get_by_role("button", name="Copy as Python").click()
+    field = page.get_by_role("textbox").first
+    assert field.is_visible()
+    assert field.input_value().startswith("from collectives import")
 
 
 def test_a_schedule_that_is_too_big_for_the_lab_is_refused_in_python():

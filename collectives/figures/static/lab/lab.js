@@ -27,8 +27,8 @@
   const kept = () => {
     const none = { v: 1, solved: {}, answers: {}, free: null };
     try {
-      const data = JSON.parse(localStorage.getItem(KEY));
-      return data?.v === 1 ? { ...none, ...data } : none;
+      const { v, solved, answers, free } = JSON.parse(localStorage.getItem(KEY));
+      return v === 1 ? { v, solved: { ...solved }, answers: { ...answers }, free } : none; // a spread, so that null or a word there does no harm
     } catch {
       return none;
     }
@@ -109,13 +109,24 @@
     open(fragment) {
       try {
         const { puzzle, schedule, view, race } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
-        this.set(schedule ?? this.answer(puzzle), 0, true, puzzle);
+        const own = puzzle ? this.answer(puzzle) : this.freeBoard();
+        if (race) this.race.check(race);
+        this.set(schedule ?? own, 0, true, puzzle);
+        this.lent = schedule !== null; // what a link brings replaces the reader's own only after a change
         if (race) this.race.restore(race);
         this.show(view ?? (puzzle ? "puzzles" : "build"));
+        if (own.steps.length && Lab.printAll(own) !== Lab.printAll(this.schedule)) this.offer(own);
       } catch (error) {
         if (!this.schedule) this.openPuzzle(this.puzzles[0]);
         this.explain(error);
       }
+    }
+
+    // The first undo after opening a link brings back what the reader had built.
+    offer(own) {
+      this.past = [[own, own.steps.length]];
+      this.tools.undo.disabled = false;
+      if (this.view !== "race") this.say("This is what the link holds. Undo brings back what you had built here.");
     }
 
     // The reader's own board as it was, or an empty one.
@@ -168,6 +179,7 @@
       }
       const seen = Lab.analyse(Lab.validate(schedule)); // refuses before anything changes
       this.puzzle = puzzle;
+      this.lent = false;
       if (fresh) [this.past, this.future] = [[], []];
       else if (this.schedule) {
         this.past = [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO);
@@ -362,10 +374,10 @@
       this.board.render();
       this.list();
       const { steps } = this.schedule;
-      this.steps.replaceChildren(...Array.from({ length: steps.length + 1 }, (_, number) =>
+      this.refill(this.steps, Array.from({ length: steps.length + 1 }, (_, number) =>
         button(number < steps.length ? `step ${number}` : steps.length ? "new step" : "step 0", () => this.go(number), { "aria-current": number === this.at ? "step" : "false", class: this.seen.fault?.step === number ? "guilty" : "" })));
       const here = steps[this.at] ?? [];
-      this.moves.replaceChildren(...here.map((t, place) => make("li", {}, make("code", {}, Lab.print(t)),
+      this.refill(this.moves, here.map((t, place) => make("li", {}, make("code", {}, Lab.print(t)),
         button(t.combine === REDUCE ? "adds" : "copies", () => this.change(place, { ...t, combine: t.combine === REDUCE ? COPY : REDUCE }), { title: "Switch between adding and copying", "aria-label": `${Lab.print(t)} ${t.combine === REDUCE ? "adds" : "copies"}; switch` }),
         button("×", () => this.change(place, null), { "aria-label": `Take back ${Lab.print(t)}` }))));
       this.moves.hidden = !here.length;
@@ -378,8 +390,17 @@
 
     // The puzzle's card, or the set-up of a free board.
     list() {
-      if (this.view === "puzzles" && this.puzzle) this.card.replaceChildren(...this.puzzleCard());
-      else if (this.view === "build") this.card.replaceChildren(...this.setup());
+      if (this.view === "puzzles" && this.puzzle) this.refill(this.card, this.puzzleCard());
+      else if (this.view === "build") this.refill(this.card, this.setup());
+    }
+
+    // Replaces what is in a box. The keyboard stays on the control in the same place, or goes to the board if that is gone.
+    refill(box, nodes) {
+      const controls = () => [...box.querySelectorAll("button, select, input")], place = controls().indexOf(document.activeElement);
+      box.replaceChildren(...nodes);
+      if (place < 0) return;
+      const same = controls()[place];
+      (same && !same.disabled ? same : this.board.buttonAt(...this.board.focus))?.focus({ preventScroll: true });
     }
 
     puzzleCard() {
@@ -445,21 +466,28 @@
     judge() {
       const { seen, schedule, puzzle } = this, { fault, goal, done } = seen;
       const sent = Math.max(0, ...Array.from({ length: schedule.ranks }, (_, rank) => schedule.steps.flat().reduce((sum, t) => sum + (t.src === rank ? t.count : 0), 0)));
-      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; a rank sends at most ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} of its buffer.`;
+      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; a rank sends at most ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer.`;
       const goals = puzzle ? Lab.judge(puzzle, schedule, fault) : [], solved = puzzle && goals.every(([, met]) => met);
       const state = !schedule.collective ? "open" : fault ? (/twice|too often|second time/.test(fault.message) ? "bad" : "open") : puzzle && !solved ? "open" : "good";
       const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault ? `${done} of ${plural(goal, "slot")} finished.` : `Proved: ${prose(schedule.collective)}, for every input.`;
       const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
       this.verdict.className = `verdict ${state}`;
-      this.verdict.replaceChildren(make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, upper(fault.message))] : []),
+      this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, this.blame(fault))] : []),
         ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
-        ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : []));
+        ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
       if (solved && !this.kept.solved[puzzle.id]) {
         this.kept.solved[puzzle.id] = true;
         this.store();
         this.list();
         this.verdict.scrollIntoView({ block: "nearest" }); // on a phone it is below the board
       }
+    }
+
+    // What is wrong, in words; of a slot that the board shows empty, only that.
+    blame({ rank, chunk, step, message }) {
+      const { schedule: { collective }, seen } = this;
+      if (step === null && !seen.have.at(-1)[rank][chunk]) return `Rank ${rank} still has nothing in chunk ${chunk}: no step writes it.`;
+      return upper(message.replace(collective, prose(collective)));
     }
 
     // A link to a chapter; only where the book is.
@@ -504,8 +532,10 @@
       this.saving = setTimeout(() => {
         const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
         if (fragment === null) return;
-        if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
-        else this.kept.free = fragment;
+        if (!this.lent) {
+          if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
+          else this.kept.free = fragment;
+        }
         this.store();
         if (this.paged) history.replaceState(null, "", `#${(this.written = this.fragment())}`);
       }, SAVE_MS);
@@ -532,6 +562,7 @@
         await navigator.clipboard.writeText(text);
         this.say(done);
       } catch {
+        this.text.closest("details").open = true;
         this.text.value = text; // no clipboard: the text is there to be copied by hand
         this.text.select();
         this.say("The browser allows no copying, so the text is in the field below. Press Ctrl+C.");

@@ -82,11 +82,16 @@
       return [collective, ranks, first, second, this.machines[machine].name, inside, bytes, ...(own ? [...own.link, ...own.across, own.ports] : [])];
     }
 
-    restore([collective, ranks, first, second, name, inside, bytes, ...own]) {
-      const machine = this.machines.findIndex((each) => each.name === name), numbers = [ranks, inside, bytes, ...own].map(Number);
-      if (machine < 0) Lab.refuse(`the address has the machine ${Lab.short(name ?? null)}; the Lab has ${this.machines.map((each) => each.name).join("; ")}`);
+    // Refuses a race that the Lab can't show, before anything changes.
+    check([collective, ranks, , , name, inside, bytes, ...own]) {
+      const numbers = [ranks, inside, bytes, ...own].map(Number);
+      if (!this.machines.some((each) => each.name === name)) Lab.refuse(`the address has the machine ${Lab.short(name ?? null)}; the Lab has ${this.machines.map((each) => each.name).join("; ")}`);
       if (!this.lab.presets.some((each) => each.collective === collective && each.ranks === numbers[0])) Lab.refuse(`the Lab has no algorithm for ${Lab.short(collective)} on ${ranks} ranks`);
       if (numbers.some((value) => !(value >= 0 && value < 1e13)) || ![0, 5].includes(own.length)) Lab.refuse(`the address has the race ${Lab.short([ranks, inside, bytes, ...own].join(", "))}; its numbers must be at least 0`);
+    }
+
+    restore([collective, ranks, first, second, name, inside, bytes, ...own]) {
+      const machine = this.machines.findIndex((each) => each.name === name), numbers = [ranks, inside, bytes].map(Number);
       const [alpha, beta, farAlpha, farBeta, ports] = own.map(Number), { plain = false, sharing, inside: full } = this.machines[machine];
       const { schedule } = this.lab, taken = schedule.steps.length && schedule.collective ? schedule : null;
       this.mine = taken;

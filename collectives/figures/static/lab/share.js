@@ -30,6 +30,8 @@
       if (at < 1) refuse(`the address has ${Lab.short(part)} after the #; its parts look like ranks=4`);
       return [part.slice(0, at), decoded(part.slice(at + 1))];
     }));
+    const names = text.split("&").map((part) => part.slice(0, part.indexOf("="))), twice = names.find((name, place) => names.indexOf(name) < place);
+    if (twice !== undefined) refuse(`the address has the field ${Lab.short(twice)} twice`);
     const unknown = [...fields.keys()].find((field) => !FIELDS.includes(field));
     if (unknown !== undefined) refuse(`the address has an unknown field ${Lab.short(unknown)}; the Lab knows ${FIELDS.join(", ")}`);
     if (fields.get("v") !== VERSION) refuse(`the address has version ${Lab.short(fields.get("v") ?? null)}; this page reads version ${VERSION}`);
