@@ -31,17 +31,20 @@ from .fork_server import Continuation, reseed
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
-def adopt(control: socket.socket, *private: socket.socket) -> Continuation | None:
+def adopt(
+    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None] = lambda _: None
+) -> Continuation | None:
     """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
 
     The caller is undumpable meanwhile: that makes the nursery's memory and files in /proc unreadable to all others.
 
     `control`: the socket over which the judge requests ranks; closed here. `private`: sockets for this process alone.
+    `narrow`: takes away, in a rank, what the function that it is to run, by its full name, doesn't need.
     """
     if os.fork() == 0:
         for connection in private:
             connection.close()
-        return functools.partial(serve, control)
+        return functools.partial(serve, control, narrow)
     control.close()
     return None
 
@@ -59,7 +62,7 @@ class _Rank:
         self.life.close()
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
     """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return."""
     ranks: dict[int, _Rank] = {}  # each by both of its descriptors
     waiting = select.poll()
@@ -72,7 +75,7 @@ def serve(control: socket.socket) -> None:
                 os._exit(0)
             pipe, life = (socket.socket(fileno=each) for each in sockets)
             others = {rank.pid: rank for rank in ranks.values()}
-            rank = _born(pipe, life, [control, *others.values()])
+            rank = _born(pipe, life, [control, *others.values()], narrow)
             for each in (rank.ended, rank.life.fileno()) if rank else ():
                 assert rank is not None
                 ranks[each] = rank
@@ -91,10 +94,12 @@ def serve(control: socket.socket) -> None:
         rank.close()
 
 
-def _born(pipe: socket.socket, life: socket.socket, private: list[Any]) -> _Rank | None:
+def _born(
+    pipe: socket.socket, life: socket.socket, private: list[Any], narrow: Callable[[str], None]
+) -> _Rank | None:
     """Fork a rank and hand out the files that it prints to; None if no process or no file is left.
 
-    `private`: what the rank must not have.
+    `private`: what the rank must not have. `narrow`: see `adopt`.
     """
     with pipe, contextlib.suppress(OSError), contextlib.ExitStack() as files:
         printed = [files.enter_context(_scratch()) for _ in ("stdout", "stderr")]
@@ -105,7 +110,7 @@ def _born(pipe: socket.socket, life: socket.socket, private: list[Any]) -> _Rank
                     each.close()
                 _redirect(*printed)
                 reseed()
-                _rank_main(Pipe(pipe))
+                _rank_main(Pipe(pipe), narrow)
             finally:
                 os._exit(1)  # whatever happens, it is no second nursery
         rank = _Rank(pid, os.pidfd_open(pid), life)
@@ -133,10 +138,11 @@ def _redirect(*printed: Any) -> None:
 # A rank. `collectives.ranks` leaves a function of this name out of tracebacks.
 
 
-def _rank_main(pipe: Pipe) -> None:
+def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
     """Run a rank: join the group, call the function, send its result, and wait for the judge to hang up.
 
-    The student's code comes in only after the rank has named its connections, so that name can be trusted.
+    The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
+    what its function doesn't need is gone.
     """
     from collectives.ranks.process import answer, join_group, traceback_of, unpack
 
@@ -154,6 +160,7 @@ def _rank_main(pipe: Pipe) -> None:
         threading.Thread(target=answer, args=(pipe, send, threading.get_ident(), world_size), daemon=True).start()
         join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
         send("begun", ends=list(_connected()))
+        narrow(task["runs"])
         _, objects = unpack(task["packed"])
         function, args = Decoder(resolve, _given(objects)).read(task["call"])
         send("returned", value=function(rank, world_size, *args))

@@ -281,7 +281,7 @@ class _Init:
             self._build_wall(on_ranks=True)
             for one in self.nursery:
                 _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
-                serve_nursery = nursery.adopt(one, self.connection, self.control)
+                serve_nursery = nursery.adopt(one, self.connection, self.control, narrow=self._narrow_wall)
                 if serve_nursery:
                     return serve_nursery
                 _prctl(SET_DUMPABLE, 1)
@@ -305,6 +305,11 @@ class _Init:
     def _build_wall(self, on_ranks: bool) -> None:
         if self.wall:
             self.wall.build(self.request["holding"], on_ranks)
+
+    def _narrow_wall(self, runs: str) -> None:
+        """Build a rank's second wall, unless the function that it runs needs what ranks alone hold."""
+        if self.wall and not self.wall.only_on_ranks(self.request["holding"], runs):
+            self._build_wall(on_ranks=False)
 
     def _confine(self) -> None:
         self._close_descriptors()

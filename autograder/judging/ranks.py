@@ -21,6 +21,7 @@ from ..inside.nursery import MAX_WORDS
 from ..wire.pipe import LIMIT, Pipe, readable
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_TEXT, clean
+from .proxies import Remote
 
 if TYPE_CHECKING:
     from collectives.ranks.process import Report
@@ -61,6 +62,7 @@ class Party:
             "store": f"file:///tmp/ranks-{secrets.token_hex(8)}",
             "timeout": START_SECONDS + timeout,
             "packages": link.packages,
+            "runs": "" if isinstance(function, Remote) else f"{function.__module__}.{function.__qualname__}",
             "packed": link.pack(self.objects),
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]

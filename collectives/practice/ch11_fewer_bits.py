@@ -36,9 +36,10 @@ HOLDS = (
     ".machine_of",
     "._packed",
     "._unpacked",
+    "._given",
     ".on_a_rank",
 )  # see `wall`
-ON_RANKS = ("training.quantized", ".Codec", "._on_rank", "._given")
+ON_RANKS = ("training.quantized", ".Codec", "._on_rank")
 
 SLACK = quantized.SLACK  # covers fp32's own rounding
 STEP_BYTES = quantized.STEP_BYTES

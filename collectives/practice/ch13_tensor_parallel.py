@@ -25,28 +25,31 @@ from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Mo
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, same, witnessed
 
-HOLDS = (".SENT", ".attend")  # see `wall`
-ON_RANKS = (
-    "training.tensor_parallel",
-    "algorithms.ring",
-    "execute",
-    "schedule",
-    "training.conjugate",
+HOLDS = (
+    ".SENT",
+    ".attend",
     "training.transformer.MLP",
     "training.transformer.nothing",
     "._mlp",
     "._input",
     "._Arrive",
     "._alone",
-    "._attention",
     "._backpropagated",
     "._gate",
     "._gates",
     "._plain",
     "._plain_gradient",
     "._sent",
-    "._weights",
     "._written",
+)  # see `wall`
+ON_RANKS = (  # f and g, part b's answers, are what part c's ranks need
+    "training.tensor_parallel",
+    "algorithms.ring",
+    "execute",
+    "schedule",
+    "training.conjugate",
+    "._attention",
+    "._weights",
 )
 
 # Part a: which collectives

@@ -3,7 +3,8 @@
 Each module of checks says what that is, by names within the package; a name that begins with a dot is the module's own.
 
 - `HOLDS`: what the setup cell imports, and what runs beside the learner's functions;
-- `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach.
+- `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach. A rank
+  holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
 Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
 grader calls `plan` once, `build` in each sandbox before any of the student's code runs, and hides the package's source
@@ -89,7 +90,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
     `on_ranks`: leave what ranks need, too. Without it, the plan is that of a second wall within the first. It takes
     long the first time, in a process that forks for each answer.
     """
-    functions, asked = survey(), [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
+    functions, asked = survey(), _of_checks(modules)
     if not asked:
         return Plan([], [], [])
     if not on_ranks:
@@ -116,7 +117,10 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
 
 
 def build(modules: Iterable[str], on_ranks: bool) -> None:
-    """Build the wall of a `plan`, for good: first with what ranks need, then, where a student's cells run, without."""
+    """Build the wall of a `plan`, for good: first with what ranks need, then without.
+
+    The second is for where a student's cells run, and for ranks unless they run what is `only_on_ranks`.
+    """
     withheld = plan(tuple(modules), on_ranks)
     for _, function, refusal in withheld.functions:
         function.__code__ = refusal
@@ -124,6 +128,17 @@ def build(modules: Iterable[str], on_ranks: bool) -> None:
         vars(module).pop(name, None)
     for cache in withheld.caches:  # they may remember answers
         cache.cache_clear()
+
+
+def only_on_ranks(modules: Iterable[str], function: str) -> bool:
+    """Return whether a rank that runs this function, by its full name, needs what ranks alone hold."""
+    wide, narrow = (_full_names(_of_checks(modules), on_ranks) for on_ranks in (True, False))
+    return f"{function}.".startswith(wide) and not f"{function}.".startswith(narrow)
+
+
+def _of_checks(modules: Iterable[str]) -> list[str]:
+    """Return those of the names that are modules of checks."""
+    return [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
 
 
 def _full_names(modules: Iterable[str], on_ranks: bool) -> tuple[str, ...]:
