@@ -94,9 +94,7 @@ def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
         rank.close()
 
 
-def _born(
-    pipe: socket.socket, life: socket.socket, private: list[Any], narrow: Callable[[str], None]
-) -> _Rank | None:
+def _born(pipe: socket.socket, life: socket.socket, private: list[Any], narrow: Callable[[str], None]) -> _Rank | None:
     """Fork a rank and hand out the files that it prints to; None if no process or no file is left.
 
     `private`: what the rank must not have. `narrow`: see `adopt`.
