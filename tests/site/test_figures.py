@@ -157,12 +157,13 @@ def test_every_animated_figure_of_the_sources_is_here(what):
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
-def test_a_page_has_each_script_once_and_little_of_it(built_book, name):
+def test_a_page_is_light_and_has_each_script_once(built_book, name):
     html = (built_book / f"{name}.html").read_text()
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     ours = [script for script in scripts if "collective-" in script]
     assert len(set(ours)) == len(ours)
     assert len(gzip.compress("".join(ours).encode())) < audit.MOST_SCRIPT_BYTES
+    assert len(gzip.compress(html.encode())) < audit.MOST_PAGE_BYTES
 
 
 def check_keys(page, player, said):
