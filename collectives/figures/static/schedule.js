@@ -123,6 +123,17 @@
     }
 
     cells(slots, moves) {
+      const nodes = slots.map((slot, place) => this.slotAt(slot, place));
+      return [...this.labels(), ...nodes, ...moves.map((move) => this.arrow(move))];
+    }
+
+    // The slot in a place of a table, which has the ranks one after the other.
+    slotAt(slot, place) {
+      const { chunks } = this.data;
+      return this.slot(slot, ...this.corner(Math.floor(place / chunks), place % chunks));
+    }
+
+    labels() {
       const { ranks, chunks, colours } = this.data, [width, height] = this.cell, nodes = [];
       const labels = this.start - this.left / 2 - 4;
       nodes.push(this.text(labels, TYPE, this.narrow ? "chunk" : "rank", this.narrow ? 10.5 : TYPE));
@@ -131,26 +142,24 @@
         nodes.push(make("rect", { x: x - size / 2, y: TYPE - size / 2, width: size, height: size, rx: 4, fill: colours[rank][0] }),
           this.text(x, TYPE, rank, TYPE, { style: `fill:${colours[rank][1]};font-weight:700` }));
       }
-      for (let chunk = 0; chunk < chunks; chunk++) {
-        nodes.push(this.text(labels, this.corner(0, chunk)[1] + height / 2, this.narrow ? chunk : `chunk ${chunk}`));
-        for (let rank = 0; rank < ranks; rank++) nodes.push(this.slot(slots[rank * chunks + chunk], ...this.corner(rank, chunk)));
-      }
-      return [...nodes, ...moves.map((move) => this.arrow(move))];
+      for (let chunk = 0; chunk < chunks; chunk++) nodes.push(this.text(labels, this.corner(0, chunk)[1] + height / 2, this.narrow ? chunk : `chunk ${chunk}`));
+      return nodes;
     }
 
     show(svg, at, moving) {
       const moves = at ? this.data.steps[at - 1].moves : [];
       this.at = at;
       const settle = () => svg.replaceChildren(...this.cells(this.states[at], moves));
-      if (moving) this.animate(svg, at, moves, settle);
-      else settle();
+      if (!moving) return settle();
+      svg.replaceChildren(...this.cells(this.states[at - 1], moves));
+      this.animate(svg, at, moves, settle);
     }
 
-    // Shows the old state until the chips arrive. If the reader goes to another step meanwhile, that step stays.
+    // Lets chips travel over what is shown, and settles when they arrive. If the reader goes to another step meanwhile, that step stays.
     animate(svg, at, moves, settle) {
       const before = this.states[at - 1];
       const chips = moves.map((move) => this.chip(move, before[move[0] * this.data.chunks + move[2]]));
-      svg.replaceChildren(...this.cells(before, moves), ...chips.map((chip) => chip.node));
+      svg.append(...chips.map((chip) => chip.node));
       const ends = chips.map((chip) => chip.play().finished);
       Promise.all(ends).then(() => this.at === at && settle(), () => {});
     }

@@ -10,7 +10,8 @@
     // `host` has schedule, seen (its analysis), at (the current step), colours, kinds, say(text), and draw(src, chunk, dst, into).
     constructor(host) {
       this.host = host;
-      this.svg = make("svg", { "aria-hidden": "true" });
+      this.over = make("g", {}); // goals, what arrives, and arrows
+      this.svg = make("svg", { "aria-hidden": "true" }, this.over);
       this.hits = make("div", { class: "hits", role: "group" });
       this.stage = make("div", { class: "stage" }, this.svg, this.hits);
       this.element = make("collective-player", { class: "board", "data-step": 0 }, this.stage); // styles of the figures' slots
@@ -31,7 +32,8 @@
       const { schedule, seen, at, colours, kinds } = this.host;
       this.width = this.hits.clientWidth;
       if (!this.width) return;
-      const picture = (this.picture = new Player.pictures.schedule(Lab.drawing(seen, colours, kinds)));
+      if (this.seen !== seen) this.picture = new Player.pictures.schedule(Lab.drawing((this.seen = seen), colours, kinds));
+      const { picture } = this;
       this.fit(picture);
       const moves = picture.data.steps[at]?.moves ?? [], before = [...picture.states[at]], after = picture.states[at + 1] ?? before, ghosts = new Set();
       picture.twoWay = moves.some(([src, dst]) => moves.some(([from, to]) => from === dst && to === src));
@@ -46,8 +48,22 @@
       });
       this.line = make("path", { class: "pulling" });
       this.svg.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
-      this.svg.replaceChildren(...picture.cells(before, []), ...this.goals(), ...arriving, ...moves.map((move) => picture.arrow(move)), this.line);
+      this.ground(before);
+      this.over.replaceChildren(...this.goals(), ...arriving, ...moves.map((move) => picture.arrow(move)), this.line);
       this.place();
+    }
+
+    // Draws the slots and their names. A large board has thousands of squares, so what looks as before stays in the page.
+    ground(slots) {
+      const { picture } = this, { ranks, chunks, places } = picture.data, layout = [ranks, chunks, places, picture.columns, picture.start, ...picture.pitch].join();
+      if (this.drawn?.layout === layout) {
+        const { nodes, slots: had } = this.drawn;
+        slots.forEach((slot, place) => slot !== had[place] && nodes[place].replaceWith((nodes[place] = picture.slotAt(slot, place))));
+        this.drawn.slots = slots;
+      } else {
+        this.drawn = { layout, slots, nodes: slots.map((slot, place) => picture.slotAt(slot, place)) };
+        this.svg.replaceChildren(make("g", {}, ...picture.labels(), ...this.drawn.nodes), this.over);
+      }
     }
 
     // A small board is enlarged, as far as the room allows.
@@ -94,7 +110,7 @@
       const { at } = this.host, moves = this.picture.data.steps[at]?.moves ?? [];
       if (!moves.length || matchMedia("(prefers-reduced-motion: reduce)").matches) return done();
       this.picture.at = at + 1;
-      this.picture.animate(this.svg, at + 1, moves, done);
+      this.picture.animate(this.over, at + 1, moves, done);
     }
 
     // --- pointers ---
