@@ -287,6 +287,7 @@ BAD_FRAGMENTS = {
     "v=1&ranks=4&chunks=1&contract=sum": 'There is no contract "sum"; use one of broadcast, reduce, ',
     "v=1&ranks=4&chunks=1&x=%ff": 'The address has "%ff", which is not a text.',
     "v=1&ranks=4&chunks=1&x=1": 'The address has an unknown field "x"; the Lab knows v, ',
+    "v=1&ranks=2&chunks=2&lengths=1e9.1e300": 'Lengths is "1e9.1e300"; it must be whole numbers with dots',
     "v=1&ranks=4&chunks=1&view=home": 'The address has the view "home"; it must be build or race.',
     "v=1&ranks=40&chunks=1": "This schedule has 40 ranks, 1 chunk and 0 steps; the Lab draws at most 16, 64 and 256.",
     "v=1&ranks=4&chunks=1&steps="
@@ -354,6 +355,39 @@ def test_damaged_storage_costs_only_what_it_held(open_lab, damaged):
     slot(page, 0).drag_to(slot(page, 1))
     slot(page, 1).drag_to(slot(page, 0))
     assert verdict(page).startswith("Solved.")
+
+
+def test_what_a_newer_page_keeps_is_left_alone(open_lab):
+    page, newer = open_lab(), '{"v":2,"boards":["mine"]}'
+    page.evaluate("newer => localStorage.setItem('collectives-lab', newer)", newer)
+    slot(page, 0).drag_to(slot(page, 1))
+    page.wait_for_timeout(KEPT_MS)
+    assert page.evaluate("localStorage.getItem('collectives-lab')") == newer
+    assert text_of(page) == "step 0: 0:0→1"
+
+
+def test_a_schedule_too_long_for_an_address_says_so(open_lab):
+    page = open_lab()
+    steps = "\n".join(" ".join(f"{chunk}:{step % 16}→{(step + 1) % 16}+" for chunk in range(64)) for step in range(200))
+    page.evaluate(
+        f"""text => {LAB}.set({{ ranks: 16, chunks: 64, collective: "all_reduce", root: null, lengths: null,
+            name: "long", steps: CollectiveLab.parseSteps(text) }}, 0, true, null)""",
+        steps,
+    )
+    page.wait_for_function(f"{LAB}.status.textContent.startsWith('This schedule is too long for an address')")
+    page.get_by_role("button", name="Copy a link").first.click()
+    assert status(page) == "This schedule is too long for an address; save it as JSON."
+
+
+def test_a_step_changes_only_the_slots_that_it_writes(open_lab):
+    page = open_lab("v=1&ranks=4&chunks=4&contract=all_reduce&steps=0:0~1+")
+    page.evaluate("for (const cell of document.querySelectorAll('.board .cell')) cell.old = true")
+    slot(page, 0).press("PageDown")
+    assert status(page) == "Step 1 is empty. 0 of 16 slots finished."
+    new = (
+        "[...document.querySelectorAll('.board .stage > svg > g:first-child .cell')].filter((cell) => !cell.old).length"
+    )
+    assert page.evaluate(new) == 1
 
 
 def test_the_keyboard_stays_where_it_was_when_a_panel_changes(open_lab):

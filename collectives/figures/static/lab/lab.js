@@ -23,12 +23,14 @@
     return select;
   };
 
-  // What the reader's browser keeps: solved puzzles, answers, and the free board. Without storage, nothing is kept.
+  // What the reader's browser keeps: solved puzzles, answers, and the free board. Without storage, nothing is kept. What a
+  // newer page has written stays as it is, so this one keeps nothing then.
   const kept = () => {
     const none = { v: 1, solved: {}, answers: {}, free: null };
     try {
       const { v, solved, answers, free } = JSON.parse(localStorage.getItem(KEY));
-      return v === 1 ? { v, solved: { ...solved }, answers: { ...answers }, free } : none; // a spread, so that null or a word there does no harm
+      if (v !== 1) return { ...none, newer: v > 1 };
+      return { v, solved: { ...solved }, answers: { ...answers }, free }; // a spread, so that null or a word there does no harm
     } catch {
       return none;
     }
@@ -323,7 +325,7 @@
       this.stop();
       this.at = Math.max(0, Math.min(this.schedule.steps.length, at));
       this.update();
-      this.say(this.at < this.schedule.steps.length ? Lab.stepWords(this.seen, this.at) : this.told());
+      this.say(`${Lab.stepWords(this.seen, this.at)} ${this.at < this.schedule.steps.length ? "" : this.told()}`.trim());
     }
 
     next() {
@@ -531,7 +533,7 @@
       clearTimeout(this.saving);
       this.saving = setTimeout(() => {
         const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
-        if (fragment === null) return;
+        if (fragment === null) return this.tooBigToKeep();
         if (!this.lent) {
           if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
           else this.kept.free = fragment;
@@ -541,7 +543,14 @@
       }, SAVE_MS);
     }
 
+    // The address must not go on naming what was here before.
+    tooBigToKeep() {
+      if (this.paged) history.replaceState(null, "", `#${(this.written = "")}`);
+      this.say("This schedule is too long for an address, so it isn't kept when you leave. Save it as JSON.");
+    }
+
     store() {
+      if (kept().newer) return; // read again, for another tab may have the newer page
       try {
         localStorage.setItem(KEY, JSON.stringify(this.kept));
       } catch {} // a private window: nothing is kept

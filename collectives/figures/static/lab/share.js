@@ -43,9 +43,9 @@
       return { puzzle, view, race, schedule: fields.has("steps") ? Lab.validate({ ...Lab.startOf(puzzle), steps: stepsOf(fields.get("steps")) }) : null };
     }
     const number = (field, least, most) => (fields.has(field) ? Lab.whole(/^\d{1,6}$/.test(fields.get(field)) ? Number(fields.get(field)) : fields.get(field), least, most, field) : null);
-    const contract = fields.get("contract") ?? null, lengths = fields.get("lengths")?.split(".").map(Number) ?? null;
+    const contract = fields.get("contract") ?? null, digits = fields.get("lengths")?.split(".") ?? null, lengths = digits?.map(Number) ?? null;
     if (contract !== null && !Lab.CONTRACTS.includes(contract)) refuse(`there is no contract ${Lab.short(contract)}; use one of ${Lab.CONTRACTS.join(", ")}`);
-    if (lengths?.some((length) => !Number.isInteger(length) || length < 0)) refuse(`lengths is ${Lab.short(fields.get("lengths"))}; it must be whole numbers with dots between them`);
+    if (digits && !digits.every((each) => /^\d{1,15}$/.test(each))) refuse(`lengths is ${Lab.short(fields.get("lengths"))}; it must be whole numbers with dots between them`);
     const ranks = number("ranks", 1, Lab.MOST.ranks) ?? refuse("the address lacks the field 'ranks'"), chunks = number("chunks", 1, Lab.MOST.chunks) ?? refuse("the address lacks the field 'chunks'");
     const name = (fields.get("name") ?? "schedule").slice(0, Lab.MOST.letters);
     return { puzzle: null, view, race, schedule: Lab.validate({ ranks, chunks, collective: contract, root: number("root", 0, ranks - 1), lengths, name, steps: stepsOf(fields.get("steps") ?? "") }) };
