@@ -33,7 +33,7 @@ from .checks import (
 )
 from .on_ranks import Outcome, noise, on_ranks, same, witnessed, witnessed_sums, witnessed_terms
 
-HOLDS = ("schedule", "simulate")  # see `wall`
+HOLDS = (".RIGHT", ".WRONG", "schedule", "simulate")  # see `wall`
 
 Case = tuple[int, ...]
 Slot = tuple[int, int]
@@ -300,12 +300,19 @@ def _gathered(got: np.ndarray, before: np.ndarray, want: np.ndarray, whole: np.n
 
 def right_schedules() -> dict[str, Schedule]:
     """Return four schedules that are all-reduces, {name: schedule}."""
-    return {
+    made = {
         "a ring": ring.all_reduce(4),
         "a ring the other way round": ring.all_reduce(5).placed([0, 4, 3, 2, 1]),
         "recursive doubling": doubling.all_reduce(4),
         "a tree": tree.all_reduce(6),
     }
+    return {name: _written_down(schedule) for name, schedule in made.items()}
+
+
+def _written_down(schedule: Schedule) -> Schedule:
+    """Return a schedule that has its steps as data: behind the wall no algorithm is left to make them."""
+    names = {"name": schedule.name, "collective": schedule.collective}
+    return Schedule.of(schedule.world_size, schedule.num_chunks, schedule, **names)
 
 
 def wrong_schedules() -> dict[str, Schedule]:
@@ -329,6 +336,9 @@ def wrong_schedules() -> dict[str, Schedule]:
 def as_schedule(world_size: int, num_chunks: int, steps: Iterable[Iterable]) -> Schedule:
     """Return the steps as a schedule that names no collective."""
     return Schedule.of(world_size, num_chunks, steps)
+
+
+RIGHT, WRONG = right_schedules(), wrong_schedules()  # made before there is a wall: a student's cells may use them
 
 
 def steps_in(schedule: Schedule) -> list[list[Transfer]]:

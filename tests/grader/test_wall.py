@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import nbformat
 import pytest
-from answers import cells_of, is_check
+from answers import cells_of, is_check, solutions_of
 
 from autograder import release
 from autograder.names import names_in
@@ -222,8 +222,23 @@ WAYS = {
 }
 
 
+# Right answers below a line that uses what a locked cell shows: (exercise, cell of the answer, line, points).
+USES = {
+    "the_ten_schedules_of_04": (
+        "04_all_reduce",
+        "wrong-slots",
+        "print({name: len(list(schedule)) for name, schedule in {**RIGHT, **WRONG}.items()})",
+        "5",
+    ),
+}
+BELOW = {
+    name: (exercise, answer, f"{line}\n\n{solutions_of(exercise)[answer]}")
+    for name, (exercise, answer, line, _) in USES.items()
+}
+
+
 def handed_in(folder, way):
-    exercise, answer, source = WAYS[way]
+    exercise, answer, source = (WAYS | BELOW)[way]
     notebook = nbformat.read(ROOT / "exercises" / exercise / f"{exercise}.ipynb", as_version=4)
     (cell,) = [cell for cell in notebook.cells if cell.id == answer]
     cell.source = dedent(source).strip()
@@ -234,9 +249,9 @@ def handed_in(folder, way):
 
 @pytest.fixture(scope="module")
 def points(tmp_path_factory):
-    """What each way earned: {way: points}."""
+    """What each way and each use earned: {name: points}."""
     folder = tmp_path_factory.mktemp("ways")
-    for way in WAYS:
+    for way in WAYS | BELOW:
         handed_in(folder / "submissions", way)
     command = [sys.executable, "-m", "autograder.grade", folder / "submissions", "--into", folder / "graded"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
@@ -249,7 +264,15 @@ def test_a_way_round_earns_nothing(points, way):
     assert points[way] == "0"
 
 
+@pytest.mark.sandbox
+@pytest.mark.parametrize("use", USES)
+def test_an_answer_below_a_use_of_what_a_locked_cell_shows_earns_its_points(points, use):
+    *_, deserved = USES[use]
+    assert points[use] == deserved
+
+
 # Run in a process of its own: build the wall of an exercise, then run cells; print the names of those that it refuses.
+# A cell meets it in a function that refuses, or in a table that is gone.
 BEHIND = """
 import json, sys
 from collectives.practice import wall
@@ -262,7 +285,7 @@ names = {"__name__": "__main__"}
 for name, source in cells:
     try:
         exec(source, names)
-    except LibraryUsed:
+    except (LibraryUsed, AttributeError):
         print("refused:", name, file=sys.stderr)
 """
 
@@ -282,6 +305,17 @@ def test_the_wall_holds_all_that_right_answers_and_a_student_s_own_cells_use(exe
     cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and not is_check(cell)]
     locked = {cell.id for cell in cells if cell.metadata.get("nbgrader", {}).get("locked")}
     assert behind_the_wall(exercise, {cell.id: cell.source for cell in cells}) <= locked
+
+
+@pytest.mark.parametrize("exercise", release.names())
+def test_an_answer_finds_every_name_that_the_locked_cells_above_it_bind(exercise):
+    cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and not is_check(cell)]
+    answers = [number for number, cell in enumerate(cells) if cell.metadata.get("nbgrader", {}).get("solution")]
+    above = cells[: answers[-1]]
+    locked = [names_in(cell.source) for cell in above if cell.metadata.get("nbgrader", {}).get("locked")]
+    bound = set().union(*(names.bound | names.imported.keys() for names in locked))
+    look = f"missing = {bound} - globals().keys()\nassert not missing, missing"
+    behind_the_wall(exercise, {cell.id: cell.source for cell in above} | {"look": look})  # it fails if the look does
 
 
 LEFT = """
