@@ -123,7 +123,8 @@
     }
 
     cells(slots, moves) {
-      const nodes = slots.map((slot, place) => this.slotAt(slot, place));
+      const { ranks, chunks } = this.data, rows = slots.map((_, nth) => (nth % ranks) * chunks + Math.floor(nth / ranks));
+      const nodes = rows.map((place) => this.slotAt(slots[place], place)); // a chunk's slots after each other, as one reads
       return [...this.labels(), ...nodes, ...moves.map((move) => this.arrow(move))];
     }
 
