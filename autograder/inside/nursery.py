@@ -31,9 +31,7 @@ from .fork_server import Continuation, reseed
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
-def adopt(
-    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None] = lambda _: None
-) -> Continuation | None:
+def adopt(control: socket.socket, *private: socket.socket, narrow: Callable[[str], None]) -> Continuation | None:
     """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
 
     The caller is undumpable meanwhile: that makes the nursery's memory and files in /proc unreadable to all others.

@@ -123,8 +123,8 @@
     }
 
     cells(slots, moves) {
-      const { ranks, chunks } = this.data, rows = slots.map((_, nth) => (nth % ranks) * chunks + Math.floor(nth / ranks));
-      const nodes = rows.map((place) => this.slotAt(slots[place], place)); // a chunk's slots after each other, as one reads
+      const { ranks, chunks } = this.data, nodes = [];
+      for (let chunk = 0; chunk < chunks; chunk++) for (let place = chunk; place < ranks * chunks; place += chunks) nodes.push(this.slotAt(slots[place], place));
       return [...this.labels(), ...nodes, ...moves.map((move) => this.arrow(move))];
     }
 

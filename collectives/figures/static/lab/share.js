@@ -25,13 +25,13 @@
   // Reads a fragment. Returns {puzzle, schedule, view, race}; the schedule is null if the fragment names only a puzzle.
   const fromFragment = (text, puzzles) => {
     if (text.length > LONGEST) refuse(`the address has ${Lab.commas(text.length)} characters after the #; the Lab reads ${Lab.commas(LONGEST)}`);
-    const fields = new Map(text.split("&").map((part) => {
+    const pairs = text.split("&").map((part) => {
       const at = part.indexOf("=");
       if (at < 1) refuse(`the address has ${Lab.short(part)} after the #; its parts look like ranks=4`);
       return [part.slice(0, at), decoded(part.slice(at + 1))];
-    }));
-    const names = text.split("&").map((part) => part.slice(0, part.indexOf("="))), twice = names.find((name, place) => names.indexOf(name) < place);
-    if (twice !== undefined) refuse(`the address has the field ${Lab.short(twice)} twice`);
+    });
+    const fields = new Map(pairs), twice = pairs.find(([name], place) => pairs.findIndex(([other]) => other === name) < place);
+    if (twice) refuse(`the address has the field ${Lab.short(twice[0])} twice`);
     const unknown = [...fields.keys()].find((field) => !FIELDS.includes(field));
     if (unknown !== undefined) refuse(`the address has an unknown field ${Lab.short(unknown)}; the Lab knows ${FIELDS.join(", ")}`);
     if (fields.get("v") !== VERSION) refuse(`the address has version ${Lab.short(fields.get("v") ?? null)}; this page reads version ${VERSION}`);
