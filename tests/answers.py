@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import random
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ def graded(exercise, answers, parts="abcde", looks=True):
     grade_ids. Points count as nbgrader counts them: all of them, none if the check refuses, or the number that stands
     in its last line. `looks`: whether cells in which learners look at what they have run, too: nbgrader's and others.
     """
+    random.seed(exercise)  # as the judge does: what a check asks, and what it says, depends on the answers alone
     said, names = {}, {"__name__": "__main__"}
     for cell in cells_of(exercise):
         settings = cell.metadata.get("nbgrader", {})
