@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
@@ -124,7 +125,8 @@ def graded(asked: argparse.Namespace, stack: ExitStack) -> int:
         pages = stack.enter_context(Pages(course.give_feedback, min(os.cpu_count() or 1, len(submissions) or 1)))
         judge, pool = judging(asked, course.settings, stack)
         begun, failed = time.monotonic(), list(skipped)
-        judged = {pool.submit(course.judged, each, asked.regrade, judge): each for each in submissions}
+        with uninterrupted():
+            judged = {pool.submit(course.judged, each, asked.regrade, judge): each for each in submissions}
         writer = Writer(course, folder, pages, failed)
         for count, (submission, words) in enumerate(writer.lines(judged), start=1):
             left = (time.monotonic() - begun) / count * (len(submissions) - count)
@@ -327,6 +329,19 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise NothingGraded(f"another grade command is at work in {shown(folder)}; wait until it ends") from None
         yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Heed an interrupt only after the block: Python's locks lose one that comes while a thread starts."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

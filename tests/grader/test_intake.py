@@ -519,8 +519,22 @@ def test_an_interrupt_is_answered_in_one_line(course, tmp_path):
     assert process.stdout.readline().startswith("contained")
     os.killpg(process.pid, signal.SIGINT)
     printed, said = process.communicate(timeout=60)
-    assert (process.returncode, printed) == (130, "")
     assert said == "stopped: every submission with a line above is graded; run it again to continue\n"
+    assert (process.returncode, printed) == (130, "")
+
+
+def test_an_interrupt_waits_until_the_threads_have_started():
+    started = []
+    with pytest.raises(KeyboardInterrupt), grade.uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        started.append(True)
+    assert started
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command in the background
+    try:
+        with grade.uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
