@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -523,18 +524,18 @@ def test_an_interrupt_is_answered_in_one_line(course, tmp_path):
     assert (process.returncode, printed) == (130, "")
 
 
-def test_an_interrupt_waits_until_the_threads_have_started():
+@pytest.mark.parametrize("heeded", [signal.default_int_handler, signal.SIG_IGN])  # as of a command in the background
+def test_an_interrupt_waits_until_the_threads_have_started(heeded):
     started = []
-    with pytest.raises(KeyboardInterrupt), grade.uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        started.append(True)
-    assert started
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command in the background
+    before = signal.signal(signal.SIGINT, heeded)
     try:
-        with grade.uninterrupted():
+        with nullcontext() if heeded == signal.SIG_IGN else pytest.raises(KeyboardInterrupt), grade.uninterrupted():
             signal.raise_signal(signal.SIGINT)
+            started.append(True)
+        assert signal.getsignal(signal.SIGINT) == heeded
     finally:
         signal.signal(signal.SIGINT, before)
+    assert started
 
 
 @pytest.mark.parametrize(
