@@ -76,7 +76,7 @@ NCCL_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "reduce": ("Ring",),
     }
 )
-"""The algorithms for which NCCL has a kernel, by collective. Source: `KERNELS`.
+"""The algorithms for which NCCL has a kernel that needs no registered buffers, by collective. Source: `KERNELS`.
 
 NVIDIA/nccl issues 1413 and 1473 explain why only the all-reduce uses a tree. On PAT: S. Jeaugey, "PAT: a new algorithm
 for all-gather and reduce-scatter operations at scale", arXiv 2506.20252, 2025.

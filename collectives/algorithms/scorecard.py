@@ -172,7 +172,7 @@ ROWS = (
     Row("binomial tree", tree.gather, TREE_MOVES, CHAN),
     Row("ring", ring.all_gather, DIRECT, THAKUR),
     Row("recursive doubling", doubling.all_gather, TREE_MOVES, THAKUR, powers_of_two=True),
-    Row("pairwise", pairwise.all_gather, DIRECT, THAKUR),
+    Row("pairwise", pairwise.all_gather, DIRECT, "as the all-to-all"),
     Row("ring", ring.reduce_scatter, ADDED, CHAN),
     Row(
         "recursive halving",
@@ -193,7 +193,7 @@ ROWS = (
         "2*L*alpha + ((Q-1)/Q + F)*S*(2*beta+gamma)",
         "Rabenseifner 2004",
     ),
-    Row("pairwise", pairwise.all_reduce, TWICE, THAKUR),
+    Row("pairwise", pairwise.all_reduce, TWICE, "as its two halves"),
     Row(
         f"double tree, {CHUNKS} chunks each",
         double_tree.all_reduce,
