@@ -291,7 +291,7 @@
       if (!clock) return items;
       items.push([40, 18, [line("link", "M0 5h40", { "stroke-width": 2 }), line("load", "M0 13h40", { "stroke-width": 5, style: "stroke-opacity:.65" })], "a link: thicker with bandwidth, darker with its load so far"]);
       if (lanes.length > 1) return items;
-      items.push([40, 18, [line("late", "M2 3h12v12h-12z"), line("", "M14 3h24v12h-24z", { fill: colours[0][0] })], "sending: pale during the latency alpha"]);
+      items.push([40, 18, [line("late", "M2 3h12v12h-12z"), line("", "M14 3h24v12h-24z", { fill: colours[0][0] })], "sending: pale while it starts up (alpha)"]);
       if (messages.some(({ start, ready }) => start > ready)) items.push([40, 18, [line("queue", "M2 9h36")], "waiting for a port or a NIC"]);
       items.push([40, 18, [line("takes", "M2 8h36v2h-36z")], "receiving"]);
       if (lanes[0].idle.some((gaps) => gaps.length)) items.push([40, 18, [line("idle", "M4 15l6 -12M12 15l6 -12M20 15l6 -12M28 15l6 -12")], "idle"]);
