@@ -60,15 +60,15 @@ class Checked(SphinxRole):
 
 def badge(claim: dict) -> str:
     """Return a claim's badge with its card, which CSS shows."""
-    id, verdict = claim["id"], claim["verdict"]
-    sources = escape(", ".join(claim["sources"].split()))
+    id, verdict, says = claim["id"], claim["verdict"], escape(claim["says"])
+    sources = escape("; ".join(SOURCES[each] for each in claim["sources"].split()))
     return (
         f'<span class="checked" id="{id}" data-verdict="{verdict}">'
         f'<button type="button" popovertarget="card-{id}" aria-label="checked: claim {id}">checked</button>'
         f'<span class="claim-card" popover role="note" id="card-{id}">'
         f'<span class="claim-head"><span class="claim-id">{id}</span> <em class="claim-verdict">{verdict}</em></span>'
-        f'<span class="claim-text">{escape(claim["says"])} <span class="claim-source">({sources})</span></span>'
-        f'<span class="claim-evidence">{escape(claim["evidence"])}</span>'
+        f'<span class="claim-text">Published: {says} <span class="claim-source">({sources})</span></span>'
+        f'<span class="claim-evidence">Checked: {escape(claim["evidence"])}</span>'
         f'<span><a href="#check-{id}">The check</a> · <a href="claims.html#row-{id}">All claims</a></span>'
         "</span></span>"
     )
