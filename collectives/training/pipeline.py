@@ -133,7 +133,7 @@ class PipelineSchedule:
         return split if split in self.position else split._replace(kind=B)
 
     def needs(self, operation: Operation) -> list[Operation]:
-        """Return the operations whose results `operation` takes, another stage's first."""
+        """Return the operations whose results `operation` takes; one of another stage comes first."""
         kind, stage, micro_batch = operation
         if kind == W:
             return [Operation(I, stage, micro_batch)]
