@@ -17,8 +17,8 @@ from sphinx.application import Sphinx
 GLOSSARY = "glossary"
 # Pages that get no links, like the index.
 UNLINKED = {GLOSSARY, "cheat_sheet", "references", "instructors", "grading_the_grader"}
-AT_HOME = {"chain", "combine", "group", "mask", "partial", "unit"}  # linked only in their chapter: ambiguous elsewhere
-SMALL = {"step"}  # not linked when capitalized, as in "Step through it"
+AT_HOME = {"chain", "combine", "group", "mask", "norm", "partial", "unit"}  # linked only at home: ambiguous elsewhere
+SMALL = {"step", "transformer"}  # not linked when capitalized, as in "Step through it" and "Switch Transformers"
 SUFFIX = "(?:e?s|e?d)?"  # ranks, batches, all-reduced
 NO_PROSE = (nodes.reference, nodes.literal, nodes.FixedTextElement, nodes.math, nodes.title, nodes.raw, nodes.table)
 NO_PROSE_NAMES = {"dropdown_title"}  # a link in a fold's title would be a control inside a control
