@@ -67,6 +67,7 @@
       this.board = new Lab.Board(this);
       this.tabs = Object.fromEntries([["puzzles", "Puzzles"], ["build", "Build"], ["race", "Race"]].map(([name, text]) => [name, button(text, () => this.show(name))]));
       this.status = make("p", { role: "status", class: "status" });
+      this.forgets = make("p", { class: "help", hidden: "" }, "This browser can't store anything for this page now, so copy a link before you leave to keep your work.");
       this.card = make("div", { class: "sheet" });
       this.verdict = make("div", { class: "verdict" });
       this.steps = make("div", { class: "steps", role: "group", "aria-label": "Steps" });
@@ -84,7 +85,7 @@
       this.workshop = make("div", { class: "workshop" }, make("div", { class: "left" }, this.board.element, this.steps, bar, this.moves, arrange, this.typing()),
         make("div", { class: "right" }, this.card, this.verdict, this.sharing()));
       this.race = new Lab.Race(this);
-      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.status, this.workshop, this.race.element);
+      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.status, this.forgets, this.workshop, this.race.element);
       this.addEventListener("keydown", (event) => this.onKey(event));
     }
 
@@ -100,8 +101,7 @@
 
     sharing() {
       const names = [["Copy a link", () => this.copy(this.address(), "The link is copied.")], ["Copy as Python", () => this.copy(Lab.toPython(this.schedule), "The Python cell is copied.")],
-        ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.save("svg", Lab.toSvg(this.board))],
-        ["Race it", () => this.show("race")]];
+        ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.save("svg", Lab.toSvg(this.board))]];
       return make("details", { class: "sharing", open: "" }, make("summary", {}, "Share and take away"), make("div", { class: "bar" }, ...names.map(([text, act]) => button(text, () => this.attempt(act)))));
     }
 
@@ -442,6 +442,7 @@
       return [
         make("div", { class: "fields" }, field("contract", contract), field("ranks", size(ranks, MOST_RANKS, (count) => this.resize({ ranks: count }))),
           field("chunks", size(chunks, MOST_CHUNKS, (count) => this.resize({ chunks: count }, true))), ...(ROOTED.includes(collective) ? [field("root", rootAt)] : []), field("load", load)),
+        make("div", { class: "bar" }, button("Race it against another", () => this.attempt(() => this.show("race")))),
       ];
     }
 
@@ -475,7 +476,7 @@
       const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
       this.verdict.className = `verdict ${state}`;
       this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, this.blame(fault))] : []),
-        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
+        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && schedule.steps.length ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
       if (solved && !this.kept.solved[puzzle.id]) {
         this.kept.solved[puzzle.id] = true;
@@ -553,7 +554,9 @@
       if (kept().newer) return; // read again, for another tab may have the newer page
       try {
         localStorage.setItem(KEY, JSON.stringify(this.kept));
-      } catch {} // a private window: nothing is kept
+      } catch {
+        this.forgets.hidden = false; // a private window, or a full one
+      }
     }
 
     // The state of the page: the board, and the race if that is shown.
