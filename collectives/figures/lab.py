@@ -25,7 +25,7 @@ SIZES = 2, 3, 4, 5, 6, 7, 8, 12, 16
 """The numbers of ranks for which the page offers the scorecard's algorithms."""
 
 _FIGURES = "player", "schedule", "clock", "network"
-_LAB = *INTERPRETER, "picture", "puzzles", "share", "board", "lanes", "race", "export", "lab"
+_LAB = *INTERPRETER, "faults", "picture", "puzzles", "share", "board", "lanes", "race", "export", "lab"
 
 
 def puzzles() -> list[dict]:

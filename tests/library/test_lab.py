@@ -412,6 +412,36 @@ def test_an_empty_slot_is_not_blamed_for_what_it_began_with(open_lab):
     assert "Rank 2 still has nothing in chunk 0: no step writes it." in page.locator(".verdict").inner_text()
 
 
+STILL_OPEN = {
+    "v=1&puzzle=reduce-4&steps=0:1~0%2B": "Rank 0 still needs the data of ranks 2 and 3 in chunk 0.",
+    "v=1&puzzle=all-reduce-4&steps=0:0~1+,0:1~2+,0:2~3+,0:3~0+": "Rank 0 still needs the data of ranks 1 and 2 in chunk 0.",
+    "v=1&puzzle=all-to-all-4&steps=1:0~1:0,0:1~0:1": "Rank 0 still needs the data of rank 2 in chunk 2.",
+    "v=1&puzzle=fix-two-shot": "Rank 1 still needs the data of ranks 1 and 2 in chunk 2. Step 1 forwards a stale value (2:0→1): rank 2 already holds a newer sum.",
+}
+SPOILT = {
+    "v=1&puzzle=all-reduce-4&steps=0:0~1+;0:0~1+": "Chunk 0 on rank 1 holds rank 0 twice and lacks ranks 2 and 3: step 1 adds rank 0 a second time (0:0→1+).",
+    "v=1&puzzle=reduce-4&steps=0:0~1": "Step 0 spoils chunk 0: no slot is left from which the data of rank 1 could come.",
+    "v=1&ranks=3&chunks=1&contract=all_reduce&steps=0:0~1+,0:1~2+,0:2~0+": "Step 0 spoils chunk 0: the sums that are left overlap, so adding them counts a rank twice.",
+    "v=1&puzzle=scatter-4&steps=0:0~1:1": "Rank 1 holds chunk 0 in the row of chunk 1. Step 0 put it there (0:0→1:1).",
+}
+
+
+def test_only_what_no_later_step_can_repair_turns_red_while_you_build(open_lab):
+    page = open_lab()
+    for fragments, spoilt in ((STILL_OPEN, False), (SPOILT, True)):
+        for fragment, words in fragments.items():
+            page.evaluate(f"fragment => {LAB}.open(fragment)", fragment)
+            assert words in page.locator(".verdict").inner_text()
+            assert page.locator(".steps .guilty").count() == page.locator(".verdict.bad").count() == spoilt
+
+
+def test_a_chunk_in_the_row_of_another_is_marked_and_named(open_lab):
+    page = open_lab("v=1&puzzle=scatter-4&steps=0:0~1:1;1:0~2")
+    slot(page, 0).press("PageDown")
+    assert page.locator(".board .w .fault").count() == 1
+    assert slot(page, 1, 1).get_attribute("aria-label") == "rank 1, chunk 1: chunk 0 of rank 0, wrong"
+
+
 def test_what_can_t_be_copied_is_shown_to_be_copied_by_hand(open_lab):
     page = open_lab()
     page.get_by_text("As text").click()  # folds the field, as on a phone

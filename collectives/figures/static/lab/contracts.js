@@ -80,7 +80,7 @@
     return { message: `${name} on ${ranks} ranks: chunk ${chunk} on rank ${rank} ${fault}.${more}`, rank, chunk, step, wrong };
   };
 
-  // Returns why a slot ends wrong: [the step that caused it or null, the fault in words].
+  // Returns why a slot ends wrong: [the step that caused it or null, the fault in words, and what that step did wrong or null].
   const diagnose = (schedule, promise, states, rank, chunk) => {
     const { ranks } = schedule, final = states.at(-1), slot = final[rank][chunk], parts = promise.parts[rank][chunk];
     const those = (test) => parts.map((part, from) => from).filter((from) => test(slot[from], parts[from]));
@@ -91,10 +91,10 @@
     if (missing.length) faults.push(`lacks ${inWords(missing)}`);
     const origin = promise.origin[rank][chunk], sources = slot.slice(ranks).flatMap((count, from) => (count ? [from] : []));
     if (sources.some((from) => from !== origin)) faults.push(`holds what was in chunk${sources.length > 1 ? "s" : ""} ${listed(sources)} instead of chunk ${origin}`);
-    let [step, cause] = (twice.length && twiceAdded(schedule, states, parts, chunk)) || wronglyWritten(schedule, promise, states, rank, chunk);
+    const [step, cause, guilty] = (twice.length && twiceAdded(schedule, states, parts, chunk)) || wronglyWritten(schedule, promise, states, rank, chunk);
     const elsewhere = final.flatMap((row, other) => (parts.every((part, from) => row[chunk][from] === part) && ofChunk(row[chunk], ranks) === origin ? [other] : []));
-    if (elsewhere.length) cause += `; the finished chunk ${chunk} is on ${inWords(elsewhere)}`;
-    return [step, `${listed(faults)}: ${cause}`];
+    const where = elsewhere.length ? `; the finished chunk ${chunk} is on ${inWords(elsewhere)}` : "";
+    return [step, `${listed(faults)}: ${cause}${where}`, guilty ? cause : null];
   };
 
   // Returns the first step that adds to `chunk`, on any rank, what its sum already contains: [step, words], or null.
@@ -111,7 +111,7 @@
     return null;
   };
 
-  // Traces the wrong value of a slot back through copies to its cause; returns [step, words].
+  // Traces the wrong value of a slot back through copies to its cause; returns [step, words, whether that step did something wrong].
   const wronglyWritten = (schedule, promise, states, rank, chunk) => {
     const { ranks, steps } = schedule, written = lastWrite(schedule, rank, chunk, steps.length);
     if (!written) return [null, "no step ever writes it"];
@@ -123,19 +123,19 @@
     }
     const before = states[number], sent = before[t.src][t.chunk].slice(0, ranks), parts = promise.parts[rank][chunk];
     if (!promise.given[t.src][t.chunk] && !lastWrite(schedule, t.src, t.chunk, number)) {
-      return [number, `in step ${number} rank ${t.src} sends chunk ${t.chunk} before it has it (${print(t)})`];
+      return [number, `in step ${number} rank ${t.src} sends chunk ${t.chunk} before it has it (${print(t)})`, true];
     }
     const newer = before.findIndex((row) => {
       const rival = row[t.chunk];
       return sent.every((count, from) => rival[from] >= count && rival[from] <= parts[from]) && sent.some((count, from) => rival[from] > count);
     });
     if (t.combine === COPY && newer >= 0) {
-      return [number, `step ${number} forwards a stale value (${print(t)}): ${inWords([newer])} already holds a newer sum`];
+      return [number, `step ${number} forwards a stale value (${print(t)}): ${inWords([newer])} already holds a newer sum`, true];
     }
     const lost = sent.flatMap((count, from) => (t.combine === COPY && before[t.dst][t.into][from] > count ? [from] : []));
     if (lost.length && parts.reduce((sum, part) => sum + part) > 1) {
       const everAdded = steps.some((each) => singles(each).some((other) => other.into === chunk && other.combine === REDUCE));
-      return [number, `step ${number} copies over ${inWords(lost)}${everAdded ? ", which is not in what arrives" : " instead of adding"} (${print(t)})`];
+      return [number, `step ${number} copies over ${inWords(lost)}${everAdded ? ", which is not in what arrives" : " instead of adding"} (${print(t)})`, true];
     }
     const what = number === written[0] ? "the last to write it is" : "its value comes from";
     return [number, `${what} step ${number} (${print(t)}), which brings ${inWords(sent.flatMap((count, from) => (count ? [from] : [])))}`];
@@ -144,5 +144,5 @@
   // Returns "rank 2" or "ranks 0, 1 and 3".
   const inWords = (numbers) => `rank${numbers.length > 1 ? "s" : ""} ${listed(numbers)}`;
 
-  Object.assign(Lab, { terms, finished, excesses, check, inWords });
+  Object.assign(Lab, { terms, finished, excesses, check, diagnose, inWords });
 })();

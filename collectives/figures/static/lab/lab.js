@@ -2,7 +2,7 @@
 // number comes from the interpreter in schedule.js, simulate.js, contracts.js and price.js.
 (() => {
   if (customElements.get("collective-lab")) return;
-  const Lab = globalThis.CollectiveLab, { COPY, REDUCE } = Lab;
+  const Lab = globalThis.CollectiveLab, { COPY, REDUCE, upper } = Lab;
   const { make } = customElements.get("collective-player");
   const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000;
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
@@ -377,7 +377,7 @@
       this.list();
       const { steps } = this.schedule;
       this.refill(this.steps, Array.from({ length: steps.length + 1 }, (_, number) =>
-        button(number < steps.length ? `step ${number}` : steps.length ? "new step" : "step 0", () => this.go(number), { "aria-current": number === this.at ? "step" : "false", class: this.seen.fault?.step === number ? "guilty" : "" })));
+        button(number < steps.length ? `step ${number}` : steps.length ? "new step" : "step 0", () => this.go(number), { "aria-current": number === this.at ? "step" : "false", ...(this.seen.fault?.step === number && { class: "guilty", "aria-label": `step ${number}, goes wrong` }) })));
       const here = steps[this.at] ?? [];
       this.refill(this.moves, here.map((t, place) => make("li", {}, make("code", {}, Lab.print(t)),
         button(t.combine === REDUCE ? "adds" : "copies", () => this.change(place, { ...t, combine: t.combine === REDUCE ? COPY : REDUCE }), { title: "Switch between adding and copying", "aria-label": `${Lab.print(t)} ${t.combine === REDUCE ? "adds" : "copies"}; switch` }),
@@ -471,11 +471,11 @@
       const sent = Math.max(0, ...Array.from({ length: schedule.ranks }, (_, rank) => schedule.steps.flat().reduce((sum, t) => sum + (t.src === rank ? t.count : 0), 0)));
       const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; a rank sends at most ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer.`;
       const goals = puzzle ? Lab.judge(puzzle, schedule, fault) : [], solved = puzzle && goals.every(([, met]) => met);
-      const state = !schedule.collective ? "open" : fault ? (/twice|too often|second time/.test(fault.message) ? "bad" : "open") : puzzle && !solved ? "open" : "good";
+      const state = !schedule.collective ? "open" : fault ? (fault.spoilt ? "bad" : "open") : puzzle && !solved ? "open" : "good";
       const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault ? `${done} of ${plural(goal, "slot")} finished.` : `Proved: ${prose(schedule.collective)}, for every input.`;
       const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
       this.verdict.className = `verdict ${state}`;
-      this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, this.blame(fault))] : []),
+      this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, fault.message)] : []),
         ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && schedule.steps.length ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
       if (solved && !this.kept.solved[puzzle.id]) {
@@ -484,13 +484,6 @@
         this.list();
         this.verdict.scrollIntoView({ block: "nearest" }); // on a phone it is below the board
       }
-    }
-
-    // What is wrong, in words; of a slot that the board shows empty, only that.
-    blame({ rank, chunk, step, message }) {
-      const { schedule: { collective }, seen } = this;
-      if (step === null && !seen.have.at(-1)[rank][chunk]) return `Rank ${rank} still has nothing in chunk ${chunk}: no step writes it.`;
-      return upper(message.replace(collective, prose(collective)));
     }
 
     // A link to a chapter; only where the book is.
@@ -588,8 +581,6 @@
       this.say(`Saved as schedule.${ending}.`);
     }
   }
-
-  const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
   customElements.define("collective-lab", CollectiveLab);
 })();

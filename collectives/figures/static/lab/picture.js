@@ -16,22 +16,21 @@
   // before the first step and one after each, the contract's `fault` or null, and the share of the promise that is kept.
   // While the contract isn't met, any slot may still be needed at the end, so only what gets overwritten unread is stale.
   const analyse = (schedule) => {
-    const { ranks, chunks, steps } = schedule, promise = promiseOf(schedule), states = Lab.contributions(schedule);
-    const fault = schedule.collective ? Lab.check(schedule) : null, excess = Lab.excesses(promise);
+    const { ranks, steps, collective } = schedule, promise = promiseOf(schedule), states = Lab.contributions(schedule), have = [promise.given];
+    for (const transfers of steps) {
+      const written = have.at(-1).map((row) => [...row]);
+      for (const { dst, into } of singles(transfers)) written[dst][into] = true;
+      have.push(written);
+    }
+    const fault = collective ? Lab.faultOf(schedule, promise, states, have.at(-1)) : null, excess = Lab.excesses(promise), inRows = collective && Lab.keepsRows(promise);
     const wanted = fault ? promise.wanted.map((row) => row.map(() => true)) : promise.wanted, needed = Lab.live(schedule, wanted);
-    const written = promise.given.map((row) => [...row]), have = [], kinds = [];
-    states.forEach((state, number) => {
-      if (number) for (const { dst, into } of singles(steps[number - 1])) written[dst][into] = true;
-      have.push(written.map((row) => [...row]));
-      kinds.push(state.map((row, rank) => row.map((slot, chunk) => {
-        if (!written[rank][chunk]) return "empty";
-        if (!needed[number][rank][chunk]) return "stale";
-        if (excess(slot).some(Boolean)) return "wrong";
-        if (Lab.finished(promise, slot, rank, chunk)) return "finished";
-        return slot.slice(0, ranks).every((count, from) => count === Number(from === rank)) ? "own" : "partial";
-      })));
-    });
-    if (fault) fault.wrong.forEach((row, rank) => row.forEach((wrong, chunk) => wrong && kinds.at(-1)[rank][chunk] === "stale" && (kinds.at(-1)[rank][chunk] = "wrong")));
+    const kinds = states.map((state, number) => state.map((row, rank) => row.map((slot, chunk) => {
+      if (!have[number][rank][chunk]) return "empty";
+      if (!needed[number][rank][chunk]) return "stale";
+      if (excess(slot).some(Boolean) || (inRows && Lab.ofChunk(slot, ranks) !== chunk)) return "wrong";
+      if (Lab.finished(promise, slot, rank, chunk)) return "finished";
+      return slot.slice(0, ranks).every((count, from) => count === Number(from === rank)) ? "own" : "partial";
+    })));
     const goal = promise.wanted.flat().filter(Boolean).length, missing = fault ? fault.wrong.flat().filter(Boolean).length : 0;
     return { schedule, promise, states, have, kinds, fault, goal, done: goal - missing };
   };
@@ -78,8 +77,8 @@
   const holds = (seen, number, rank, chunk) => {
     const counts = seen.states[number][rank][chunk].slice(0, seen.schedule.ranks), kind = seen.kinds[number][rank][chunk];
     if (kind === "empty") return "nothing yet";
-    const twice = counts.flatMap((count, from) => (count > 1 ? [from] : []));
-    return `${inWords(counts.flatMap((count, from) => (count ? [from] : [])))}${twice.length ? `, ${inWords(twice)} more than once` : ""}${kind === "own" || kind === "partial" ? "" : `, ${kind}`}`;
+    const twice = counts.flatMap((count, from) => (count > 1 ? [from] : [])), of = Lab.ofChunk(seen.states[number][rank][chunk], seen.schedule.ranks);
+    return `${of === chunk ? "" : `${of < 0 ? "a mix of chunks" : `chunk ${of}`} of `}${inWords(counts.flatMap((count, from) => (count ? [from] : [])))}${twice.length ? `, ${inWords(twice)} more than once` : ""}${kind === "own" || kind === "partial" ? "" : `, ${kind}`}`;
   };
 
   const chunkWords = (first, count) => (count === 1 ? `chunk ${first}` : `chunks ${first} to ${first + count - 1}`);
