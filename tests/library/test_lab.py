@@ -558,6 +558,16 @@ def test_your_own_schedule_races(open_lab):
     assert "takes 1.5 times as long" in page.locator(".outcome").inner_text()
 
 
+def test_a_schedule_that_breaks_its_contract_wins_no_race(open_lab):
+    page = open_lab("v=1&ranks=4&chunks=1&contract=all_reduce&steps=0:0~1+&view=race")
+    assert page.locator(".race .trouble").inner_text() == (
+        "Your schedule is no all-reduce yet, so it can't race: 0 of 4 slots finished. "
+        "Rank 0 still needs the data of ranks 1, 2 and 3 in chunk 0."
+    )
+    assert page.locator(".outcome").inner_text() == ""
+    assert not page.locator(".curve").is_visible()
+
+
 # --- the page ---
 
 

@@ -176,6 +176,8 @@
         const numbers = state.own ?? this.machines[state.machine];
         for (const [alpha, beta] of [numbers.link, numbers.across]) if (!(alpha >= 0 && beta >= 0 && alpha < Infinity && beta < Infinity)) Lab.refuse("a link needs an alpha of at least 0 and a bandwidth above 0");
         Lab.whole(numbers.ports ?? 1, 1, 64, "the number of ports");
+        const fault = [state.first, state.second].includes("mine") && this.lab.seen.fault;
+        if (fault) Lab.refuse(`your schedule is no ${this.state.collective.replaceAll("_", "-")} yet, so it can't race: ${this.lab.told().replace(/\.$/, "")}. ${fault.message.replace(/\.$/, "")}`);
         const on = Lab.machine(numbers, state.ranks, state.inside), schedules = [this.schedule(state.first), this.schedule(state.second)];
         if (schedules.some(({ lengths }) => lengths)) Lab.refuse("your schedule has chunks of given lengths, so it has only one size and can't race");
         const unit = lcm(schedules[0].chunks, schedules[1].chunks), bytes = Math.max(unit, Math.round(state.bytes / unit) * unit); // whole chunks
