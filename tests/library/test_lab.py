@@ -163,6 +163,22 @@ def test_the_first_puzzle_is_solved_by_dragging(open_lab):
     assert "1 of 20 solved" in page.locator(".sheet").inner_text()
 
 
+def test_a_drag_right_after_next_step_counts(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1")
+    page.get_by_role("button", name="Next step").click()
+    slot(page, 0).drag_to(slot(page, 2))
+    assert text_of(page) == "step 0: 0:0→1\nstep 1: 0:0→2"
+    page.wait_for_timeout(KEPT_MS)
+    assert page.evaluate(f"{LAB}.at") == 1
+    assert status(page).startswith("Step 1: rank 0 sends chunk 0 to rank 2")
+
+
+def test_next_step_pressed_twice_goes_two_steps(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1;0:0~2,0:1~3")
+    page.get_by_role("button", name="Next step").dblclick()
+    page.wait_for_function(f"{LAB}.at === 2")
+
+
 def test_the_first_puzzle_is_solved_by_tapping_on_a_phone(open_lab):
     page = open_lab(**PHONE, reduced_motion="reduce")
     taps = [slot(page, 0), slot(page, 1), page.get_by_role("button", name="Next step")]

@@ -7,7 +7,7 @@
   const TAP = 8; // pixels that a finger may move in a tap
 
   Lab.Board = class {
-    // `host` has schedule, seen (its analysis), at (the current step), colours, kinds, say(text), and draw(src, chunk, dst, into).
+    // `host` has schedule, seen (its analysis), at (the current step), colours, kinds, say(text), arrive(), and draw(src, chunk, dst, into).
     constructor(host) {
       this.host = host;
       this.over = make("g", {}); // goals, what arrives, and arrows
@@ -132,6 +132,7 @@
     down(event) {
       const slot = this.slotAt(event.target);
       if (!slot || event.button) return;
+      this.host.arrive();
       this.pulled = { slot, x: event.clientX, y: event.clientY, far: false };
       this.hits.setPointerCapture(event.pointerId);
     }
@@ -167,6 +168,7 @@
     // The first slot picked is the source, the second the target.
     pick(slot) {
       if (!slot) return;
+      this.host.arrive();
       const { from } = this;
       this.focus = slot;
       if (!from) {

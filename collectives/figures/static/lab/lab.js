@@ -249,6 +249,7 @@
 
     // Takes back the transfers of the current step that write a slot.
     dropInto(rank, chunk) {
+      this.arrive();
       const here = this.schedule.steps[this.at] ?? [], rest = here.filter((t) => !(t.dst === rank && t.into <= chunk && chunk < t.into + t.count));
       if (rest.length === here.length) return this.say(`No transfer of this step writes chunk ${chunk} on rank ${rank}.`);
       this.setStep(rest);
@@ -329,11 +330,16 @@
     }
 
     next() {
-      const { steps } = this.schedule;
-      if (this.at >= steps.length) return this.say("This step is empty. Drag from one slot to another first.");
-      this.stop();
+      this.arrive();
+      if (this.at >= this.schedule.steps.length) return this.say("This step is empty. Drag from one slot to another first.");
       const run = (this.run = {});
       this.board.animate(() => this.run === run && this.go(this.at + 1));
+    }
+
+    // Whoever acts while data is under way needn't wait: it arrives at once.
+    arrive() {
+      if (this.run) this.go(this.at + 1);
+      else this.stop();
     }
 
     play() {
@@ -343,6 +349,7 @@
         const run = (this.run = {});
         this.board.animate(() => {
           if (this.run !== run) return;
+          this.run = null;
           this.at++;
           this.update();
           this.playing = setTimeout(forward, 350);
