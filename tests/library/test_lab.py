@@ -246,6 +246,21 @@ def test_adjacent_chunks_travel_together_and_combine_as_the_contract_wants(open_
     assert text_of(page) == ""
 
 
+def test_a_drag_in_a_sum_adds_and_says_why_if_it_copies(open_lab):
+    swaps = "0:0~1+,0:1~0+,0:2~3+,0:3~2+"
+    page = open_lab("v=1&puzzle=all-reduce-4&steps=0:0~1+,0:1~2+,0:2~3+,0:3~0+", reduced_motion="reduce")
+    page.get_by_role("button", name="Next step").click()
+    slot(page, 0).drag_to(slot(page, 1))
+    assert text_of(page).endswith("step 1: 0:0→1+")
+    assert "holds rank 0 twice" in page.locator(".verdict").inner_text()
+    page.evaluate(f"{LAB}.open('v=1&puzzle=fold-6&steps={swaps}')")
+    page.get_by_role("button", name="Next step").click()
+    slot(page, 0).drag_to(slot(page, 1))
+    assert status(page).startswith(
+        "Step 1: rank 0 sends chunk 0 to rank 1, which keeps a copy, because adding would count ranks 0 and 1 twice."
+    )
+
+
 def test_what_is_typed_or_pasted_is_read_or_refused_and_nothing_is_lost(open_lab):
     page = open_lab("v=1&ranks=4&chunks=4&contract=all_reduce")
     field, trouble = page.get_by_role("textbox").first, page.locator(".typing .trouble")

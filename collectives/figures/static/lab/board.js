@@ -211,11 +211,13 @@
     }
   };
 
-  // How a transfer combines unless the builder says otherwise: it adds if the contract wants a sum that has both parts.
+  // How a transfer combines unless the builder says otherwise, [combine, why]: in a sum it adds, unless what arrives contains all that it
+  // would be added to, as a finished sum does.
   Lab.usual = ({ promise, states, have, schedule: { collective, ranks } }, at, src, chunk, dst, into) => {
-    if (collective === "barrier") return REDUCE;
+    if (collective === "barrier") return [REDUCE, ""];
     const [sent, held] = [states[at][src][chunk], states[at][dst][into]].map((slot) => slot.slice(0, ranks));
-    const sums = promise.parts[dst][into].filter(Boolean).length > 1, overlap = sent.some((count, from) => count && held[from]);
-    return sums && have[at][dst][into] && !overlap ? REDUCE : COPY;
+    if (promise.parts[dst][into].filter(Boolean).length < 2 || !have[at][dst][into]) return [COPY, ""];
+    if (held.some((count, from) => count && !sent[from])) return [REDUCE, ""];
+    return [COPY, `, because adding would count ${Lab.inWords(held.flatMap((count, from) => (count ? [from] : [])))} twice`];
   };
 })();

@@ -228,13 +228,13 @@
         const soon = seen.have[at + 1]?.[src][chunk];
         return this.say(soon ? `Rank ${src} gets chunk ${chunk} only at the end of this step. Press “Next step” to send it on.` : `Rank ${src} has nothing in chunk ${chunk} yet, so it can't send it.`);
       }
-      const one = Lab.transfer(src, dst, chunk, Lab.usual(seen, at, src, chunk, dst, into), into);
+      const [combine, why] = Lab.usual(seen, at, src, chunk, dst, into), one = Lab.transfer(src, dst, chunk, combine, into);
       if (here.some((t) => Lab.singles([t]).some((each) => Lab.print(each) === Lab.print(one)))) return this.say(`Step ${at} already has ${Lab.print(one)}.`);
       const next = this.joined(here, one), fault = Lab.stepFault(next, schedule.ranks, schedule.chunks);
       const trouble = fault ? `${fault}, and only one can be last. Use another step.` : puzzle && Lab.stepTrouble(puzzle, next, at);
       if (trouble) return this.say(trouble);
       this.setStep(next);
-      this.say(`Step ${at}: ${Lab.sentence(one)}. ${this.told()}`);
+      this.say(`Step ${at}: ${Lab.sentence(one)}${why}. ${this.told()}`);
     }
 
     // Adds a transfer to a step. Adjacent chunks of the same two ranks travel as one message.
