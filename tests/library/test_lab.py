@@ -357,6 +357,30 @@ def test_the_page_s_address_follows_the_board_and_answers_stay(browser, tmp_path
     context.close()
 
 
+@pytest.fixture
+def lab_page(browser, tmp_path):
+    """The Lab on a page of its own, whose address follows what it shows."""
+    path, context = tmp_path / "lab.html", browser.new_context()
+    html = LabElement(paged=True).html()
+    path.write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>lab</title><h2 id=what>What</h2>{html}")
+    page = context.new_page()
+    page.goto(path.as_uri())
+    yield page
+    context.close()
+
+
+def test_a_link_to_a_heading_of_the_page_changes_nothing(lab_page):
+    slot(lab_page, 0).drag_to(slot(lab_page, 1))
+    lab_page.evaluate("location.hash = 'what'")
+    lab_page.wait_for_timeout(KEPT_MS)
+    assert status(lab_page).startswith("Step 0: rank 0 sends")
+    assert text_of(lab_page) == "step 0: 0:0→1"
+    lab_page.goto(lab_page.url.split("#")[0] + "#what")
+    lab_page.reload()
+    assert text_of(lab_page) == "step 0: 0:0→1"
+    assert lab_page.locator(".status.wrong").count() == 0
+
+
 def test_a_link_takes_nothing_away_that_the_reader_built(open_lab):
     page = open_lab("v=1&ranks=4&chunks=1&contract=all_reduce")
     slot(page, 0).drag_to(slot(page, 1))

@@ -50,9 +50,15 @@
       this.paged = this.dataset.page !== undefined; // a page of its own, whose address says what it shows
       this.build();
       this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles keys as commands for its cells
-      this.open(this.paged ? location.hash.slice(1) || this.resumed() : (given ?? ""));
-      if (this.paged) addEventListener("hashchange", () => location.hash.slice(1) !== this.written && this.open(location.hash.slice(1)));
+      this.open(this.paged ? this.asked() || this.resumed() : (given ?? ""));
+      if (this.paged) addEventListener("hashchange", () => this.asked() && this.asked() !== this.written && this.open(this.asked()));
       addEventListener("storage", (event) => event.key === KEY && ((this.kept = kept()), this.list()));
+    }
+
+    // The fragment of the page's address; "" if it is only the name of a heading.
+    asked() {
+      const fragment = location.hash.slice(1);
+      return fragment.includes("=") ? fragment : "";
     }
 
     // The first puzzle that isn't solved.
