@@ -369,6 +369,27 @@ def lab_page(browser, tmp_path):
     context.close()
 
 
+def test_back_returns_to_the_tab_and_the_puzzle_before(lab_page):
+    press = lambda name: lab_page.get_by_role("button", name=name, exact=True).first.click()  # noqa: E731
+    chosen = f"{LAB}.view + ' ' + ({LAB}.puzzle?.id ?? '')"
+    slot(lab_page, 0).drag_to(slot(lab_page, 1))
+    press("Next puzzle")
+    press("Race")
+    press("Build")
+    for shown in ("race sum-2", "puzzles sum-2", "puzzles broadcast-4"):
+        lab_page.go_back()
+        lab_page.wait_for_function(f"{chosen} === '{shown}'")
+    assert text_of(lab_page) == "step 0: 0:0→1"
+    lab_page.go_forward()
+    lab_page.wait_for_function(f"{chosen} === 'puzzles sum-2'")
+
+
+def test_a_shared_solution_is_not_the_receiver_s(open_lab):
+    page = open_lab("v=1&puzzle=sum-2&steps=0:0~1+,0:1~0+")
+    assert verdict(page).startswith("Solved.")
+    assert "0 of 20 solved" in page.locator(".sheet").inner_text()
+
+
 def test_a_link_to_a_heading_of_the_page_changes_nothing(lab_page):
     slot(lab_page, 0).drag_to(slot(lab_page, 1))
     lab_page.evaluate("location.hash = 'what'")

@@ -119,8 +119,9 @@
         const { puzzle, schedule, view, race } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
         const own = puzzle ? this.answer(puzzle) : this.freeBoard();
         if (race) this.race.check(race);
-        this.set(schedule ?? own, 0, true, puzzle);
-        this.lent = schedule !== null; // what a link brings replaces the reader's own only after a change
+        this.flush();
+        this.set(schedule ?? own, 0, true, puzzle, schedule !== null);
+        [this.where, this.written] = [null, fragment];
         if (race) this.race.restore(race);
         this.show(view ?? (puzzle ? "puzzles" : "build"));
         if (own.steps.length && Lab.printAll(own) !== Lab.printAll(this.schedule)) this.offer(own);
@@ -158,11 +159,13 @@
     }
 
     openPuzzle(puzzle) {
+      this.flush();
       this.set(this.answer(puzzle), 0, true, puzzle);
       this.show("puzzles");
     }
 
     show(view) {
+      this.flush();
       if (view === "puzzles" && !this.puzzle) return this.openPuzzle(this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0]);
       if (view === "build" && this.puzzle && this.view === "puzzles") {
         this.set(this.freeBoard(), 0, true, null);
@@ -174,20 +177,21 @@
       if (view === "race") this.race.open();
       this.update();
       if (view !== "race") this.say("");
-      this.keep();
+      this.settle();
     }
 
     // --- changing the schedule ---
 
-    // Shows a schedule at a step. `fresh` forgets what could be undone, and belongs to another puzzle, or to none.
-    set(schedule, at, fresh = false, puzzle = this.puzzle) {
+    // Shows a schedule at a step. `fresh` forgets what could be undone, and belongs to another puzzle, or to none. `lent`: a link
+    // brought it, so until it is changed it neither replaces the reader's own nor counts as the reader's solution.
+    set(schedule, at, fresh = false, puzzle = this.puzzle, lent = false) {
       const { ranks, chunks, steps } = schedule;
       if (ranks > MOST_RANKS || chunks > MOST_CHUNKS || steps.length > MOST_STEPS) {
         Lab.refuse(`this schedule has ${plural(ranks, "rank")}, ${plural(chunks, "chunk")} and ${plural(steps.length, "step")}; the Lab draws at most ${MOST_RANKS}, ${MOST_CHUNKS} and ${MOST_STEPS}`);
       }
       const seen = Lab.analyse(Lab.validate(schedule)); // refuses before anything changes
       this.puzzle = puzzle;
-      this.lent = false;
+      this.lent = lent;
       if (fresh) [this.past, this.future] = [[], []];
       else if (this.schedule) {
         this.past = [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO);
@@ -491,7 +495,7 @@
       this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, fault.message)] : []),
         ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && schedule.steps.length ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
-      if (solved && !this.kept.solved[puzzle.id]) {
+      if (solved && !this.lent && !this.kept.solved[puzzle.id]) {
         this.kept.solved[puzzle.id] = true;
         this.store();
         this.list();
@@ -538,21 +542,41 @@
 
     keep() {
       clearTimeout(this.saving);
-      this.saving = setTimeout(() => {
-        const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
-        if (fragment === null) return this.tooBigToKeep();
-        if (!this.lent) {
-          if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
-          else this.kept.free = fragment;
-        }
-        this.store();
-        if (this.paged) history.replaceState(null, "", `#${(this.written = this.fragment())}`);
-      }, SAVE_MS);
+      this.saving = setTimeout(() => this.settle(), SAVE_MS);
+    }
+
+    // Keeps what waits to be kept, before another tab or puzzle is shown.
+    flush() {
+      if (this.saving && this.where === this.here()) this.settle();
+    }
+
+    settle() {
+      clearTimeout(this.saving);
+      this.saving = null;
+      const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
+      if (fragment === null) return this.tooBigToKeep();
+      if (!this.lent) {
+        if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
+        else this.kept.free = fragment;
+      }
+      this.store();
+      if (this.paged) this.publish(this.fragment());
+    }
+
+    here() {
+      return `${this.view} ${this.puzzle?.id}`;
+    }
+
+    // Puts what is shown into the page's address. Another tab or puzzle is a new entry of the history, so Back returns to this one.
+    publish(fragment) {
+      const another = this.where && this.where !== this.here();
+      history[another ? "pushState" : "replaceState"](null, "", `#${(this.written = fragment)}`);
+      this.where = this.here();
     }
 
     // The address must not go on naming what was here before.
     tooBigToKeep() {
-      if (this.paged) history.replaceState(null, "", `#${(this.written = "")}`);
+      if (this.paged) this.publish("");
       this.say("This schedule is too long for an address, so it isn't kept when you leave. Save it as JSON.");
     }
 
