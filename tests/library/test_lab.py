@@ -219,6 +219,18 @@ def test_what_can_t_be_is_refused_in_a_sentence(open_lab):
     assert text_of(page) == "step 0: 0:0→1"
 
 
+def test_a_refusal_is_visible_beside_the_board_on_a_phone_and_looks_like_one(open_lab):
+    page = open_lab("v=1&puzzle=scatter-4", **PHONE)
+    slot(page, 1, 3).scroll_into_view_if_needed()
+    slot(page, 1, 3).tap()
+    line = page.locator(".status.wrong")
+    assert line.inner_text() == "Rank 1 has nothing in chunk 3 yet, so it can't send it."
+    top = line.bounding_box()["y"]
+    assert 0 <= top < slot(page, 1, 3).bounding_box()["y"]
+    slot(page, 0, 3).tap()
+    assert page.locator(".status.wrong").count() == 0
+
+
 def test_steps_are_moved_inserted_deleted_and_taken_back(open_lab):
     page = open_lab("v=1&ranks=3&chunks=1&contract=broadcast&root=0&steps=0:0~1;0:1~2")
     press = lambda name: page.get_by_role("button", name=name, exact=True).click()  # noqa: E731

@@ -7,7 +7,7 @@
   const TAP = 8; // pixels that a finger may move in a tap
 
   Lab.Board = class {
-    // `host` has schedule, seen (its analysis), at (the current step), colours, kinds, say(text), arrive(), and draw(src, chunk, dst, into).
+    // `host` has schedule, seen (its analysis), at (the current step), colours, kinds, say(text), lacks(rank, chunk), arrive(), and draw(src, chunk, dst, into).
     constructor(host) {
       this.host = host;
       this.over = make("g", {}); // goals, what arrives, and arrows
@@ -172,13 +172,19 @@
       const { from } = this;
       this.focus = slot;
       if (!from) {
+        if (this.host.lacks(...slot)) return;
         this.mark((this.from = slot));
         this.host.say(`Rank ${slot[0]}, chunk ${slot[1]} sends. Now pick the slot to write.`);
       } else {
+        if (from.join() === slot.join()) return this.drop();
         this.release();
-        if (from.join() === slot.join()) this.host.say("Nothing picked.");
-        else this.host.draw(...from, ...slot);
+        this.host.draw(...from, ...slot);
       }
+    }
+
+    drop() {
+      this.release();
+      this.host.say("Nothing picked.");
     }
 
     mark(slot) {
@@ -202,7 +208,7 @@
         this.buttonAt(...this.focus).tabIndex = 0;
         this.buttonAt(...this.focus).focus();
       } else if (event.key === "Enter" || event.key === " ") this.pick(this.focus);
-      else if (event.key === "Escape") this.release();
+      else if (event.key === "Escape") this.drop();
       else if (event.key === "PageDown" || event.key === "PageUp") this.host.go(this.host.at + (event.key === "PageDown" ? 1 : -1));
       else if (event.key === "Delete" || event.key === "Backspace") this.host.dropInto(...this.focus);
       else return;

@@ -88,10 +88,10 @@
       };
       const bar = make("div", { class: "bar" }, this.tools.undo, this.tools.redo, make("span", { class: "space" }), this.tools.play, this.tools.next);
       const arrange = make("div", { class: "bar quiet" }, ...Object.values(this.arrange));
-      this.workshop = make("div", { class: "workshop" }, make("div", { class: "left" }, this.board.element, this.steps, bar, this.moves, arrange, this.typing()),
+      this.workshop = make("div", { class: "workshop" }, (this.left = make("div", { class: "left" }, this.status, this.board.element, this.steps, bar, this.moves, arrange, this.typing())),
         make("div", { class: "right" }, this.card, this.verdict, this.sharing()));
       this.race = new Lab.Race(this);
-      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.status, this.forgets, this.workshop, this.race.element);
+      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.forgets, this.workshop, this.race.element);
       this.addEventListener("keydown", (event) => this.onKey(event));
     }
 
@@ -176,7 +176,8 @@
       this.race.element.hidden = view !== "race";
       if (view === "race") this.race.open();
       this.update();
-      if (view !== "race") this.say("");
+      (view === "race" ? this.race.element : this.left).prepend(this.status);
+      this.say("");
       this.settle();
     }
 
@@ -209,14 +210,14 @@
     }
 
     undo() {
-      if (!this.past.length) return this.say("There is nothing to undo.");
+      if (!this.past.length) return this.refuse("There is nothing to undo.");
       this.future.push([this.schedule, this.at]);
       this.restore(...this.past.pop());
       this.say(`Undone. ${Lab.stepWords(this.seen, this.at)}`);
     }
 
     redo() {
-      if (!this.future.length) return this.say("There is nothing to redo.");
+      if (!this.future.length) return this.refuse("There is nothing to redo.");
       this.past.push([this.schedule, this.at]);
       this.restore(...this.future.pop());
       this.say(`Done again. ${Lab.stepWords(this.seen, this.at)}`);
@@ -233,18 +234,23 @@
     // Draws a transfer from slot to slot in the current step. What can't be is refused in a sentence.
     draw(src, chunk, dst, into) {
       const { seen, at, puzzle, schedule } = this, here = schedule.steps[at] ?? [];
-      if (src === dst) return this.say(`A transfer goes from one rank to another. Both slots are on rank ${src}.`);
-      if (!seen.have[at][src][chunk]) {
-        const soon = seen.have[at + 1]?.[src][chunk];
-        return this.say(soon ? `Rank ${src} gets chunk ${chunk} only at the end of this step. Press “Next step” to send it on.` : `Rank ${src} has nothing in chunk ${chunk} yet, so it can't send it.`);
-      }
+      if (src === dst) return this.refuse(`A transfer goes from one rank to another. Both slots are on rank ${src}.`);
+      if (this.lacks(src, chunk)) return;
       const [combine, why] = Lab.usual(seen, at, src, chunk, dst, into), one = Lab.transfer(src, dst, chunk, combine, into);
-      if (here.some((t) => Lab.singles([t]).some((each) => Lab.print(each) === Lab.print(one)))) return this.say(`Step ${at} already has ${Lab.print(one)}.`);
+      if (here.some((t) => Lab.singles([t]).some((each) => Lab.print(each) === Lab.print(one)))) return this.refuse(`Step ${at} already has ${Lab.print(one)}.`);
       const next = this.joined(here, one), fault = Lab.stepFault(next, schedule.ranks, schedule.chunks);
       const trouble = fault ? `${fault}, and only one can be last. Use another step.` : puzzle && Lab.stepTrouble(puzzle, next, at);
-      if (trouble) return this.say(trouble);
+      if (trouble) return this.refuse(trouble);
       this.setStep(next);
       this.say(`Step ${at}: ${Lab.sentence(one)}${why}. ${this.told()}`);
+    }
+
+    // Whether a slot holds nothing to send in this step; says so.
+    lacks(rank, chunk) {
+      const { seen: { have }, at } = this;
+      if (have[at][rank][chunk]) return false;
+      this.refuse(have[at + 1]?.[rank][chunk] ? `Rank ${rank} gets chunk ${chunk} only at the end of this step. Press “Next step” to send it on.` : `Rank ${rank} has nothing in chunk ${chunk} yet, so it can't send it.`);
+      return true;
     }
 
     // Adds a transfer to a step. Adjacent chunks of the same two ranks travel as one message.
@@ -261,7 +267,7 @@
     dropInto(rank, chunk) {
       this.arrive();
       const here = this.schedule.steps[this.at] ?? [], rest = here.filter((t) => !(t.dst === rank && t.into <= chunk && chunk < t.into + t.count));
-      if (rest.length === here.length) return this.say(`No transfer of this step writes chunk ${chunk} on rank ${rank}.`);
+      if (rest.length === here.length) return this.refuse(`No transfer of this step writes chunk ${chunk} on rank ${rank}.`);
       this.setStep(rest);
       this.say(`Taken back. ${this.told()}`);
     }
@@ -269,27 +275,27 @@
     change(place, transfer) {
       const here = this.schedule.steps[this.at], next = transfer ? here.with(place, transfer) : here.filter((_, other) => other !== place);
       const fault = Lab.stepFault(next, this.schedule.ranks, this.schedule.chunks);
-      if (fault) return this.say(`${fault}. Use another step.`);
+      if (fault) return this.refuse(`${fault}. Use another step.`);
       this.setStep(next);
       this.say(`${transfer ? `Now ${Lab.sentence(transfer)}` : "Taken back"}. ${this.told()}`);
     }
 
     insert() {
       const { steps } = this.schedule;
-      if (this.at >= steps.length) return this.say("This step is new already.");
+      if (this.at >= steps.length) return this.refuse("This step is new already.");
       this.set({ ...this.schedule, steps: steps.toSpliced(this.at, 0, Lab.step([])) }, this.at);
       this.say(`A new step ${this.at}, before the others.`);
     }
 
     moveStep(by) {
       const { steps } = this.schedule, to = this.at + by;
-      if (this.at >= steps.length || to < 0 || to >= steps.length) return this.say("This step can't move further.");
+      if (this.at >= steps.length || to < 0 || to >= steps.length) return this.refuse("This step can't move further.");
       this.set({ ...this.schedule, steps: steps.toSpliced(this.at, 1).toSpliced(to, 0, steps[this.at]) }, to);
       this.say(`It is step ${to} now. ${this.told()}`);
     }
 
     removeStep() {
-      if (this.at >= this.schedule.steps.length) return this.say("This step has no transfers yet.");
+      if (this.at >= this.schedule.steps.length) return this.refuse("This step has no transfers yet.");
       this.set({ ...this.schedule, steps: this.schedule.steps.toSpliced(this.at, 1) }, this.at);
       this.say(`The step is deleted. ${this.told()}`);
     }
@@ -309,6 +315,7 @@
         this.reading = true; // the text stays as it was typed
         this.set(own, own.steps.length);
         this.trouble.textContent = "";
+        this.say(this.told());
       } catch (error) {
         if (!(error instanceof Lab.ScheduleError)) throw error;
         this.trouble.textContent = `${upper(error.message)}. The board shows the last schedule that could be read.`;
@@ -341,7 +348,7 @@
 
     next() {
       this.arrive();
-      if (this.at >= this.schedule.steps.length) return this.say("This step is empty. Drag from one slot to another first.");
+      if (this.at >= this.schedule.steps.length) return this.refuse("This step is empty. Drag from one slot to another first.");
       const run = (this.run = {});
       this.board.animate(() => this.run === run && this.go(this.at + 1));
     }
@@ -518,14 +525,19 @@
     }
 
     say(text) {
-      this.status.textContent = text || (this.schedule.steps.length ? "" : GREETING);
+      this.status.textContent = text || (this.schedule.steps.length || this.view === "race" ? "" : GREETING);
       this.status.classList.remove("wrong");
+    }
+
+    // Says why nothing has happened.
+    refuse(text) {
+      this.say(text);
+      this.status.classList.add("wrong");
     }
 
     explain(error) {
       if (!(error instanceof Lab.ScheduleError)) throw error;
-      this.status.textContent = `${upper(error.message)}.`;
-      this.status.classList.add("wrong");
+      this.refuse(`${upper(error.message)}.`);
     }
 
     // Runs an action; what it refuses is said in a sentence.
