@@ -628,7 +628,9 @@ def test_a_race_says_who_wins_and_where_the_two_cross(open_lab):
         middle = (low + high) // 16 * 8
         ahead = price(tree.all_reduce(8), middle, on).seconds < price(ring.all_reduce(8), middle, on).seconds
         low, high = (middle, high) if ahead else (low, middle)
-    assert page.locator(".curve p").inner_text() == f"They cross at {high / 1e3:.3g} kB."
+    words = page.locator(".everywhere").inner_text().lower()
+    assert words == f"below {high / 1e3:.3g} kb binomial tree is faster, above it ring."
+    assert page.get_by_label("second").locator("option:disabled").all_inner_texts() == ["ring"]
     page.get_by_label("machine").select_option("8 H100 a node, NDR")
     page.get_by_label("ranks in a node").select_option("4")
     near, far = machines.RUNNING_CASE.links()
@@ -644,6 +646,14 @@ def test_your_own_schedule_races(open_lab):
     page = open_lab("v=1&ranks=4&chunks=1&contract=broadcast&root=0&steps=0:0~1;0:0~2;0:0~3&view=race")
     assert page.evaluate(f"{LAB}.race.state.first") == "mine"
     assert "takes 1.5 times as long" in page.locator(".outcome").inner_text()
+
+
+def test_a_machine_brings_its_own_nodes(open_lab):
+    page = open_lab()
+    page.evaluate(f"{LAB}.show('race')")
+    page.evaluate(f"{LAB}.race.change({{ ranks: 4 }})")
+    page.get_by_label("machine").select_option(label="DGX H100")
+    assert page.evaluate(f"[{LAB}.race.state.ranks, {LAB}.race.state.inside]") == [16, 8]
 
 
 def test_a_schedule_that_breaks_its_contract_wins_no_race(open_lab):

@@ -59,10 +59,11 @@
       this.link.onclick = () => lab.attempt(() => lab.copy(lab.address(), "The link to this race is copied."));
       this.trouble = make("p", { class: "trouble", role: "alert" });
       this.outcome = make("p", { class: "outcome", role: "status" });
+      this.everywhere = make("p", { class: "everywhere", role: "status" });
       this.stage = make("div", {});
       this.curve = make("div", { class: "curve" });
       this.table = make("table", {});
-      this.element = make("div", { class: "race", hidden: "" }, this.inputs, this.trouble, this.outcome, this.stage, make("div", { class: "beside" }, this.curve, this.table));
+      this.element = make("div", { class: "race", hidden: "" }, this.inputs, this.trouble, this.outcome, this.everywhere, this.stage, make("div", { class: "beside" }, this.curve, this.table));
     }
 
     // Takes the board's schedule along, if it has steps and a contract.
@@ -104,6 +105,13 @@
       return divisors(ranks).find((size) => size <= inside);
     }
 
+    // The ranks of the race if they fill nodes of the machine; otherwise two nodes, if that is offered. A schedule of the reader's keeps its size.
+    wholeNodes() {
+      const { ranks, first, second, collective, machine } = this.state, two = 2 * this.machines[machine].inside;
+      const fixed = first === "mine" || second === "mine" || ranks % (two / 2) === 0;
+      return !fixed && this.lab.presets.some((each) => each.collective === collective && each.ranks === two) ? two : ranks;
+    }
+
     // --- what races ---
 
     offered() {
@@ -132,9 +140,9 @@
     }
 
     form() {
-      const { state, machines } = this, numbers = state.own ?? machines[state.machine], offered = this.offered().map((name) => [name, name === "mine" ? "your schedule" : name]);
+      const { state, machines } = this, numbers = state.own ?? machines[state.machine], offered = this.offered(), racers = (other) => offered.map((name) => [name, name === "mine" ? "your schedule" : name, name === other && offered.length > 1]);
       const select = (label, options, value, act) => {
-        const control = make("select", {}, ...options.map(([each, text]) => make("option", { value: each }, text)));
+        const control = make("select", {}, ...options.map(([each, text, disabled]) => make("option", { value: each, ...(disabled && { disabled: "" }) }, text)));
         control.value = value;
         control.onchange = () => act(control.value);
         return make("label", { class: options.some(([, text]) => String(text).length > 12) ? "field wide" : "field slim" }, make("span", {}, label), control);
@@ -156,12 +164,13 @@
       this.inputs.replaceChildren(
         select("collective", collectives, state.collective, (collective) => this.change({ collective })),
         select("ranks", [...new Set([...RANKS, state.ranks])].sort((a, b) => a - b).map((ranks) => [ranks, ranks]), state.ranks, (ranks) => this.change({ ranks: Number(ranks), inside: this.nodeOf(Number(ranks)) })),
-        select("one", offered, state.first, (first) => this.change({ first, second: first === state.second ? state.first : state.second })),
-        select("the other", offered, state.second, (second) => this.change({ second, first: second === state.first ? state.second : state.first })),
+        select("first", racers(state.second), state.first, (first) => this.change({ first })),
+        select("second", racers(state.first), state.second, (second) => this.change({ second })),
         select("each rank holds", sizes, state.bytes, (bytes) => this.change({ bytes: Number(bytes) })),
         select("machine", machines.map(({ name }, place) => [place, name + (state.own && place === state.machine ? ", changed" : "")]), state.machine, (machine) => {
-          this.state.machine = Number(machine);
-          this.change({ own: null, inside: this.nodeOf(state.ranks) });
+          state.machine = Number(machine);
+          const ranks = this.wholeNodes();
+          this.change({ own: null, ranks, inside: this.nodeOf(ranks) });
         }),
         select("ranks in a node", divisors(state.ranks).map((size) => [size, size === state.ranks ? `all ${size}` : size]), state.inside, (inside) => this.change({ inside: Number(inside) })),
         ...(inNode ? pair("link", between ? "in a node" : "link") : []), ...(between ? pair("across", inNode ? "across" : "link") : []),
@@ -191,7 +200,7 @@
       } catch (error) {
         if (!(error instanceof Lab.ScheduleError)) throw error;
         this.trouble.textContent = `${error.message.charAt(0).toUpperCase()}${error.message.slice(1)}.`;
-        this.outcome.textContent = "";
+        this.outcome.textContent = this.everywhere.textContent = "";
         this.stage.hidden = this.curve.hidden = this.table.hidden = true;
       }
     }
@@ -254,10 +263,20 @@
         nodes.push(make("path", { class: "curve", d: `M${curve.map((value, i) => `${x(sizes[i]).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}`, style: `stroke:${colour}`, "stroke-dasharray": dash }), text(WIDE - right + 6, ends[place] + 4 + shift, lanes[place].title, { class: "begin", style: "font-weight:700" }));
       });
       for (const size of crossings.slice(0, 3)) nodes.push(make("circle", { class: "cross", cx: x(size), cy: y(seconds[0](size)), r: 5 }), text(x(size), y(seconds[0](size)) - 12, Lab.sayBytes(size), { style: "font-weight:700" }));
-      const words = crossings.length ? `They cross at ${Lab.listed(crossings.map(Lab.sayBytes))}.` : `${curves[0].at(-1) < curves[1].at(-1) ? lanes[0].title : lanes[1].title} is never slower between ${Lab.sayBytes(sizes[0])} and ${Lab.sayBytes(sizes.at(-1))}.`;
-      const same = curves[0].every((value, i) => Math.abs(value - curves[1][i]) < 1e-9 * value), caption = same ? "Both take the same time at every size." : words;
+      const caption = this.everywhereWords(lanes.map(({ title }) => title), curves, crossings, sizes);
       const svg = make("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, role: "img", "aria-label": `Time over size. ${caption}` }, ...nodes);
-      this.curve.replaceChildren(make("p", {}, caption), svg);
+      this.everywhere.textContent = caption;
+      this.curve.replaceChildren(svg);
+    }
+
+    // Who is faster below the crossing and who above it, or at all sizes of the curve.
+    everywhereWords(titles, curves, crossings, sizes) {
+      const range = `between ${Lab.sayBytes(sizes[0])} and ${Lab.sayBytes(sizes.at(-1))}`, faster = (place) => titles[curves[0].at(place) < curves[1].at(place) ? 0 : 1];
+      if (curves[0].every((value, i) => Math.abs(value - curves[1][i]) < 1e-9 * value)) return "Both take the same time at every size.";
+      if (!crossings.length) return `${faster(-1)} is never slower ${range}.`;
+      const [below, above] = [faster(curves[0].findIndex((value, i) => value !== curves[1][i])), faster(-1)];
+      if (crossings.length === 1) return `Below ${Lab.sayBytes(crossings[0])} ${below} is faster, above it ${above}.`;
+      return `They cross at ${Lab.listed(crossings.map(Lab.sayBytes))}: below these sizes ${below} is faster, above them ${above}.`;
     }
   };
 })();
