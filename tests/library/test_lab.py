@@ -495,6 +495,24 @@ def test_the_keyboard_stays_where_it_was_when_a_panel_changes(open_lab):
     assert page.evaluate(focused) == "Next puzzle"
 
 
+def test_the_next_puzzle_comes_into_view_and_is_announced(open_lab):
+    page = open_lab("v=1&puzzle=scatter-4", **PHONE)
+    slot(page, 0, 3).focus()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.evaluate(f"{LAB}.openPuzzle({LAB}.puzzles[5])")
+    assert page.locator(".task").bounding_box()["y"] >= 0
+    assert page.locator(".status .spoken").inner_text() == f"Puzzle 6: {PUZZLES['broadcast-5']['task']}"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("rank 2, chunk 0: rank 2")
+
+
+def test_the_button_says_that_the_link_is_copied(open_lab):
+    page = open_lab()
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async () => {} } })")
+    page.locator(".sharing").get_by_role("button", name="Copy a link").click()
+    page.locator(".sharing").get_by_role("button", name="The link is copied.").click()
+    page.locator(".sharing").get_by_role("button", name="Copy a link").wait_for()
+
+
 def test_an_empty_slot_is_not_blamed_for_what_it_began_with(open_lab):
     page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1")
     assert "Rank 2 still has nothing in chunk 0: no step writes it." in page.locator(".verdict").inner_text()

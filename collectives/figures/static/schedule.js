@@ -1,7 +1,7 @@
 // The picture of a schedule: what every slot holds, and what moves in a step. It knows no algorithm.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
-  const LANE = 11, MOVE_MS = 750, TYPE = 14, HEADER = 22, EDGE = 4, WIDEST = 32, NARROW = 480;
+  const LANE = 11, MOVE_MS = 750, TYPE = 14, HEADER = 22, EDGE = 4, WIDEST = 32, NARROW = 480, SMALL = 10.5;
 
   // A column for each rank and a row for each chunk, so that most transfers stay in their row.
   Player.pictures.schedule ??= class {
@@ -137,13 +137,13 @@
     labels() {
       const { ranks, chunks, colours } = this.data, [width, height] = this.cell, nodes = [];
       const labels = this.start - this.left / 2 - 4;
-      nodes.push(this.text(labels, TYPE, this.narrow ? "chunk" : "rank", this.narrow ? 10.5 : TYPE));
+      nodes.push(this.text(labels, TYPE, "rank", this.narrow ? SMALL : TYPE));
       for (let rank = 0; rank < ranks; rank++) {
         const x = this.corner(rank, 0)[0] + width / 2, size = HEADER;
         nodes.push(make("rect", { x: x - size / 2, y: TYPE - size / 2, width: size, height: size, rx: 4, fill: colours[rank][0] }),
           this.text(x, TYPE, rank, TYPE, { style: `fill:${colours[rank][1]};font-weight:700` }));
       }
-      for (let chunk = 0; chunk < chunks; chunk++) nodes.push(this.text(labels, this.corner(0, chunk)[1] + height / 2, this.narrow ? chunk : `chunk ${chunk}`));
+      for (let chunk = 0; chunk < chunks; chunk++) nodes.push(this.text(labels, this.corner(0, chunk)[1] + height / 2, `chunk ${chunk}`, this.narrow ? SMALL : TYPE));
       return nodes;
     }
 

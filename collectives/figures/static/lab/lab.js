@@ -4,7 +4,7 @@
   if (customElements.get("collective-lab")) return;
   const Lab = globalThis.CollectiveLab, { COPY, REDUCE, upper } = Lab;
   const { make } = customElements.get("collective-player");
-  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000;
+  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, DONE_MS = 2000;
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
@@ -106,9 +106,9 @@
     }
 
     sharing() {
-      const names = [["Copy a link", () => this.copy(this.address(), "The link is copied.")], ["Copy as Python", () => this.copy(Lab.toPython(this.schedule), "The Python cell is copied.")],
+      const names = [["Copy a link", (node) => this.copy(this.address(), "The link is copied.", node)], ["Copy as Python", (node) => this.copy(Lab.toPython(this.schedule), "The Python cell is copied.", node)],
         ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.save("svg", Lab.toSvg(this.board))]];
-      return make("details", { class: "sharing", open: "" }, make("summary", {}, "Share and take away"), make("div", { class: "bar" }, ...names.map(([text, act]) => button(text, () => this.attempt(act)))));
+      return make("details", { class: "sharing", open: "" }, make("summary", {}, "Share and take away"), make("div", { class: "bar" }, ...names.map(([text, act]) => button(text, ({ currentTarget }) => this.attempt(() => act(currentTarget))))));
     }
 
     // --- what is open ---
@@ -161,7 +161,11 @@
     openPuzzle(puzzle) {
       this.flush();
       this.set(this.answer(puzzle), 0, true, puzzle);
+      const [given] = this.seen.have, rank = given.findIndex((row) => row.some(Boolean));
+      this.board.focus = [rank, given[rank].findIndex(Boolean)];
       this.show("puzzles");
+      this.status.append(make("span", { class: "spoken" }, `Puzzle ${this.puzzles.indexOf(puzzle) + 1}: ${puzzle.task}`)); // the card shows it
+      if (this.workshop.getBoundingClientRect().top < 0) this.workshop.scrollIntoView();
     }
 
     show(view) {
@@ -611,10 +615,14 @@
       return `${location.href.split("#")[0]}#${fragment}`;
     }
 
-    async copy(text, done) {
+    // Copies a text. For two seconds, the button that was pressed says so: the line above may be out of view.
+    async copy(text, done, { firstChild: label }) {
       try {
         await navigator.clipboard.writeText(text);
         this.say(done);
+        if (label.data === done) return;
+        setTimeout((name) => (label.data = name), DONE_MS, label.data);
+        label.data = done;
       } catch {
         this.text.closest("details").open = true;
         this.text.value = text; // no clipboard: the text is there to be copied by hand

@@ -56,7 +56,7 @@
       this.state = { collective: "all_reduce", ranks: 8, first: "ring", second: "binomial tree", machine: 0, inside: 8, bytes: 1e6, own: null };
       this.inputs = make("div", { class: "fields" });
       this.link = make("button", { type: "button", class: "link" }, "Copy a link");
-      this.link.onclick = () => lab.attempt(() => lab.copy(lab.address(), "The link to this race is copied."));
+      this.link.onclick = () => lab.attempt(() => lab.copy(lab.address(), "The link is copied.", this.link));
       this.trouble = make("p", { class: "trouble", role: "alert" });
       this.outcome = make("p", { class: "outcome", role: "status" });
       this.everywhere = make("p", { class: "everywhere", role: "status" });
