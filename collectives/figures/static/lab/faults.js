@@ -48,7 +48,7 @@
     const after = seen.get(key);
     if (!after) return null;
     const left = usable(promise, states[after], rank, chunk).reduce((all, set) => all | set, 0), gone = parts[rank][chunk].flatMap((part, from) => (part && !(left & (1 << from)) ? [from] : []));
-    const why = gone.length ? `no slot is left from which the data of ${inWords(gone)} could come` : "the sums that are left overlap, so adding them counts a rank twice";
+    const why = gone.length ? `no slot is left from which the data of ${inWords(gone)} could come` : "the sums left over overlap, so adding them counts a rank twice";
     return { step: after - 1, message: `Step ${after - 1} spoils chunk ${of}: ${why}.` };
   };
 

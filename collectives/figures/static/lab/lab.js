@@ -101,7 +101,7 @@
       this.text.oninput = () => this.typed(this.text.value);
       this.text.onpaste = (event) => this.tooLong(event.clipboardData.getData("text"), event);
       this.text.onblur = () => this.trouble.textContent === "" && this.write();
-      const help = make("p", { class: "help" }, "A line is a step. 0:1→2 copies chunk 0 from rank 1 to rank 2; a + at the end adds it; 2-3:0→1 sends two chunks as one message; 0:1→2:3 writes chunk 3. You may type -> for the arrow, or paste a schedule as JSON.");
+      const help = make("p", { class: "help" }, "A line is a step. 0:1→2 copies chunk 0 from rank 1 to rank 2; a + at the end adds it; 2-3:0→1 sends two chunks as one message; 0:1→2:3 writes chunk 0 of rank 1 into chunk 3 of rank 2. You may type -> for the arrow, or paste a schedule as JSON.");
       return make("details", { class: "typing", ...(matchMedia("(min-width: 900px)").matches && { open: "" }) }, make("summary", {}, "As text"), this.text, this.trouble, help);
     }
 
@@ -497,7 +497,7 @@
     judge() {
       const { seen, schedule, puzzle } = this, { fault, goal, done } = seen;
       const sent = Math.max(0, ...Array.from({ length: schedule.ranks }, (_, rank) => schedule.steps.flat().reduce((sum, t) => sum + (t.src === rank ? t.count : 0), 0)));
-      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; a rank sends at most ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer.`;
+      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; the busiest rank sends ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer.`;
       const goals = puzzle ? Lab.judge(puzzle, schedule, fault) : [], solved = puzzle && goals.every(([, met]) => met);
       const state = !schedule.collective ? "open" : fault ? (fault.spoilt ? "bad" : "open") : puzzle && !solved ? "open" : "good";
       const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault ? `${done} of ${plural(goal, "slot")} finished.` : `Proved: ${prose(schedule.collective)}, for every input.`;

@@ -166,7 +166,7 @@
         select("ranks", [...new Set([...RANKS, state.ranks])].sort((a, b) => a - b).map((ranks) => [ranks, ranks]), state.ranks, (ranks) => this.change({ ranks: Number(ranks), inside: this.nodeOf(Number(ranks)) })),
         select("first", racers(state.second), state.first, (first) => this.change({ first })),
         select("second", racers(state.first), state.second, (second) => this.change({ second })),
-        select("each rank holds", sizes, state.bytes, (bytes) => this.change({ bytes: Number(bytes) })),
+        select("buffer", sizes, state.bytes, (bytes) => this.change({ bytes: Number(bytes) })),
         select("machine", machines.map(({ name }, place) => [place, name + (state.own && place === state.machine ? ", changed" : "")]), state.machine, (machine) => {
           state.machine = Number(machine);
           const ranks = this.wholeNodes();
