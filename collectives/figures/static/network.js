@@ -191,22 +191,14 @@
         else if (part.live.has(message)) part.live.get(message).group.remove(), part.live.delete(message);
       }
       const most = Math.max(1, ...part.totals);
-      if (this.data.clock) part.loads.forEach((load, link) => {
-        if (part.carried?.[link] !== loads[link]) load.style.strokeOpacity = ((0.65 * loads[link]) / most).toFixed(2);
-      });
-      part.carried = loads;
+      if (this.data.clock) part.loads.forEach((load, link) => (load.style.strokeOpacity = ((0.65 * loads[link]) / most).toFixed(2)));
       part.rings.forEach((ring, rank) => {
         if (part.done?.[rank] === done[rank]) return;
         ring.setAttribute("stroke-dasharray", `${Math.max(0, done[rank])} 100`);
         ring.classList.toggle("whole", done[rank] >= 100);
       });
       part.done = done;
-      if (lane.title) this.entitle(part, now >= lane.finish ? `${lane.title}: ${this.clock.say(lane.finish)} ${this.data.clock[0]}` : lane.title);
-    }
-
-    // New text is laid out again, even if it says the same.
-    entitle({ title }, text) {
-      if (title.textContent !== text) title.textContent = text;
+      if (lane.title) part.title.textContent = now >= lane.finish ? `${lane.title}: ${this.clock.say(lane.finish)} ${this.data.clock[0]}` : lane.title;
     }
 
     // A packet on its link: a train of wagons, one for each rank whose data it carries. It points to the right.
@@ -237,10 +229,9 @@
       const { x, y, turn } = this.along(way, middle);
       node.body.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)}) rotate(${((turn * 180) / Math.PI).toFixed(1)})`);
       node.group.classList.toggle("waits", waits);
-      if (this.numbered) {
-        const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
-        node.label.setAttribute("transform", `translate(${(x + Math.sin(turn) * aside).toFixed(1)} ${(y - Math.cos(turn) * aside).toFixed(1)})`);
-      }
+      const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
+      node.label.setAttribute("x", (x + Math.sin(turn) * aside).toFixed(1));
+      node.label.setAttribute("y", (y - Math.cos(turn) * aside).toFixed(1));
       const held = waits ? free * clamp((now - message.start) / Math.max(1, message.leave - message.start), 0, 1) : free - (trail ? 7 : 0);
       if (held !== node.held) node.thread.setAttribute("stroke-dasharray", `0 ${rim} ${(node.held = held).toFixed(1)} 9999`);
       if (trail) node.head.setAttribute("d", this.tip(this.along(way, way.total - rim)));
