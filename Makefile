@@ -15,7 +15,7 @@ PRIVATE ?=
 export COLLECTIVES_PRIVATE := $(abspath $(PRIVATE))
 
 .DEFAULT_GOAL := help
-.PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export collect bench bench_grading record \
+.PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export collect bench bench_frames bench_grading record \
   quick test check evidence gpu audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
@@ -125,6 +125,9 @@ evidence: $(TEST)  ## judge the models by published sweeps and runs (minutes): m
 audit: $(TEST)  ## print Lighthouse, axe, weights, links and spelling of every page (15 minutes): make audit [PAGES=names]
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python tools/audit.py $(PAGES)
+
+bench_frames: $(BOOK)  ## measure what a frame of a race costs the browser (minutes): make bench_frames [PAGES="pages of other versions"]
+	@$(BIN)/python tools/bench_frames.py $(PAGES)
 
 bench_grading: $(GRADE)  ## measure how fast submissions are graded, in turns with stock nbgrader (minutes)
 	@$(BIN)/python tools/bench_grading.py

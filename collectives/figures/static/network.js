@@ -198,7 +198,8 @@
         ring.classList.toggle("whole", done[rank] >= 100);
       });
       part.done = done;
-      if (lane.title) part.title.textContent = now >= lane.finish ? `${lane.title}: ${this.clock.say(lane.finish)} ${this.data.clock[0]}` : lane.title;
+      const title = lane.title && now >= lane.finish ? `${lane.title}: ${this.clock.say(lane.finish)} ${this.data.clock[0]}` : lane.title;
+      if (part.title.textContent !== title) part.title.textContent = title; // writing the same text lays it out again
     }
 
     // A packet on its link: a train of wagons, one for each rank whose data it carries. It points to the right.
@@ -210,8 +211,8 @@
       const body = make("g", {}, rect("hull", -long / 2 - edge, long + 2 * edge, tall + 2 * edge), ...wagons);
       const thread = make("path", { class: "thread", d: part.ways[message.link].d }), head = make("path", { class: "tip" });
       const number = message.count > 1 ? `${message.chunk}–${message.chunk + message.count - 1}` : message.chunk;
-      const label = this.text(0, 0, this.numbered ? number : "", { class: "label", "font-size": 12 });
-      const group = make("g", { class: message.wrong ? "packet guilty" : "packet" }, thread, body, head, label);
+      const label = this.text(0, 0, number, { class: "label", "font-size": 12 });
+      const group = make("g", { class: message.wrong ? "packet guilty" : "packet" }, thread, body, ...(this.numbered ? [label] : []));
       const node = { group, body, thread, head, label, long };
       group.message = message;
       part.live.set(message, node);
@@ -227,15 +228,19 @@
       const gone = trail ? (message.twoWay ? 0.75 : 0.5) : clamp((now - message.from) / Math.max(1, message.arrive - message.from), 0, 1);
       const middle = rim + long / 2 + gone * (free - long) + Math.min(queued * 5, free / 2);
       const { x, y, turn } = this.along(way, middle);
-      node.body.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)}) rotate(${((turn * 180) / Math.PI).toFixed(1)})`);
+      // As a style, because the same style again restyles nothing, unlike the same attribute.
+      node.body.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px) rotate(${((turn * 180) / Math.PI).toFixed(1)}deg)`;
       node.group.classList.toggle("waits", waits);
-      const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
-      node.label.setAttribute("x", (x + Math.sin(turn) * aside).toFixed(1));
-      node.label.setAttribute("y", (y - Math.cos(turn) * aside).toFixed(1));
+      if (this.numbered) {
+        const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
+        node.label.setAttribute("x", (x + Math.sin(turn) * aside).toFixed(1));
+        node.label.setAttribute("y", (y - Math.cos(turn) * aside).toFixed(1));
+      }
       const held = waits ? free * clamp((now - message.start) / Math.max(1, message.leave - message.start), 0, 1) : free - (trail ? 7 : 0);
       if (held !== node.held) node.thread.setAttribute("stroke-dasharray", `0 ${rim} ${(node.held = held).toFixed(1)} 9999`);
-      if (trail) node.head.setAttribute("d", this.tip(this.along(way, way.total - rim)));
-      else if (node.head.hasAttribute("d")) node.head.removeAttribute("d");
+      if (!trail) return node.head.remove();
+      node.head.setAttribute("d", this.tip(this.along(way, way.total - rim)));
+      node.body.after(node.head);
     }
 
     // An arrowhead.
