@@ -19,6 +19,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from collectives.chapter import CLAIM_TYPE, SOURCES, VERDICTS
 
 SCRIPT = Path(__file__).with_name("checked.js")
+FOUND = {"true": "is true", "false": "is false", "depends": "depends"}  # as the verb of a sentence
 
 
 def claims_in(notebook: Path) -> Iterator[dict]:
@@ -68,7 +69,7 @@ def badge(claim: dict) -> str:
         f'<span class="claim-card" popover role="note" id="card-{id}">'
         f'<span class="claim-head"><span class="claim-id">{id}</span> <em class="claim-verdict">{verdict}</em></span>'
         f'<span class="claim-text">Published: {says} <span class="claim-source">({sources})</span></span>'
-        f'<span class="claim-evidence">Checked: {escape(claim["evidence"])}</span>'
+        f'<span class="claim-evidence">Checked, and it {FOUND[verdict]}: {escape(claim["evidence"])}</span>'
         f'<span><a href="#check-{id}">The check</a> · <a href="claims.html#row-{id}">All claims</a></span>'
         "</span></span>"
     )

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from claims import claims_in
+from claims import FOUND, badge, claims_in
+
+from collectives.chapter import VERDICTS
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 
@@ -32,6 +34,23 @@ def test_the_cell_of_a_row_says_what_the_row_says(row):
         for page, claim in SHOWN
         if claim["id"] == row
     ] == [LEDGER[row]]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        ("true", "Checked, and it is true: exactly 4"),
+        ("false", "Checked, and it is false: it has a third"),
+        ("depends", "Checked, and it depends: on what a rank keeps"),
+    ],
+)
+def test_a_card_reads_as_a_sentence_whatever_the_verdict(verdict, sentence):
+    evidence = sentence.partition(": ")[2]
+    assert sentence in badge({"id": "C99", "says": "", "sources": "book", "verdict": verdict, "evidence": evidence})
+
+
+def test_a_card_has_words_for_every_verdict():
+    assert set(FOUND) == set(VERDICTS)
 
 
 def test_every_row_stands_in_the_appendix_with_a_link_to_its_cell(built_book):
