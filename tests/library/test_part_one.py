@@ -129,11 +129,10 @@ def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
     assert "*Seconds* come from two models" in page
 
 
-def test_the_page_of_other_wires_names_the_places_where_its_own_transport_loses():
+def test_the_page_of_other_wires_names_the_place_where_its_own_transport_loses_most():
     """At 64 KiB on eight ranks Open MPI is 58 times as fast as gloo's own, and the arena 11 times."""
     rows = [benchmark.Timing(**row) for row in json.loads((BOOK / "data" / "bench.json").read_text())["timings"]]
     ratio = {row.method: row.ratio for row in benchmark.best(rows) if row[:2] == (8, 2**16)}
     assert ratio["Open MPI"] == pytest.approx(58, abs=1)
     assert ratio[benchmark.ARENA] == pytest.approx(11, abs=1)
-    page = text_of("wires")
-    assert all(f"{{glue:text}}`{name}`" in page for name in ("mpi_64", "arena_64", "mpi_over_arena"))
+    assert "{glue:text}`mpi_over_arena`" in text_of("wires")
