@@ -38,7 +38,7 @@ PLAY = """() => new Promise((done, fail) => {
 
 
 def main():
-    """Prints what a frame costs in this version's race, and in the pages of others."""
+    """Print what a frame costs in this version's race, and in the pages of others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, help="races of other versions")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="only write this version's race")
@@ -58,7 +58,7 @@ def main():
 
 
 def _race() -> str:
-    """Returns a page with the ring against the hierarchical schedule on 2 nodes of 8 ranks."""
+    """Return a page with the ring against the hierarchical schedule on 2 nodes of 8 ranks."""
     nodes = topology.two_level(2, 8, topology.Link(1e-6, 1 / 300e9), topology.Link(5e-6, 1 / 50e9))
     race = draw({"ring": ring.all_reduce(16), "two levels": hierarchical.all_reduce(16, 8)}, on=nodes, num_bytes=2**24)
     return f"<!doctype html><meta charset=utf-8><body>{race.html()}"
@@ -75,7 +75,7 @@ def _opened(page: Page, path: Path, slower: int) -> tuple[Page, CDPSession]:
 
 
 def _played(page: Page, devtools: CDPSession) -> list[tuple[str, float]]:
-    """Returns the milliseconds a frame by part, and the frames a second, of one race from start to end."""
+    """Return the milliseconds a frame by part, and the frames a second, of one race from start to end."""
     page.bring_to_front()
     before = _seconds(devtools)
     frames, seconds = page.evaluate(PLAY)
@@ -89,7 +89,7 @@ def _seconds(devtools: CDPSession) -> dict[str, float]:
 
 
 def _summary(races: tuple[tuple[str, float], ...]) -> str:
-    """Returns one quantity of all races as text."""
+    """Return one quantity of all races as text."""
     values = [value for _, value in races]
     return f"{races[0][0]} {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 

@@ -211,8 +211,8 @@
       const body = make("g", {}, rect("hull", -long / 2 - edge, long + 2 * edge, tall + 2 * edge), ...wagons);
       const thread = make("path", { class: "thread", d: part.ways[message.link].d }), head = make("path", { class: "tip" });
       const number = message.count > 1 ? `${message.chunk}–${message.chunk + message.count - 1}` : message.chunk;
-      const label = this.text(0, 0, number, { class: "label", "font-size": 12 });
-      const group = make("g", { class: message.wrong ? "packet guilty" : "packet" }, thread, body, ...(this.numbered ? [label] : []));
+      const label = this.numbered && this.text(0, 0, number, { class: "label", "font-size": 12 });
+      const group = make("g", { class: message.wrong ? "packet guilty" : "packet" }, thread, body, ...(label ? [label] : []));
       const node = { group, body, thread, head, label, long };
       group.message = message;
       part.live.set(message, node);
@@ -231,7 +231,7 @@
       // As a style, because the same style again restyles nothing, unlike the same attribute.
       node.body.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px) rotate(${((turn * 180) / Math.PI).toFixed(1)}deg)`;
       node.group.classList.toggle("waits", waits);
-      if (this.numbered) {
+      if (node.label) {
         const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
         node.label.setAttribute("x", (x + Math.sin(turn) * aside).toFixed(1));
         node.label.setAttribute("y", (y - Math.cos(turn) * aside).toFixed(1));

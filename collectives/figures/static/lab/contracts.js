@@ -66,11 +66,14 @@
     };
   };
 
+  // Returns the table of the slots that end wrong. `final`: their counts at the end.
+  const wrongSlots = (promise, final) => promise.wanted.map((row, rank) => row.map((wanted, chunk) => wanted && !finished(promise, final[rank][chunk], rank, chunk)));
+
   // Checks a schedule against a contract. Returns null if it keeps the promise for all inputs; otherwise the message, the
   // slot that it explains, the step that caused the fault (or null), and the table of all slots that end wrong.
   const check = (schedule, name = schedule.collective) => {
     const { ranks, chunks } = Lab.validate(schedule), promise = terms(name, schedule), states = Lab.contributions(schedule), final = states.at(-1);
-    const wrong = table(ranks, chunks, (rank, chunk) => promise.wanted[rank][chunk] && !finished(promise, final[rank][chunk], rank, chunk));
+    const wrong = wrongSlots(promise, final);
     const slots = table(ranks, chunks, (rank, chunk) => [rank, chunk]).flat().filter(([rank, chunk]) => wrong[rank][chunk]);
     if (!slots.length) return null;
     // A contribution counted twice often causes the other faults, so report that slot first.
@@ -80,7 +83,7 @@
     return { message: `${name} on ${ranks} ranks: chunk ${chunk} on rank ${rank} ${fault}.${more}`, rank, chunk, step, wrong };
   };
 
-  // Returns why a slot ends wrong: [the step that caused it or null, the fault in words, and what that step did wrong or null].
+  // Returns why a slot ends wrong: [the step that caused it or null, the fault in words].
   const diagnose = (schedule, promise, states, rank, chunk) => {
     const { ranks } = schedule, final = states.at(-1), slot = final[rank][chunk], parts = promise.parts[rank][chunk];
     const those = (test) => parts.map((part, from) => from).filter((from) => test(slot[from], parts[from]));
@@ -91,10 +94,10 @@
     if (missing.length) faults.push(`lacks ${inWords(missing)}`);
     const origin = promise.origin[rank][chunk], sources = slot.slice(ranks).flatMap((count, from) => (count ? [from] : []));
     if (sources.some((from) => from !== origin)) faults.push(`holds what was in chunk${sources.length > 1 ? "s" : ""} ${listed(sources)} instead of chunk ${origin}`);
-    const [step, cause, guilty] = (twice.length && twiceAdded(schedule, states, parts, chunk)) || wronglyWritten(schedule, promise, states, rank, chunk);
+    let [step, cause] = (twice.length && twiceAdded(schedule, states, parts, chunk)) || wronglyWritten(schedule, promise, states, rank, chunk);
     const elsewhere = final.flatMap((row, other) => (parts.every((part, from) => row[chunk][from] === part) && ofChunk(row[chunk], ranks) === origin ? [other] : []));
-    const where = elsewhere.length ? `; the finished chunk ${chunk} is on ${inWords(elsewhere)}` : "";
-    return [step, `${listed(faults)}: ${cause}${where}`, guilty ? cause : null];
+    if (elsewhere.length) cause += `; the finished chunk ${chunk} is on ${inWords(elsewhere)}`;
+    return [step, `${listed(faults)}: ${cause}`];
   };
 
   // Returns the first step that adds to `chunk`, on any rank, what its sum already contains: [step, words], or null.
@@ -144,5 +147,5 @@
   // Returns "rank 2" or "ranks 0, 1 and 3".
   const inWords = (numbers) => `rank${numbers.length > 1 ? "s" : ""} ${listed(numbers)}`;
 
-  Object.assign(Lab, { terms, finished, excesses, check, diagnose, inWords });
+  Object.assign(Lab, { terms, finished, excesses, wrongSlots, check, diagnose, wronglyWritten, inWords });
 })();

@@ -1,9 +1,8 @@
 // Why a schedule doesn't keep its promise, for those who are still building it: what no later step can repair, and otherwise what
-// is still missing. Lab.check decides whether the promise is kept.
+// is still missing. Lab.wrongSlots decides whether the promise is kept.
 (() => {
-  const Lab = globalThis.CollectiveLab, { ofChunk, inWords, lastWrite, print } = Lab;
+  const Lab = globalThis.CollectiveLab, { ofChunk, inWords, lastWrite, print, upper } = Lab;
 
-  const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   const bits = (counts) => counts.reduce((all, count, rank) => all | (count ? 1 << rank : 0), 0);
 
   // Whether every slot must end with its own row's chunk. An all-to-all moves chunks to other rows.
@@ -63,19 +62,26 @@
   // Returns null if the schedule keeps its promise. Otherwise the slot that `message` explains, the table of all that end wrong, whether
   // it is `spoilt` for all later steps, and the step that spoilt it, or null. `have`: which slots hold anything at the end.
   const faultOf = (schedule, promise, states, have) => {
-    const found = Lab.check(schedule);
-    if (!found) return null;
-    const slots = found.wrong.flatMap((row, rank) => row.flatMap((wrong, chunk) => (wrong ? [[rank, chunk]] : [])));
+    const table = Lab.wrongSlots(promise, states.at(-1));
+    const slots = table.flatMap((row, rank) => row.flatMap((wrong, chunk) => (wrong ? [[rank, chunk]] : [])));
+    if (!slots.length) return null;
     const at = { schedule, promise, states, have, excess: Lab.excesses(promise), seen: new Map() };
     for (const spoils of [twice, misplaced, lost]) {
       for (const [rank, chunk] of slots) {
         const fault = have[rank][chunk] || spoils === lost ? spoils(at, rank, chunk) : null;
-        if (fault) return { wrong: found.wrong, rank, chunk, spoilt: true, ...fault };
+        if (fault) return { wrong: table, rank, chunk, spoilt: true, ...fault };
       }
     }
-    const causes = slots.map(([rank, chunk]) => Lab.diagnose(schedule, promise, states, rank, chunk)[2]), place = Math.max(0, causes.findIndex(Boolean)), [rank, chunk] = slots[place];
-    return { wrong: found.wrong, rank, chunk, spoilt: false, step: null, message: missing(at, slots[place], causes[place]) };
+    let [explained, cause] = [slots[0], ""];
+    for (const slot of slots) {
+      const [, words, guilty] = Lab.wronglyWritten(schedule, promise, states, ...slot);
+      if (!guilty) continue;
+      [explained, cause] = [slot, words];
+      break;
+    }
+    const [rank, chunk] = explained;
+    return { wrong: table, rank, chunk, spoilt: false, step: null, message: missing(at, explained, cause) };
   };
 
-  Object.assign(Lab, { faultOf, keepsRows, upper });
+  Object.assign(Lab, { faultOf, keepsRows });
 })();

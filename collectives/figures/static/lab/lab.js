@@ -2,13 +2,12 @@
 // number comes from the interpreter in schedule.js, simulate.js, contracts.js and price.js.
 (() => {
   if (customElements.get("collective-lab")) return;
-  const Lab = globalThis.CollectiveLab, { COPY, REDUCE, upper } = Lab;
+  const Lab = globalThis.CollectiveLab, { COPY, REDUCE, prose, upper } = Lab;
   const { make } = customElements.get("collective-player");
   const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, DONE_MS = 2000;
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
-  const prose = (name) => name.replaceAll("_", "-");
   const plural = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
 
   const button = (text, act, more = {}) => {
@@ -357,7 +356,7 @@
       this.board.animate(() => this.run === run && this.go(this.at + 1));
     }
 
-    // Whoever acts while data is under way needn't wait: it arrives at once.
+    // Lets data that is under way arrive at once, so that an action during the animation needn't wait.
     arrive() {
       if (this.run) this.go(this.at + 1);
       else this.stop();

@@ -152,7 +152,7 @@
         control.onchange = () => act(Number(control.value));
         return make("label", { class: "field slim" }, make("span", {}, label), control);
       };
-      const collectives = [...new Set(this.lab.presets.map(({ collective }) => collective))].filter((name) => name !== "barrier").map((name) => [name, name.replaceAll("_", "-")]);
+      const collectives = [...new Set(this.lab.presets.map(({ collective }) => collective))].filter((name) => name !== "barrier").map((name) => [name, Lab.prose(name)]);
       const sizes = Array.from({ length: 19 }, (_, power) => 1000 * 2 ** power).map((_, power) => [1, 2, 5][power % 3] * 10 ** (3 + Math.floor(power / 3))).map((bytes) => [bytes, Lab.sayBytes(bytes)]);
       const own = (more) => this.change({ own: { plain: machines[state.machine].plain ?? false, sharing: numbers.sharing, ports: numbers.ports ?? 1, inside: numbers.inside, link: [...numbers.link], across: [...numbers.across], ...more } });
       const pair = (which, name) => [
@@ -186,7 +186,7 @@
         for (const [alpha, beta] of [numbers.link, numbers.across]) if (!(alpha >= 0 && beta >= 0 && alpha < Infinity && beta < Infinity)) Lab.refuse("a link needs an alpha of at least 0 and a bandwidth above 0");
         Lab.whole(numbers.ports ?? 1, 1, 64, "the number of ports");
         const fault = [state.first, state.second].includes("mine") && this.lab.seen.fault;
-        if (fault) Lab.refuse(`your schedule is no ${this.state.collective.replaceAll("_", "-")} yet, so it can't race: ${this.lab.told().replace(/\.$/, "")}. ${fault.message.replace(/\.$/, "")}`);
+        if (fault) Lab.refuse(`your schedule is no ${Lab.prose(this.state.collective)} yet, so it can't race: ${this.lab.told().replace(/\.$/, "")}. ${fault.message.replace(/\.$/, "")}`);
         const on = Lab.machine(numbers, state.ranks, state.inside), schedules = [this.schedule(state.first), this.schedule(state.second)];
         if (schedules.some(({ lengths }) => lengths)) Lab.refuse("your schedule has chunks of given lengths, so it has only one size and can't race");
         const unit = lcm(schedules[0].chunks, schedules[1].chunks), bytes = Math.max(unit, Math.round(state.bytes / unit) * unit); // whole chunks
@@ -199,7 +199,7 @@
         this.count(lanes);
       } catch (error) {
         if (!(error instanceof Lab.ScheduleError)) throw error;
-        this.trouble.textContent = `${error.message.charAt(0).toUpperCase()}${error.message.slice(1)}.`;
+        this.trouble.textContent = `${Lab.upper(error.message)}.`;
         this.outcome.textContent = this.everywhere.textContent = "";
         this.stage.hidden = this.curve.hidden = this.table.hidden = true;
       }

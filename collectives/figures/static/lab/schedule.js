@@ -214,6 +214,8 @@
   // --- words ---
 
   const commas = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+  const prose = (name) => name.replaceAll("_", "-");
+  const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   const listed = (items) => [items.slice(0, -1).join(", "), ...items.slice(-1)].filter((text) => text !== "").join(" and ");
 
   // JSON as Python writes it, with a space after each comma and colon.
@@ -229,5 +231,5 @@
   };
 
   Object.assign(Lab, { COPY, REDUCE, CONTRACTS, MOST, ScheduleError, refuse, transfer, step, empty, singles, print, printStep, printAll, parse, parseSteps,
-    stepFault, validate, toJson, fromJson, bounds, checkFit, whole, listed, commas, short });
+    stepFault, validate, toJson, fromJson, bounds, checkFit, whole, listed, commas, prose, upper, short });
 })();

@@ -47,8 +47,8 @@
 
   // Returns the chunk whose data a slot holds; -1 if mixed or empty. `slot`: its counts, `ranks` first.
   const ofChunk = (slot, ranks) => {
-    const held = slot.flatMap((count, place) => (place >= ranks && count > 0 ? [place - ranks] : []));
-    return held.length === 1 ? held[0] : -1;
+    const first = slot.findIndex((count, place) => place >= ranks && count > 0);
+    return slot.findLastIndex((count, place) => place >= ranks && count > 0) === first && first >= 0 ? first - ranks : -1;
   };
 
   // Returns which slots hold a value that is still needed, before the first step and after each: live[step][rank][chunk].
@@ -66,11 +66,11 @@
 
   // Returns the last transfer into the slot (rank, chunk) before step `before`: [step, transfer], or null.
   const lastWrite = ({ steps }, rank, chunk, before) => {
-    let last = null;
-    steps.slice(0, before).forEach((each, number) => {
-      for (const t of singles(each)) if (t.dst === rank && t.into === chunk) last = [number, t];
-    });
-    return last;
+    for (let number = before - 1; number >= 0; number--) {
+      const found = steps[number].findLast(({ dst, into, count }) => dst === rank && into <= chunk && chunk < into + count);
+      if (found) return [number, singles([found])[chunk - found.into]];
+    }
+    return null;
   };
 
   Object.assign(Lab, { apply, simulate, contributions, ofChunk, live, lastWrite });
