@@ -329,6 +329,7 @@ WINNERS = {  # by repository: its network/README.md at 744d01e, and its issue 30
         _in_a_node("H200", 8, 2**21, "NVLS"),
         *(_in_a_node("B200", gpus, 2**33, "Ring") for gpus in (4, 5)),
         *(_in_a_node("B200", gpus, 2**33, "NVLS") for gpus in (6, 7, 8)),
+        _in_a_node("H200", 4, 2**33, "Ring"),
         Winner(Cluster("H200", 4, network="EFA"), 2**32, "Ring"),
     ],
     "NVIDIA/nccl-tests": [Winner(Cluster("H100", 2), 2**33, "NVLSTree")],
