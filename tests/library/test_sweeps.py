@@ -61,7 +61,10 @@ def test_what_it_has_not_seen_it_predicts_within_fifteen_percent_from_a_mebibyte
 
 
 def test_the_winner_is_named_right_in_twelve_of_fourteen_published_cases_and_in_ten_without_their_repository():
-    """By the model two of the missed are within 7 % of its choice; on 5 B200s, NVLS is 9 % ahead of their ring, and on 4 H200s it is their choice, too."""
+    """By the model two of the missed are within 7 % of its choice; on 5 B200s, NVLS is 9 % ahead of their ring.
+
+    On 4 H200s NCCL keeps the ring, and the model chooses NVLS, too.
+    """
     assert sum(map(len, sweeps.WINNERS.values())) == 14
     fitted_to, left_out = (
         {(case.cluster.gpu, case.cluster.world_size, case.num_bytes, case.algorithm) for case in sweeps.misnamed(each)}
