@@ -264,18 +264,23 @@ def fresh(seed: int | None = None) -> Iterator[int]:
     """Yield a random seed for the inputs of a hidden test; a refusal inside this context names the seed.
 
     The judge seeds `random` itself before each test, so that the same submission meets the same inputs each time.
+    Inside this context `random`, and so `generator`, draws by the seed too, and goes on after it as if it had not.
 
     `seed`: use this one instead, to reproduce the refusal of a submission.
     """
     seed = random.randrange(10**9) if seed is None else seed
+    outside = random.getstate()
+    random.seed(seed)
     try:
         yield seed
     except NotYet as error:
         raise type(error)(f"{error}\n  (drawn at random, with seed {seed})") from None
+    finally:
+        random.setstate(outside)
 
 
 def generator() -> np.random.Generator:
-    """Return numpy's generator with a random seed from `random`, which the judge seeds: see `fresh`."""
+    """Return numpy's generator with a seed from `random`, which the judge seeds, and `fresh` in its context."""
     return np.random.default_rng(random.getrandbits(64))
 
 

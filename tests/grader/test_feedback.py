@@ -1,10 +1,17 @@
 """The page that a student reads: points and reasons first, an unread answer is no zero, a phone shows all of it."""
 
+import contextlib
+import html
+import random
+import re
+
 import pytest
+from answers import cells_of
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from traitlets.config import Config
 
 from autograder.results import feedback
+from collectives.practice import ch04_all_reduce, checks
 
 HIDDEN = """check(f, 1)
 ### BEGIN HIDDEN TESTS
@@ -80,10 +87,10 @@ def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_z
     context.close()
 
 
-def failed_at(line, words, **settings):
+def failed_at(line, words, source=HIDDEN, **settings):
     """The page of a check whose hidden test failed in this line."""
     metadata = about("a1-sums", 0.0) | {"autograder": {"line": line}}
-    cell = new_code_cell(HIDDEN, metadata=metadata, outputs=[error(words)])
+    cell = new_code_cell(source, metadata=metadata, outputs=[error(words)])
     config = Config({"InertPage": settings})
     return feedback.InertPage(config=config).from_notebook_node(new_notebook(cells=[cell]), {"nbgrader": {}})[0]
 
@@ -96,6 +103,43 @@ def test_a_failed_hidden_check_says_how_to_run_it_again_if_the_instructor_allows
     assert "check(f, 2)" not in page and "BEGIN HIDDEN" not in page
     page = failed_at(4, words)
     assert "A hidden check failed." in page and "To run it again" not in page and "check(f, seed)" not in page
+
+
+# A checker that finds nothing at five of the questions: their order decides what the check says.
+TIRED = """
+asked = []
+
+
+def wrong_slots(steps, world_size, num_chunks):
+    asked.append(1)
+    schedule = ch04_all_reduce.as_schedule(world_size, num_chunks, steps)
+    return [] if 9 < len(asked) < 15 else ch04_all_reduce.ends_wrong(schedule)
+"""
+
+
+def test_a_check_that_is_run_again_from_the_page_draws_the_same_case(monkeypatch):
+    monkeypatch.setattr(ch04_all_reduce, "without_the_library", contextlib.nullcontext)  # it takes the truth from there
+    cells = {cell.id: cell.source for cell in cells_of("04_all_reduce")}
+    source = cells["c1-ten"]
+    line = next(number for number, row in enumerate(source.split("\n"), 1) if "check_unseen" in row)
+    found = set()
+    for seed in range(4):
+        said = refusal_of(cells["setup"], source.partition("### BEGIN HIDDEN TESTS")[2], seed)
+        code = html.unescape(re.sub("<[^>]*>", "", failed_at(line, said, source, show_replay=True)))
+        replay = re.search("into a new cell of your notebook:\\s+(.*unseen.*?)\n", code, re.DOTALL)[1]
+        assert {refusal_of(cells["setup"], replay, other) for other in (99, 100)} == {said}
+        found.add(said.partition("(drawn")[0])
+    assert len(found) > 1, "other seeds draw other cases"
+
+
+def refusal_of(setup, code, seed):
+    """What a check of exercise 04 says of a tired checker, where `random` begins at `seed`."""
+    names = {}
+    exec(f"{setup}\nRIGHT, WRONG = ch04_all_reduce.RIGHT, ch04_all_reduce.WRONG\n{TIRED}", names)
+    random.seed(seed)
+    with pytest.raises(checks.NotYet) as refused:
+        exec(code, names)
+    return str(refused.value)
 
 
 def test_a_visible_check_that_fails_is_no_hidden_one_and_needs_no_replay():
