@@ -188,7 +188,7 @@ class Course:
             name: intake.take(place, self.templates[submission.exercise, name])
             for name, place in intake.located(submission.place, names).items()
         }
-        keys = {name: key(answered.notebook, data) for name, answered in taken.items()}
+        keys = {name: key(answered.notebook, data, self.settings.wall) for name, answered in taken.items()}
         when, fault = intake.timestamp(submission.place)
         ready = Ready(taken, keys, when, notes=[fault] if fault else [])
         for answered in taken.values():

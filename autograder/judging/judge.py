@@ -65,6 +65,7 @@ class Settings:
     `wall`: a module that keeps a package's answers out of sandboxes. `survey()` prepares it, once; in each sandbox,
     before any of the student's code, `build(modules, on_ranks)` takes away what these modules, which the instructor's
     cells import, don't hold; `plan`, of the same arguments, prepares that. No source in its `FOLDER` can be read.
+    `declared(modules)` returns, as JSON, what they say that they hold: a stored verdict counts only while that stays.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 
@@ -354,6 +355,12 @@ def imported(alias: str, module: str, attribute: str) -> dict[str, Any]:
     return {alias: sys.modules[alias] if alias == module.partition(".")[0] else found}  # `import a.b` binds a
 
 
+def holding(cells: Iterable[dict]) -> tuple[str, ...]:
+    """Return the dotted names that an exercise's given cells import, sorted: they say what its sandboxes hold."""
+    given = [cell for cell in cells if cell["cell_type"] == "code" and role(cell) == "given"]
+    return tuple(sorted({name for cell in given for name in _imported_by(source_of(cell))}))
+
+
 def _imported_by(source: str) -> set[str]:
     """Return the dotted names that a cell imports: modules, and what it takes from them."""
     return {f"{module}.{name}".rstrip(".") for module, name in names_in(source).imported.values()}
@@ -544,10 +551,8 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
         make = Unsandboxed
     else:
         assert address is not None  # `Judges` started a warm interpreter
-        given = [cell for cell in request["notebook"]["cells"] if cell["cell_type"] == "code" and role(cell) == "given"]
-        modules = {module for cell in given for module in _imported_by(source_of(cell))}
-        ranks = RUN in settings.inside
-        make = functools.partial(enter, address, settings.limits, ranks=ranks, holding=sorted(modules))
+        modules, ranks = holding(request["notebook"]["cells"]), RUN in settings.inside
+        make = functools.partial(enter, address, settings.limits, ranks=ranks, holding=modules)
     judgement = Judgement(settings, make, files, request["seed"])
     try:
         return judgement.judge(request["notebook"])

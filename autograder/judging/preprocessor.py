@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import hmac
+import importlib
 import json
 import os
 import secrets
@@ -30,7 +31,7 @@ from traitlets import Bool, Dict, Float, Int, Tuple, Unicode
 
 from ..sandbox.envelope import Limits
 from ..submissions import intake
-from .judge import Settings, role, source_of
+from .judge import Settings, holding, role, source_of
 from .judges import Judged, Judges, preloading
 
 EXECUTOR = "autograder.judging.preprocessor.Judge"
@@ -89,7 +90,7 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
             raise WrongSetup("Autograde.exporter_class is not the autograder's: call autograder.configure(c) last")
         course = self.parent.parent.coursedir
         data = data_files(course, resources["nbgrader"]["assignment"])
-        name = key(nb, data)
+        name = key(nb, data, self.settings.wall)
         store = Verdicts(Path(course.root, self.verdicts))
         if reason := nb.metadata.get("autograder", {}).get("unreadable"):
             without_points(nb, reason)
@@ -212,10 +213,12 @@ def _error(name: str, words: str) -> NotebookNode:
     return nbformat.v4.new_output("error", ename=name, evalue=words, traceback=[words])
 
 
-def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
+def key(notebook: NotebookNode, data: dict[str, bytes], wall: str = "") -> str:
     """Return the name of a verdict: 40 hex digits of a SHA-256 over everything that the verdict depends on.
 
-    That is the cells, their points, the assignment's files, and the judge's own code.
+    That is the cells, their points, the assignment's files, the judge's own code, and what a sandbox holds.
+
+    `wall`: the module that says what it holds, or "" for a sandbox without one; see `judge.Settings.wall`.
     """
     about = notebook.metadata.get("autograder", {})
     parts: list[Any] = [_judge_version(), about.get("unreadable"), about.get("defines")]
@@ -225,6 +228,8 @@ def key(notebook: NotebookNode, data: dict[str, bytes]) -> str:
         points = float(known.get("points") or 0)
         parts.append([cell.cell_type, cell.source, marks, points, cell.metadata.get("autograder", {}).get("source")])
     parts += [[name, hashlib.sha256(content).hexdigest()] for name, content in sorted(data.items())]
+    if wall:
+        parts.append(importlib.import_module(wall).declared(holding(notebook.cells)))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
 
 

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 FOLDER = Path(__file__).resolve().parents[1]
 PACKAGE = FOLDER.name
 HOLDS = ("ranks", "practice.wall")
+DECLARED = {"HOLDS", "ON_RANKS", "DRAWN"}  # what modules of checks call it, and a part that several hold
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
 
 
@@ -136,6 +137,21 @@ def only_on_ranks(modules: Iterable[str], function: str) -> bool:
     return f"{function}.".startswith(wide) and not f"{function}.".startswith(narrow)
 
 
+@functools.cache
+def declared(modules: tuple[str, ...]) -> list[str]:
+    """Return what these modules of checks say that they hold, as their sources put it: none of them is imported."""
+    names = dict.fromkeys((*_EVERY, *modules))
+    places = [FOLDER.parent.joinpath(*name.split(".")).with_suffix(".py") for name in names]
+    own = [place for place in places if place.is_relative_to(FOLDER) and place.is_file()]
+    sources = [place.read_text(encoding="utf-8") for place in own]
+    statements = [statement for source in sources for statement in ast.parse(source).body]
+    return [ast.unparse(each) for each in statements if isinstance(each, ast.Assign) and _names_in(each) & DECLARED]
+
+
+def _names_in(assignment: ast.Assign) -> set[str]:
+    return {target.id for target in assignment.targets if isinstance(target, ast.Name)}
+
+
 def _of_checks(modules: Iterable[str]) -> list[str]:
     """Return those of the names that are modules of checks."""
     return [name for name in modules if hasattr(sys.modules.get(name), "HOLDS")]
@@ -163,7 +179,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def _is_table(name: str, value: Any) -> bool:
     """Return whether a module's global is data, and none of what this module reads: no module, class or function."""
     code = types.ModuleType | type | types.FunctionType | functools._lru_cache_wrapper
-    return not name.startswith("__") and name not in ("HOLDS", "ON_RANKS") and not isinstance(value, code)
+    return not name.startswith("__") and name not in DECLARED and not isinstance(value, code)
 
 
 # In a notebook

@@ -5,6 +5,7 @@ Each submission has one answer, and leaves the others out. These ways earned poi
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ import nbformat
 import pytest
 from answers import cells_of, is_check, solutions_of
 
-from autograder import release
+from autograder import grade, release
+from autograder.course import Submission
+from autograder.judging.judges import Judged
 from autograder.names import names_in
+from collectives.practice import wall
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -330,6 +334,39 @@ assert left <= {f"collectives.{name}" for name in kept}, left
 
 def test_no_code_is_left_but_what_an_exercise_gives():
     assert behind_the_wall("16_pipeline", {"left": LEFT}) == set()
+
+
+def test_a_verdict_is_not_used_again_when_a_sandbox_of_its_exercise_would_hold_something_else(tmp_path, monkeypatch):
+    course = grade.opened(grade.options().parse_args(["--into", str(tmp_path / "graded")]))
+    course.prepare(["02_tree", "03_ring"])
+    monkeypatch.setattr(wall, "FOLDER", tmp_path / "collectives")
+    shutil.copytree(ROOT / "collectives" / "practice", wall.FOLDER / "practice")
+    asked = []
+
+    def judge(notebook, files, seed):
+        asked.append(notebook)
+        return Judged(notebook, {}, 0.0)
+
+    def judged():
+        """How often the judge was asked for each exercise."""
+        wall.declared.cache_clear()
+        times = []
+        for name in ("02_tree", "03_ring"):
+            before = len(asked)
+            course.judged(Submission("ana", name, ROOT / "exercises" / name), regrade=False, judge=judge)
+            times.append(len(asked) - before)
+        return times
+
+    assert judged() == [1, 1]
+    assert judged() == [0, 0], "a stored verdict counts"
+    source = wall.FOLDER / "practice" / "ch02_tree.py"
+    more = source.read_text().replace('HOLDS = ("schedule",', 'HOLDS = ("schedule", "algorithms.tree",')
+    assert more != source.read_text()
+    source.write_text(more)
+    assert judged() == [1, 0]
+    source.write_text(more + "# nothing that a sandbox would hold")
+    assert judged() == [0, 0]
+    wall.declared.cache_clear()
 
 
 # A notebook of exercise 02, in a shell that looks like a kernel's
