@@ -140,7 +140,7 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
     The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
     what its function doesn't need is gone.
     """
-    from collectives.ranks.process import answer, join_group, traceback_of, unpack
+    from collectives.ranks.process import answer, ask_with, join_group, traceback_of, unpack
 
     task = Decoder().read(pipe.recv_bytes())
     rank, world_size, resolve = task["rank"], task["world_size"], trusted(task["packages"], {})
@@ -154,6 +154,8 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
 
     try:
         threading.Thread(target=answer, args=(pipe, send, threading.get_ident(), world_size), daemon=True).start()
+        if task["serves"]:
+            ask_with(send, lambda message: Decoder(resolve).read(message))
         join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
         send("begun", ends=list(_connected()))
         narrow(task["runs"])

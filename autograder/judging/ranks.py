@@ -33,7 +33,13 @@ RUN = "collectives.ranks.run"
 BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
 MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
 KILL_SECONDS = 10.0  # for a killed rank to be gone
-_FIELDS = {"begun": {"ends"}, "returned": {"value"}, "failed": {"words", "peer"}, "waits": {"words", "peer"}}
+_FIELDS = {
+    "begun": {"ends"},
+    "asks": {"value"},
+    "returned": {"value"},
+    "failed": {"words", "peer"},
+    "waits": {"words", "peer"},
+}
 _ENDS = (12, 36)  # bytes of two addresses and two ports, in IPv4 and IPv6
 
 
@@ -48,9 +54,18 @@ class Party:
         self.ranks: list[ConfinedRank] = []
 
     def run(
-        self, function: Callable, world_size: int, *args: Any, timeout: float = 60.0, backend: str | None = None
+        self,
+        function: Callable,
+        world_size: int,
+        *args: Any,
+        timeout: float = 60.0,
+        backend: str | None = None,
+        serve: Callable[[int, Any], Any] | None = None,
     ) -> list[Any]:
-        """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up."""
+        """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up.
+
+        `serve` runs out here, and must believe no question: a student's code may have asked it.
+        """
         from collectives.ranks.local import RanksError, drive, own_args
         from collectives.ranks.process import START_SECONDS
 
@@ -64,10 +79,12 @@ class Party:
             "packages": link.packages,
             "runs": "" if isinstance(function, Remote) else f"{function.__module__}.{function.__qualname__}",
             "packed": link.pack(self.objects),
+            "serves": serve is not None,
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
         try:
-            drive(self.ranks, max(min(timeout, link.deadline - time.monotonic()), 0))  # type: ignore[arg-type]
+            left = max(min(timeout, link.deadline - time.monotonic()), 0)
+            drive(self.ranks, left, serve)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None
@@ -163,11 +180,13 @@ class ConfinedRank:
         kind = said.pop("kind", None) if type(said) is dict else None
         if not isinstance(kind, str) or set(said) != _FIELDS.get(kind):
             raise BadMessage("other fields than a report has")
-        if kind in ("begun", "returned") and self.begun == (kind == "begun"):
+        if kind in ("begun", "asks", "returned") and self.begun == (kind == "begun"):
             raise BadMessage("it begins twice, or not at all")
         if kind == "begun":
             self.ends, self.begun = _checked_ends(said["ends"]), True
             return Report("begun")
+        if kind == "asks":
+            return Report("asks", value=said["value"])
         if kind == "returned":
             self.value = said["value"]
             return Report("returned")
@@ -175,6 +194,11 @@ class ConfinedRank:
         if not isinstance(words, str) or not (peer is None or type(peer) is int):
             raise BadMessage("words that are no words")
         return Report(kind, words=clean(words[-MAX_WORDS:]), peer=peer)
+
+    def answer(self, value: Any) -> None:
+        """Answer what it has asked; does nothing if it doesn't take the answer."""
+        with contextlib.suppress(BrokenPipeError):
+            self.pipe.send_bytes(Encoder(self.party.resolve).message(value))
 
     def printed(self) -> tuple[str, str]:
         """Return what it has written so far to stdout and to stderr, cut to size; "" if it was never started."""

@@ -81,27 +81,27 @@ def reported(everyone: Any, world_size: int, kind: Any) -> list[Any]:
     if not isinstance(everyone, list) or len(everyone) != world_size:
         raise NotYet(f"{world_size} ranks ran, but not every one of them reports")
     for rank, report in enumerate(everyone):
-        if not _is_a(report, kind):
+        if not is_a(report, kind):
             raise NotYet(f"with {world_size} ranks, rank {rank} reports something other than the check expects")
     return everyone
 
 
-def _is_a(value: Any, kind: Any) -> bool:
+def is_a(value: Any, kind: Any) -> bool:
     """Return whether a value, with everything in it, matches a type as written in an annotation."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return any(_is_a(value, each) for each in inner)
+        return any(is_a(value, each) for each in inner)
     if origin is dict:
-        return isinstance(value, dict) and all(_is_a(k, inner[0]) and _is_a(v, inner[1]) for k, v in value.items())
+        return isinstance(value, dict) and all(is_a(k, inner[0]) and is_a(v, inner[1]) for k, v in value.items())
     if origin is list:
-        return isinstance(value, list) and all(_is_a(each, inner[0]) for each in value)
+        return isinstance(value, list) and all(is_a(each, inner[0]) for each in value)
     if origin is tuple:
-        return isinstance(value, tuple) and len(value) == len(inner) and all(map(_is_a, value, inner))
+        return isinstance(value, tuple) and len(value) == len(inner) and all(map(is_a, value, inner))
     if kind is np.ndarray:
         return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     if hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
-        return isinstance(value, kind) and all(_is_a(getattr(value, name), hints[name]) for name in kind._fields)
+        return isinstance(value, kind) and all(is_a(getattr(value, name), hints[name]) for name in kind._fields)
     if kind in (int, float):
         return isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
     return isinstance(value, type(None) if kind is None else kind)

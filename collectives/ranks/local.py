@@ -10,6 +10,7 @@ The same code runs under `torchrun`, where the ranks already exist: `run` then r
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import cloudpickle
 
 from .process import (
     START_SECONDS,
+    Killed,
     RankProcess,
     Report,
     Setup,
@@ -59,6 +61,7 @@ def run(
     timeout: float = 60.0,
     backend: str | None = None,
     enter: Callable[[int], None] | None = None,
+    serve: Callable[[int, Any], Any] | None = None,
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return their results, by rank.
 
@@ -74,9 +77,14 @@ def run(
 
     `enter(rank)`, a module-level function, runs in each rank before anything else. `emulate` uses it to place ranks on
     nodes.
+
+    `serve(rank, question)` runs here, in the calling process, whenever a rank calls `ranks.ask(question)`: it returns
+    the answer, or `Killed` to have that rank killed. What it raises ends the run. Under torchrun no process can serve.
     """
     own = own_args(world_size, args)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks
+        if serve is not None:
+            raise ValueError("torchrun has started these ranks, so no process is left to serve them")
         return _run_as_launched(function, world_size, args, timeout, backend)
     backend = backend or default_backend(world_size)
     if any(isinstance(arg, PerRank) for arg in args):
@@ -85,8 +93,9 @@ def run(
         tasks = [pack(function, args)] * world_size  # packed once
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:  # for printed output and the rendezvous store
         patience = START_SECONDS + timeout  # seconds before the group's own operations time out: longer than the run
-        setup = Setup(world_size, backend, f"file://{folder}/store", patience, folder, dict(os.environ), enter)
-        reports = drive([RankProcess(rank, setup, task) for rank, task in enumerate(tasks)], timeout)
+        store, environment = f"file://{folder}/store", dict(os.environ)
+        setup = Setup(world_size, backend, store, patience, folder, environment, enter, serve is not None)
+        reports = drive([RankProcess(rank, setup, task) for rank, task in enumerate(tasks)], timeout, serve)
     return [cloudpickle.loads(report.value) for report in reports]
 
 
@@ -121,20 +130,21 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
-def drive(ranks: Sequence[RankProcess], timeout: float) -> list[Report]:
+def drive(ranks: Sequence[RankProcess], timeout: float, serve: Callable[[int, Any], Any] | None = None) -> list[Report]:
     """Start ranks and return their reports once all have returned; leave nothing running, and print what they printed.
 
-    Raise `RanksError` as `run` does. The grader passes ranks of its own, which have the same methods.
+    `serve`, and what is raised: as of `run`. The grader passes ranks of its own, which have the same methods.
     """
-    return _Run(ranks, timeout).reported()
+    return _Run(ranks, timeout, serve).reported()
 
 
 class _Run:
     """One run, which starts the ranks, collects their reports and leaves nothing running."""
 
-    def __init__(self, ranks: Sequence[RankProcess], timeout: float):
-        self.ranks, self.timeout = ranks, timeout
+    def __init__(self, ranks: Sequence[RankProcess], timeout: float, serve: Callable[[int, Any], Any] | None):
+        self.ranks, self.timeout, self.serve = ranks, timeout, serve
         self.begun: set[int] = set()
+        self.dying: dict[int, float] = {}  # when to kill ranks, in seconds of time.monotonic()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
         self.died: int | None = None
 
@@ -154,22 +164,45 @@ class _Run:
         while unfinished := self._unfinished():
             if not begun and len(self.begun) == len(self.ranks):
                 deadline, begun = time.monotonic() + self.timeout, True
-            waiting: dict[Any, RankProcess] = {process.pipe: process for process in unfinished}
-            ready = connection.wait(list(waiting), max(deadline - time.monotonic(), 0))
-            if not ready:
-                late = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
-                self._fail(f"{len(waiting)} of {len(self.ranks)} ranks did not {late}")
+            # A rank that is to be killed is not heard any more.
+            waiting: dict[Any, RankProcess] = {each.pipe: each for each in unfinished if each.rank not in self.dying}
+            until = min([deadline, *self.dying.values()])
+            ready = connection.wait(list(waiting), max(until - time.monotonic(), 0))
+            self._kill_those_due()
+            late = time.monotonic() >= deadline
+            if late and not ready:
+                did = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
+                self._fail(f"{len(unfinished)} of {len(self.ranks)} ranks did not {did}")
             for pipe in ready:
-                self._read(waiting[pipe])
+                self._read(waiting[pipe], late)
 
-    def _read(self, process: RankProcess) -> None:
+    def _kill_those_due(self) -> None:
+        """Kill a rank whose time has come, and report its death."""
+        for process in self._unfinished():
+            if self.dying.get(process.rank, math.inf) <= time.monotonic():
+                process.process.kill()
+                process.process.join()
+                self.reports[process.rank] = Report("died", exit_code=process.process.exitcode)
+                self._fail()
+
+    def _read(self, process: RankProcess, late: bool) -> None:
         report = process.read()
         if report.kind == "begun":
             self.begun.add(process.rank)
             return
+        if report.kind == "asks":
+            if self.serve is not None and not late:  # else a rank that never stops asking would never be late
+                self._answer(process, self.serve(process.rank, report.value))
+            return
         self.reports[process.rank] = report
         if report.kind != "returned":
             self._fail()
+
+    def _answer(self, process: RankProcess, answer: Any) -> None:
+        if isinstance(answer, Killed):
+            self.dying[process.rank] = time.monotonic() + answer.after
+        else:
+            process.answer(answer)
 
     def _unfinished(self) -> list[RankProcess]:
         return [process for process in self.ranks if process.rank not in self.reports]

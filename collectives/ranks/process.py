@@ -2,7 +2,8 @@
 
 `ranks` starts such processes for a notebook cell, and `cluster` on the machines of a cluster. Each is forked from a
 **fork server**, a process that imports torch once and then does nothing but fork. The two sides talk over a pipe: the
-rank sends a `Report` when it begins, when it ends, and whenever its `RankProcess` queries it.
+rank sends a `Report` when it begins, when it ends, and whenever its `RankProcess` queries it. With `ask`, a rank also
+asks that side for what no rank may decide.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import linecache
 import multiprocessing
 import os
+import queue
 import re
 import socket
 import sys
@@ -39,7 +41,10 @@ _MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these b
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings that every rank of a run gets. `init_method`: how ranks rendezvous. `folder`: for printed output."""
+    """The settings that every rank of a run gets. `init_method`: how ranks rendezvous. `folder`: for printed output.
+
+    `serves`: the process that starts the ranks answers what they `ask`.
+    """
 
     world_size: int
     backend: str
@@ -48,18 +53,19 @@ class Setup:
     folder: str
     environment: dict[str, str]
     enter: Callable[[int], None] | None = None
+    serves: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """The state of a rank. `kind`: "begun", "returned", "failed", "died", "waits", or "lost" (with its engine).
+    """The state of a rank. `kind`: "begun", "asks", "returned", "failed", "died", "waits", or "lost" (with its engine).
 
-    `value`: the pickled result. `words`: the traceback if the rank failed, its last output if it died, its position
-    if it waits. `peer`: the rank that it waits for, or waited for in vain.
+    `value`: the pickled result, or the question. `words`: the traceback if the rank failed, its last output if it died,
+    its position if it waits. `peer`: the rank that it waits for, or waited for in vain.
     """
 
     kind: str
-    value: bytes = b""
+    value: Any = b""
     words: str = ""
     peer: int | None = None
     exit_code: int | None = None
@@ -78,6 +84,17 @@ class Report:
         return known.get(self.kind, self.words)
 
 
+@dataclass(frozen=True)
+class Killed:
+    """An answer to `ask`: the rank that asked gets none, and is killed by SIGKILL `after` seconds later.
+
+    Meanwhile the other ranks go on.
+    """
+
+    after: float = 0.0
+
+
+WHERE = b"where"  # the query for a rank's position; any other message to a rank is an answer
 NOT_BEGUN = "has not begun"
 SILENT = Report("waits", words="does not answer: it is busy")
 
@@ -106,6 +123,11 @@ class RankProcess:
             last_words = explain_death(_written(self.folder, self.rank, "stderr"))
             return Report("died", words=last_words, exit_code=self.process.exitcode)
 
+    def answer(self, value: Any) -> None:
+        """Answer what the rank has asked; does nothing if it has died."""
+        with contextlib.suppress(OSError):
+            self.pipe.send_bytes(cloudpickle.dumps(value))
+
     def printed(self) -> tuple[str, str]:
         """Return what the rank has written so far to stdout and to stderr."""
         return _written(self.folder, self.rank, "stdout"), _written(self.folder, self.rank, "stderr")
@@ -115,7 +137,7 @@ def whereabouts(ranks: Sequence[RankProcess]) -> list[Report]:
     """Query all ranks at once; return a report for each: how it has ended, or which peer it waits for."""
     for process in ranks:
         with contextlib.suppress(OSError):
-            process.pipe.send_bytes(b"where")
+            process.pipe.send_bytes(WHERE)
     deadline = time.monotonic() + ANSWER_SECONDS
     return [_answer_of(process, deadline) for process in ranks]
 
@@ -123,7 +145,7 @@ def whereabouts(ranks: Sequence[RankProcess]) -> list[Report]:
 def _answer_of(process: RankProcess, deadline: float) -> Report:
     while process.pipe.poll(max(deadline - time.monotonic(), 0)):
         report = process.read()
-        if report.kind != "begun":
+        if report.kind not in ("begun", "asks"):
             return report
     return SILENT
 
@@ -254,6 +276,8 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
             setup.enter(rank)  # before the thread starts: only a single-threaded process may join a user namespace
         thread_args = (pipe, send, threading.get_ident(), setup.world_size)
         threading.Thread(target=answer, args=thread_args, daemon=True).start()
+        if setup.serves:
+            ask_with(send, cloudpickle.loads)
         function, args = unpack(task)
         join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
         send("begun")
@@ -265,12 +289,43 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
 
 
 def answer(pipe: connection.Connection, send: Callable, main_thread: int, world_size: int) -> None:
-    """Report this rank's position at each query of the parent; end the process when the parent closes the pipe."""
+    """Report this rank's position at each query of the parent; end the process when the parent closes the pipe.
+
+    Any other message is the answer to what this rank has asked.
+    """
     with contextlib.suppress(EOFError, OSError):
-        while pipe.recv_bytes():
+        while message := pipe.recv_bytes():
+            if message != WHERE:
+                _answers.put(message)
+                continue
             words, peer = _whereabouts(sys._current_frames()[main_thread], world_size)
             send("waits", words=words, peer=peer)
     os._exit(0)  # skip the process group's teardown, which would wait for peers that may have exited
+
+
+_answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # that this rank has not read yet
+_ask: Callable[[Any], Any] | None = None
+
+
+def ask_with(send: Callable, read: Callable[[bytes], Any]) -> None:
+    """Let this rank `ask`. `send`: sends a report of a kind. `read`: returns what an answer's bytes mean."""
+    global _ask
+
+    def asked(question: Any) -> Any:
+        send("asks", value=question)
+        return read(_answers.get())
+
+    _ask = asked
+
+
+def ask(question: Any) -> Any:
+    """Ask the process that started this rank; return what its `serve(rank, question)` returns: see `run`.
+
+    Raises `RuntimeError` where no process serves: outside a rank, or if `run` got no `serve`.
+    """
+    if _ask is None:
+        raise RuntimeError("only a rank can ask, and only if its run was started with `serve`")
+    return _ask(question)
 
 
 def join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:

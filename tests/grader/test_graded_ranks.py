@@ -4,6 +4,8 @@ import json
 
 import nbformat.v4 as v4
 import pytest
+from answers import solution_of
+from survivors import SURVIVORS
 from test_judge import cell, judged
 
 from autograder.judging.judges import Judges, Settings
@@ -291,3 +293,43 @@ def test_a_killed_nursery_ends_the_sandbox_and_not_the_grader(judges):
     ranks.run(honest, 2)
     """
     assert run(judges, answers, tests).startswith("Crash")
+
+
+def test_a_rank_is_killed_by_the_judge_and_resumes_from_what_the_judge_holds(judges):
+    given = ("given", GIVEN[1] + "\nfrom collectives.practice import ch19_failures, checks")
+    moments = "ch19_failures.check_any_moment(save, resume, 2, most=4, seed=5)"
+    tests = [("test", f"lines = {moments}\nassert len(lines) == 4, lines")]
+    tests += [("test", "ch19_failures.check_other_ranks(save, resume, [2, 1, 2], seed=5)")]
+    errors, _ = judged(judges, given, ("answer", solution_of("19_failures", "survive")), *tests)
+    assert errors == [None, None]
+    for code in SURVIVORS.values():
+        errors, remarks = judged(judges, given, ("answer", code), *tests)
+        assert all(error and error.startswith("NotYet: with ") for error in errors), errors
+        assert not remarks
+
+
+def test_a_rank_asks_the_judge_and_what_it_asks_is_plain_data(judges):
+    answers = """
+        def asks(rank, world_size, question):
+            from collectives import ranks
+            return ranks.ask(question)
+        def forges(rank, world_size):
+            from collectives import ranks
+            class Order:
+                def __reduce__(self): return exec, ("raise SystemExit",)
+            return ranks.ask(Order())
+    """
+    tests = """
+    import os
+    here = os.getpid()
+    def serve(rank, question):
+        assert os.getpid() == here
+        return ranks.Killed(0.0) if question == "kill me" and rank == 1 else {"rank": rank, "asked": question}
+    question = [1.5, b"bytes", np.arange(3)]
+    for rank, answer in enumerate(ranks.run(asks, 2, question, serve=serve)):
+        assert answer["rank"] == rank and str(answer["asked"]) == str(question), answer
+    assert refused(asks, 2, "kill me", serve=serve).startswith("rank 1 died with exit code -9")
+    assert "only a rank can ask" in refused(asks, 1, "nothing")
+    assert refused(forges, 1, serve=serve)
+    """
+    assert run(judges, answers, tests) is None

@@ -332,3 +332,39 @@ def test_what_is_preloaded_is_imported_in_every_rank_also_if_ranks_ran_before():
 def test_nccl_without_a_gpu_is_refused_in_words():
     with pytest.raises(ranks.RanksError, match="NCCL needs a GPU for each rank, and torch finds none here"):
         ranks.run(lambda rank, world_size: None, 1, backend="nccl")
+
+
+def asks(rank, world_size, *questions):
+    return [ranks.ask(question) for question in questions]
+
+
+def test_a_rank_asks_the_process_that_started_it():
+    here = os.getpid()
+    answers = ranks.run(asks, 2, "one", [2], serve=lambda rank, question: (os.getpid() == here, rank, question))
+    assert answers == [[(True, rank, "one"), (True, rank, [2])] for rank in range(2)]
+
+
+def test_a_rank_is_killed_at_what_it_asks_and_the_others_go_on_until_then():
+    asked = []
+
+    def serve(rank, question):
+        asked.append(rank)
+        return ranks.Killed(0.3) if rank == 1 else None
+
+    with pytest.raises(ranks.RanksError, match=r"^rank 1 died with exit code -9"):
+        ranks.run(asks, 3, *range(20), serve=serve, timeout=30)
+    assert asked.count(1) == 1 and asked.count(0) == asked.count(2) == 20
+
+
+def test_what_serves_may_end_the_run_and_no_question_makes_it_last():
+    def refuse(rank, question):
+        raise KeyError(question)
+
+    with pytest.raises(KeyError, match="17"):
+        ranks.run(asks, 2, 17, serve=refuse)
+    with pytest.raises(ranks.RanksError, match=r"1 of 1 ranks did not finish within 0\.5 s"):
+        ranks.run(lambda *_: [ranks.ask(each) for each in iter(int, 1)], 1, serve=lambda *_: None, timeout=0.5)
+    with pytest.raises(ranks.RanksError, match="only a rank can ask"):
+        ranks.run(asks, 1, "nobody")
+    with pytest.raises(RuntimeError, match="only a rank can ask"):
+        ranks.ask("outside")

@@ -1,7 +1,8 @@
 """Exercise 19 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
 import pytest
-from answers import assert_accepted, assert_refused, broken, solution_of, with_slip, written
+from answers import assert_accepted, assert_refused, broken, graded, solution_of, with_slip, written
+from survivors import SURVIVORS
 
 EXERCISE = "19_failures"
 REPLAY, WRITING, BETWEEN = "a1-replay", "a2-writing", "a3-between"
@@ -284,10 +285,10 @@ CHECKPOINT = """
     from collectives.training import checkpoints
 
     def save(rank, world_size, job, disk):
-        checkpoints.save(disk._folder, job, None, job.steps)
+        checkpoints.save(disk, job, None, job.steps)
 
     def resume(rank, world_size, job, disk):
-        checkpoints.resume(disk._folder, job, None)
+        checkpoints.resume(disk, job, None)
 """
 
 MUTANTS = [
@@ -517,3 +518,12 @@ def test_a_wrong_answer_is_refused_and_the_slip_is_named(mutant):
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", SURVIVORS)
+def test_a_job_that_survives_by_anything_but_its_checkpoint_gets_no_point(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    said = graded(EXERCISE, {"survive": SURVIVORS[name]}, "c", looks=False)
+    assert said.keys() == ALL_C
+    assert {check: points for check, (points, _) in said.items() if points} == {}, said
