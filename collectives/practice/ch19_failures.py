@@ -940,7 +940,6 @@ class Story:
                 f"{where}{self.resume.__name__} goes on from step {begun}, but there was {missing}: write all weights "
                 "and moments by disk.write, in fp64 as they are"
             )
-        self.states[begun:], self.losses[begun:] = _trained(self.states[begun], self.documents, self.steps - begun)
         self._check_losses(where, seen, life, begun, whole)
         self.resumed, self.allowed = begun, self._next(seen, life, begun)
 
@@ -953,28 +952,43 @@ class Story:
         return {end - life.every, end} if seen.killed else {end}
 
     def _change_numbers(self) -> None:
-        """Change numbers of the checkpoints on the disk, and expect them: only the disk tells what they are now.
+        """Change numbers of the oldest checkpoint that the next life may resume, and carry them through later steps.
 
-        A job that keeps its state elsewhere, or trains again from the start, has the old ones.
+        Only the disk tells what they are now: a job that keeps its state elsewhere, or trains again from the start, has
+        the old ones. All files of these steps still come from one run, those that a torn save has left included.
         """
-        draw = checks.generator()
+        first, self.missing = min(self.allowed), {}
         self.unchanged = {step: self.states[step] for step in self.allowed}
-        self.missing = {}
-        for step, field in product(sorted(self.allowed - {0}), FIELDS):
-            numbers = np.unique(getattr(self.states[step], field))
-            for old in draw.permutation(numbers[numbers != 0])[:NUMBERS].tolist():
-                new = old * draw.uniform(0.5, 2)
-                if not self._change(old, new):
-                    self.missing.setdefault(step, f"no {old!r} on the disk, a number of job.{field} after {step} steps")
-                    continue
-                for each in self.allowed:
-                    changed = {
-                        name: np.where(getattr(self.states[each], name) == old, new, getattr(self.states[each], name))
-                        for name in FIELDS
-                    }
-                    self.states[each] = self.states[each]._replace(**changed)
+        if not first:
+            return  # a new job is on no disk
+        changed = self._drawn_changes(self.states[first])
+        states, self.losses[first:] = _trained(changed, self.documents, self.steps - first)
+        for step in sorted(self.allowed):
+            self._rewrite(step, states[step - first])
+        self.states[first:] = states
 
-    def _change(self, old: float, new: float) -> bool:
+    @staticmethod
+    def _drawn_changes(state: State) -> State:
+        """Return a state with `NUMBERS` other numbers in each field, drawn at random."""
+        draw, changed = checks.generator(), {}
+        for field in FIELDS:
+            whole = getattr(state, field).copy()
+            numbers = np.unique(whole)
+            for old in draw.permutation(numbers[numbers != 0])[:NUMBERS]:
+                whole[whole == old] = old * draw.uniform(0.5, 2)
+            changed[field] = whole
+        return state._replace(**changed)
+
+    def _rewrite(self, step: int, state: State) -> None:
+        """Turn the numbers of a step's state into those of another on the disk, and note one that isn't there."""
+        for field in FIELDS:
+            before, after = getattr(self.states[step], field), getattr(state, field)
+            differ = before != after
+            for old, new in {*zip(before[differ].tolist(), after[differ].tolist(), strict=True)}:
+                if not self._replace(old, new) and not self._replace(new, new):  # an earlier step may have had it, too
+                    self.missing.setdefault(step, f"no {old!r} on the disk, a number of job.{field} after {step} steps")
+
+    def _replace(self, old: float, new: float) -> bool:
         """Change a number wherever it is on the disk; return whether it is there."""
         found = False
         for form in "<d", ">d":  # of tensors and arrays, and of Python's numbers in a pickle
