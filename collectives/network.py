@@ -12,7 +12,7 @@ much of a link's rate is left for data:
 
 for the busier of port and cards, which work at the same time. The last term is a pipeline with the best number of
 pieces: more pieces leave less of the pipeline empty at its ends and cost more messages. NCCL chooses the algorithm and
-protocol that its own model says is fastest, and so does this one.
+protocol that its own model says is fastest, and so does this one. Whether NVLS runs in a node, NCCL's model decides.
 
 `Constants` has what these sentences leave open. `collectives.measure.sweeps` fits them to published measurements.
 
@@ -70,7 +70,7 @@ class Constants:
     tcpx_share: float = constant(0.666, 0.7, "the same over GPUDirect-TCPX", most=1)
     nvls_hopper: float = constant(0.735, 0.65, "share of NVLink's rate while the switch adds for 8 GPUs", most=1)
     nvls_blackwell: float = constant(0.606, 0.65, "the same, Blackwell", most=1)
-    nvls_wear: float = constant(0.0783, 0.05, "an exponent: with L GPUs it is (8 / L) to this power of that", most=1)
+    nvls_wear: float = constant(0.0783, 0.05, "an exponent: in a rack of L it is (8 / L) to this power of that", most=1)
     nvls_tree_share: float = constant(0.825, 0.9, "share of that again where a tree of nodes follows", most=1)
     near_ll_share: float = constant(0.5, 0.25, "share of NVLink's again with LL", most=4 / 8)
     far_ll_share: float = constant(0.0554, 0.1, "with LL across nodes", most=4 / 8)
@@ -228,7 +228,7 @@ def lines(
     """Return the seconds of every algorithm and protocol as functions of bytes; NCCL takes the least. See `ways`."""
     by_algorithm = {
         name: (traffic, runs)
-        for name, (traffic, runs) in _algorithms(collective, cluster).items()
+        for name, (traffic, runs) in _algorithms(collective, cluster, algorithm).items()
         if isinstance(runs, Symbol) or runs  # a slider decides later whether it runs
     }
     if algorithm is not None and algorithm not in by_algorithm:
@@ -243,8 +243,8 @@ def lines(
     ]
 
 
-def _algorithms(collective: str, cluster: Cluster | Part) -> dict[str, tuple[Traffic, Any]]:
-    """Return {algorithm: (its traffic, whether it runs on this cluster)}."""
+def _algorithms(collective: str, cluster: Cluster | Part, forced: str | None) -> dict[str, tuple[Traffic, Any]]:
+    """Return {algorithm: (its traffic, whether it runs on this cluster)}. `forced`: NCCL may not avoid this one."""
     if collective not in (*COLLECTIVES, "send_recv"):
         raise ValueError(f"there is no model of {collective!r}; use one of {', '.join(COLLECTIVES)}, send_recv")
     if collective in ("all_to_all", "send_recv"):
@@ -252,12 +252,28 @@ def _algorithms(collective: str, cluster: Cluster | Part) -> dict[str, tuple[Tra
     if collective != "all_reduce":
         return {"Ring": (ring(collective, cluster), True)}
     across, adds = cluster.nodes > 1, cluster.spec.switch_adds * (cluster.gpus_per_node > 2)
+    alone = (1 - across) * (1 if forced == "NVLS" else _nccl_prefers_nvls(cluster))
     return {
         "Ring": (ring(collective, cluster), True),
         "Tree": (tree(cluster), across),
-        "NVLS": (nvls(cluster), adds * (1 - across)),
+        "NVLS": (nvls(cluster), adds * alone),
         "NVLSTree": (nvls(cluster), adds * across),
     }
+
+
+NVLS_CHANNEL = {"Hopper": 60e9, "Blackwell": 90e9}
+"""Bytes per second that NCCL counts for a channel of NVLS at most. Source: NVIDIA/nccl, src/graph/search.cc, v2.27.7"""
+
+
+def _nccl_prefers_nvls(cluster: Cluster | Part):
+    """Return whether NCCL rates NVLS above its ring for large all-reduces in a node: from 5 H100s or 6 B200s on.
+
+    NVLS has one channel for each of the L GPUs, and NCCL counts 5/6 of their rates. For a ring it counts 0.8 of the
+    port's rating, and every byte passes 2(L-1)/L times. Source: NVIDIA/nccl, src/graph/tuning.cc, v2.27.7.
+    """
+    in_node = cluster.gpus_per_node
+    of_channels = 5 / 6 * in_node * NVLS_CHANNEL.get(cluster.spec.generation.split()[0], 0.0)
+    return of_channels * 2 * (in_node - 1) > 0.8 * cluster.near_rate * in_node
 
 
 def _line(name: str, protocol: str, traffic: Traffic, cluster: Cluster | Part, constants: Constants, start) -> Line:
@@ -291,7 +307,7 @@ def _seconds_a_byte(name: str, protocol: str, traffic: Traffic, cluster: Cluster
     near_rate = cluster.near_rate * (constants.nvlink_blackwell if _blackwell(cluster) else constants.nvlink)
     if name.startswith("NVLS"):
         share = constants.nvls_blackwell if _blackwell(cluster) else constants.nvls_hopper
-        near_rate = cluster.near_rate * share * (8 / cluster.gpus_per_node) ** constants.nvls_wear
+        near_rate = cluster.near_rate * share * (8 / maximum(8, cluster.gpus_per_node)) ** constants.nvls_wear
         near_rate = near_rate * (constants.nvls_tree_share if name == "NVLSTree" else 1)
     elif name == "Tree":
         near_rate = near_rate * constants.tree_share

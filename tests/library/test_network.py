@@ -145,6 +145,26 @@ def test_no_prediction_beats_the_lower_bound_unless_a_switch_adds():
     assert choose("all_reduce", 2**34, one).seconds < lower_bound("all_reduce", 2**34, one)
 
 
+def test_nccl_takes_nvls_where_a_channel_for_each_gpu_outdoes_its_ring_and_can_be_forced_before():
+    """NCCL 2.27.7 rates, in GB/s: 60 a channel on Hopper and 90 on Blackwell, and rings of 360, 720 and 160 (H800)."""
+    first = {
+        gpu: next(
+            gpus
+            for gpus in range(3, 9)
+            if "NVLS" in {way.algorithm for way in ways("all_reduce", 2**33, Cluster(gpu, 1, gpus, None))}
+        )
+        for gpu in ("H100", "H200", "H800", "B200", "GB300")
+    }
+    by_hand = {
+        gpu: next(n for n in range(3, 9) if 5 / 6 * n * channel > ring_rate * n / (2 * n - 2))
+        for gpu, channel, ring_rate in (("H100", 60, 360), ("H800", 60, 160), ("B200", 90, 720))
+    }
+    assert first == by_hand | {"H200": by_hand["H100"], "GB300": by_hand["B200"]}
+    assert (first["H100"], first["B200"]) == (5, 6)
+    forced, free = (choose("all_reduce", 2**33, Cluster("H100", 1, 4), algorithm=name) for name in ("NVLS", None))
+    assert (forced.algorithm, free.algorithm) == ("NVLS", "Ring")
+
+
 def test_more_bytes_never_take_less_time_and_small_messages_go_by_ll():
     for cluster in (Cluster("H100"), RUNNING_CASE, Cluster("A100", 2, network="EFA v1", nics_per_node=4)):
         for collective in network.COLLECTIVES:

@@ -6,8 +6,10 @@ from dataclasses import asdict
 import pytest
 
 from collectives import fitted
+from collectives.machines import Cluster
 from collectives.measure import sweeps
-from collectives.network import COLLECTIVES, FITTED, GUESSED, NEUTRAL
+from collectives.network import COLLECTIVES, FITTED, GUESSED, NEUTRAL, choose
+from collectives.price import busbw
 
 READ, UNUSED = sweeps.read()
 RECORDED = sweeps.recorded()
@@ -60,18 +62,30 @@ def test_what_it_has_not_seen_it_predicts_within_fifteen_percent_from_a_mebibyte
     assert sweeps.summary(point for point in found if point.num_bytes >= sweeps.LARGE).median < 0.15
 
 
-def test_the_winner_is_named_right_in_twelve_of_fourteen_published_cases_and_in_ten_without_their_repository():
-    """By the model two of the missed are within 7 % of its choice; on 5 B200s, NVLS is 9 % ahead of their ring.
-
-    On 4 H200s NCCL keeps the ring, and the model chooses NVLS, too.
-    """
+def test_the_winner_is_named_right_in_all_published_cases_and_in_all_but_one_without_their_repository():
+    """The one is at the size where NCCL turns from the ring to NVLS. There the two are within 7 % by the model."""
     assert sum(map(len, sweeps.WINNERS.values())) == 14
-    fitted_to, left_out = (
-        {(case.cluster.gpu, case.cluster.world_size, case.num_bytes, case.algorithm) for case in sweeps.misnamed(each)}
-        for each in (False, True)
-    )
-    assert fitted_to == {("B200", 5, 2**33, "Ring"), ("H200", 4, 2**33, "Ring")}
-    assert left_out == fitted_to | {("B200", 4, 2**33, "Ring"), ("H200", 8, 2**21, "NVLS")}
+    assert not sweeps.misnamed(left_out=False)
+    (missed,) = sweeps.misnamed(left_out=True)
+    assert (missed.cluster.gpu, missed.cluster.world_size, missed.num_bytes) == ("H200", 8, 2**21)
+    others = sweeps.fit([each for each in READ if fitted.repository(each.source) != "stas00/ml-engineering"])
+    by_name = {
+        name: choose("all_reduce", 2**21, missed.cluster, constants=others, algorithm=name).seconds
+        for name in ("Ring", "NVLS")
+    }
+    assert by_name["Ring"] < by_name["NVLS"] < 1.07 * by_name["Ring"]
+
+
+def test_nvls_among_fewer_gpus_takes_as_long_as_published():
+    """Bus bandwidths of 8 GiB in GB/s (stas00/ml-engineering, network/README.md at 744d01e), which no fit has seen."""
+    published = {
+        "H200": {5: 414.2, 6: 435.6, 7: 460.0, 8: 473.1},
+        "B200": {6: 778.2, 7: 811.2, 8: 838.0},
+    }
+    for gpu, by_number in published.items():
+        for gpus, rate in by_number.items():
+            seconds = choose("all_reduce", 2**33, Cluster(gpu, 1, gpus, None), algorithm="NVLS").seconds
+            assert busbw("all_reduce", gpus, 2**33, seconds) / 1e9 == pytest.approx(rate, rel=0.05), (gpu, gpus)
 
 
 def test_a_record_of_other_sweeps_or_of_another_model_is_refused(tmp_path):
