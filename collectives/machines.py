@@ -202,6 +202,7 @@ class Part(NamedTuple):
     """What a group of ranks has of a cluster while all groups communicate: `gpus_per_node` GPUs on each of `nodes`.
 
     `near_rate`: bytes per second of a GPU's port. `far_rate`: of the group's share of a node's cards together.
+    `network_adds`: whether the network's switches add up what passes (SHARP).
     """
 
     spec: Gpu
@@ -210,6 +211,7 @@ class Part(NamedTuple):
     gpus_per_node: Any
     near_rate: float
     far_rate: Any
+    network_adds: bool = False
 
     @property
     def world_size(self):
@@ -225,7 +227,8 @@ class Cluster:
     each on a rail of its own. `nic_rate`: bytes per second of one card, one way, if it isn't the network's rating.
     `oversubscription`: how many times more bytes the cards can send than the core of the network can carry. `tuned`:
     the GPU, if it isn't as `GPUS` says, such as one with a lower power limit. `reserve`: bytes of its memory that
-    training can't have.
+    training can't have. `network_adds`: whether the network's switches add up what passes, as InfiniBand's do with
+    SHARP (R. Graham et al., 2016), if an administrator has set it up.
 
     Raises `ValueError` if there is no such GPU or network, or if the numbers don't fit together.
     """
@@ -239,6 +242,7 @@ class Cluster:
     oversubscription: float = 1.0
     tuned: Gpu | None = None
     reserve: float = RESERVE
+    network_adds: bool = False
 
     def __post_init__(self):
         if self.gpu not in GPUS:
@@ -249,6 +253,8 @@ class Cluster:
             raise ValueError(f"{self.nodes} nodes need a network; use one of {', '.join(NETWORKS)}")
         if self.network is not None and self.network not in NETWORKS:
             raise ValueError(f"there is no network {self.network!r}; use one of {', '.join(NETWORKS)}")
+        if self.network_adds and self.transport != "InfiniBand":
+            raise ValueError(f"SHARP needs InfiniBand's switches, and this cluster has {self.network or 'no network'}")
         for name in ("nodes", "gpus_per_node", "nics_per_node"):
             if not isinstance(getattr(self, name), Integral) or getattr(self, name) < 1:
                 raise ValueError(f"a cluster's {name} must be a whole number from 1 on, not {getattr(self, name)!r}")
@@ -308,7 +314,7 @@ class Cluster:
         if self.network is None and isinstance(nodes, int) and nodes > 1:
             raise ValueError(f"a group on {nodes} nodes needs a network; this cluster of {self.gpu} has none")
         far_rate = self.far_rate * gpus_per_node / self.gpus_per_node
-        return Part(self.spec, self.transport, nodes, gpus_per_node, self.near_rate, far_rate)
+        return Part(self.spec, self.transport, nodes, gpus_per_node, self.near_rate, far_rate, self.network_adds)
 
     def links(self, protocol: str = "Simple") -> tuple[Link, Link]:
         """Return a GPU's rated links, within its node and across, with NCCL's latencies."""

@@ -157,12 +157,27 @@ def tree(cluster: Cluster | Part) -> Traffic:
 
 
 def nvls(cluster: Cluster | Part) -> Traffic:
-    """Return the traffic when the switch adds; on several nodes, with the double tree over them (NVLSTree).
+    """Return the traffic when the NVLink switch adds, and on several nodes the network's switches too (SHARP).
 
     Every GPU adds up 1/L of the buffer, by reading it through the switch, and writes the sum to all in the same way.
-    So S leave and S/L enter each port in the first half, and S/L leave and S enter it in the second.
+    So S leave and S/L enter each port in the first half, and S/L leave and S enter it in the second. In between each
+    node sends its sum to the network's switches once and receives that of all nodes once.
     """
-    return Traffic(2, 2 * log2(cluster.nodes), 1 + 1 / cluster.gpus_per_node, _across_tree(cluster))
+    crosses = minimum(1, cluster.nodes - 1)
+    return Traffic(2, 2 * crosses, 1 + 1 / cluster.gpus_per_node, crosses)
+
+
+def nvls_tree(cluster: Cluster | Part) -> Traffic:
+    """Return the traffic of `nvls` with the double tree over nodes in place of switches between them."""
+    return nvls(cluster)._replace(far_messages=2 * log2(cluster.nodes), far_bytes=_across_tree(cluster))
+
+
+def collnet(cluster: Cluster | Part) -> Traffic:
+    """Return the traffic when only the network's switches add (CollNetDirect).
+
+    Every GPU of a node adds up 1/L of the buffer, which it receives from every other GPU and returns to them.
+    """
+    return nvls(cluster)._replace(near_bytes=2 * (1 - 1 / cluster.gpus_per_node))
 
 
 def direct(cluster: Cluster | Part) -> Traffic:
@@ -239,7 +254,7 @@ def lines(
         _line(name, protocol, traffic, cluster, constants, where(runs, start, NEVER))
         for name, (traffic, runs) in by_algorithm.items()
         if algorithm in (None, name)
-        for protocol in (("Simple",) if name.startswith("NVLS") else PROTOCOLS)
+        for protocol in (("Simple",) if name.startswith(("NVLS", "CollNet")) else PROTOCOLS)
     ]
 
 
@@ -253,11 +268,13 @@ def _algorithms(collective: str, cluster: Cluster | Part, forced: str | None) ->
         return {"Ring": (ring(collective, cluster), True)}
     across, adds = cluster.nodes > 1, cluster.spec.switch_adds * (cluster.gpus_per_node > 2)
     alone = (1 - across) * (1 if forced == "NVLS" else _nccl_prefers_nvls(cluster))
+    sharp = across * cluster.network_adds
     return {
         "Ring": (ring(collective, cluster), True),
         "Tree": (tree(cluster), across),
-        "NVLS": (nvls(cluster), adds * alone),
-        "NVLSTree": (nvls(cluster), adds * across),
+        "NVLS": (nvls(cluster), adds * (alone + sharp)),
+        "NVLSTree": (nvls_tree(cluster), adds * across),
+        "CollNetDirect": (collnet(cluster), sharp),
     }
 
 
@@ -333,8 +350,8 @@ def lower_bound(collective: str, num_bytes: float, cluster: Cluster, switch_adds
     """Return seconds that no algorithm can beat at the rated speeds, however small its messages.
 
     Within a node, every rank has to send what the others lack of it. For an all-reduce whose additions the ranks do,
-    that is 2(P-1)/P S; if the switch adds and copies, a rank sends S and receives S, and the bound is S. Across nodes,
-    what a node's cards must carry follows likewise, with a node for a rank.
+    that is 2(P-1)/P S; if the switches add and copy (NVLS, SHARP), a rank sends S and receives S, and the bound is S.
+    Across nodes, what a node's cards must carry follows likewise, with a node for a rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"there is no bound for {collective!r}; use one of {', '.join(COLLECTIVES)}")

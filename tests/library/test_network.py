@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from collectives import contracts, machines, network, price, topology
+from collectives import Schedule, contracts, machines, network, price, simulate, topology
 from collectives.algorithms import hierarchical, pairwise, rails, ring, tree
 from collectives.algorithms.scorecard import coefficients
 from collectives.machines import CLUSTERS, RUNNING_CASE, Cluster
@@ -165,6 +165,38 @@ def test_nccl_takes_nvls_where_a_channel_for_each_gpu_outdoes_its_ring_and_can_b
     assert (forced.algorithm, free.algorithm) == ("NVLS", "Ring")
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+def test_a_network_that_adds_takes_from_each_node_what_its_schedule_does_and_keeps_above_its_own_bound(nodes):
+    """One GPU a node, and the switch as one more participant, which adds all buffers and returns the sum."""
+    up, down = ([(*pair, 0, kind) for pair in pairs] for kind, pairs in (
+        ("reduce", [(node, nodes) for node in range(nodes)]), ("copy", [(nodes, node) for node in range(nodes)])
+    ))  # fmt: skip
+    through = Schedule.of(nodes + 1, 1, [up, down])
+    held = np.append(2.0 ** np.arange(nodes), 0)[:, None]
+    assert (simulate(through, held)[:nodes] == 2.0**nodes - 1).all()
+    sent = price(through, 1000, topology.uniform(nodes + 1, 0, 0)).bytes_on_link
+    for gpu, in_node in (("H100", 8), ("A100", 4)):
+        cluster = Cluster(gpu, nodes, in_node, nics_per_node=in_node, network_adds=True)
+        assert {count / 1000 for count in sent.values()} == {network.nvls(cluster).far_bytes} == {1}
+        by_switch = [way for way in ways("all_reduce", 2**34, cluster) if way.algorithm in ("NVLS", "CollNetDirect")]
+        assert len(by_switch) == (2 if gpu == "H100" else 1)
+        bound = lower_bound("all_reduce", 2**34, cluster, switch_adds=True)
+        assert all(bound < way.seconds for way in by_switch)
+    assert bound == pytest.approx(2**34 / cluster.far_rate)
+
+
+def test_sharp_beats_the_bound_of_eight_nodes_whose_gpus_add_and_only_an_all_reduce_gains():
+    adds = replace(RUNNING_CASE, network_adds=True)
+    best = choose("all_reduce", 2**34, adds)
+    assert best.algorithm == "NVLS" and best.seconds < lower_bound("all_reduce", 2**34, RUNNING_CASE)
+    assert choose("all_reduce", 2**34, RUNNING_CASE).algorithm == "Ring"
+    for collective in set(network.COLLECTIVES) - {"all_reduce"}:
+        assert choose(collective, 2**30, adds) == choose(collective, 2**30, RUNNING_CASE)
+    assert choose("all_reduce", 2**30, adds.of(1)) == choose("all_reduce", 2**30, RUNNING_CASE.of(1))
+    group = choose("all_reduce", 2**30, adds.part(1, nodes=8))
+    assert group.algorithm == "CollNetDirect"  # one GPU a node has no NVLink switch
+
+
 def test_more_bytes_never_take_less_time_and_small_messages_go_by_ll():
     for cluster in (Cluster("H100"), RUNNING_CASE, Cluster("A100", 2, network="EFA v1", nics_per_node=4)):
         for collective in network.COLLECTIVES:
@@ -182,6 +214,10 @@ def test_bad_input_is_told_in_one_line():
         (lambda: Cluster("H100", nodes=1.5), "nodes must be a whole number from 1 on, not 1.5"),
         (lambda: Cluster("H100", gpus_per_node=0), "gpus_per_node must be a whole number from 1 on, not 0"),
         (lambda: Cluster("H100", oversubscription=0.5), "oversubscription must be at least 1, not 0.5"),
+        (
+            lambda: Cluster("H100", 2, network="EFA", network_adds=True),
+            "SHARP needs InfiniBand's switches, and .* has EFA",
+        ),
         (lambda: Cluster("A40", gpus_per_node=4), "NVLink joins at most 2 A40s, not 4"),
         (lambda: Cluster("H100", nic_rate=400), "400 Gb/s are 50e9, and 400 can't be"),
         (lambda: Cluster("H100", nic_rate=400e9), "400 Gb/s are 50e9, and 4e[+]11 can't be"),
