@@ -147,6 +147,7 @@
         this.rest = part === 1 ? at : 0;
         this.paint(from + (to - from) * part);
         if (part < 1) this.frame = requestAnimationFrame(tick);
+        else this.arrived();
       };
       this.frame = requestAnimationFrame(tick);
     }
@@ -165,6 +166,18 @@
       this.pace = this.data.pace * (slow ? SLOW : 1);
       this.held = this.now;
       this.clock?.slowDown(slow);
+    }
+
+    // The last moment of a race that has passed. A single schedule is in the step whose words are shown.
+    passed() {
+      if (this.data.lanes.length > 1) return this.data.moments.findLastIndex((moment) => moment <= this.now + 1);
+    }
+
+    // The words of the last moment of a race, at the time of the clock: until the next moment, nothing else changes.
+    retold(words) {
+      const at = this.passed(), time = `At ${this.name()}:`;
+      if (!(this.now > this.data.moments[at] + 1)) return words;
+      return at ? words.replace(/^At [^:]+:/, time) : `${time} no step is done yet.`;
     }
 
     // Whether a step has been stopped before its end.
@@ -277,6 +290,7 @@
     }
 
     name(at) {
+      if (this.data.lanes.length > 1) return `${this.clock.say(this.now)} ${this.data.clock[0]}`;
       return at ? `step ${at - 1}` : "before";
     }
 

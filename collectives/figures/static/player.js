@@ -5,8 +5,9 @@
 // the number of its `last` step, show(svg, at, moving), name(at), alarms(at) and legend(), which returns [width, height,
 // nodes, text] for each item. Optional: fit(width) lays the picture out for a width. seek(x, y) returns the step at a point
 // of an axis, and undefined elsewhere. lasts(at) is the milliseconds of the motion to a step, halt() stops it, and
-// late(at) says whether it has been stopped. slowDown(slow) sets its pace. hover(element) names what is under the pointer. With `side`, a wide page has
-// the words at the right of the picture, unless its `least` width leaves no room.
+// late(at) says whether it has been stopped. passed() is the last step that a moving picture has reached, and retold(words)
+// says where it is since then; it calls arrived() when the motion has ended. slowDown(slow) sets its pace. hover(element) names
+// what is under the pointer. With `side`, a wide page has the words at the right of the picture, unless its `least` width leaves no room.
 //
 // With choices, each combination of answers has its own figure, or its own story of one figure, which pick(number) selects.
 // A figure may have several views of the same steps, each with a picture.
@@ -199,6 +200,7 @@
       this.offer(figure?.views);
       const data = figure?.views?.[this.view][1] ?? figure;
       const picture = (this.picture = data ? new CollectivePlayer.pictures[data.picture](data) : NOTHING);
+      picture.arrived = () => this.tell();
       this.last = this.slider.max = picture.last;
       this.svg.setAttribute("viewBox", `0 0 ${picture.width} ${picture.height}`);
       this.fitted = 0;
@@ -230,6 +232,8 @@
       this.room = Math.round(this.stage.clientWidth);
       this.arrange();
       this.fit();
+      // A picture laid out anew is at the end of its step.
+      this.tell();
     }
 
     // Puts the words at the right of the picture, if the page is wide enough for both.
@@ -298,6 +302,7 @@
       clearTimeout(this.timer);
       this.timer = null;
       this.picture?.halt?.();
+      if (this.words) this.tell();
       if (this.stage) this.showPlaying();
     }
 
@@ -318,13 +323,20 @@
       const at = Math.max(0, Math.min(this.last, to)), forward = at === this.ahead();
       this.at = at;
       this.dataset.step = at;
+      this.picture.show(this.svg, at, forward && !matchMedia("(prefers-reduced-motion: reduce)").matches);
+      this.tell();
+    }
+
+    // Says in the text and on the slider what the picture shows.
+    tell() {
+      const at = this.picture.passed?.() ?? this.at, told = this.words[at], words = this.picture.retold?.(told) ?? told;
       this.slider.value = at;
       this.slider.style.setProperty("--part", `${(100 * at) / (this.last || 1)}%`);
       this.slider.setAttribute("aria-valuetext", this.picture.name(at));
-      this.live.textContent = this.words[at];
-      this.svg.setAttribute("aria-label", this.words[at]);
+      // Screen readers read again whatever is written again.
+      if (this.live.textContent !== words) this.live.textContent = words;
+      this.svg.setAttribute("aria-label", words);
       this.say.classList.toggle("guilty", this.picture.alarms(at));
-      this.picture.show(this.svg, at, forward && !matchMedia("(prefers-reduced-motion: reduce)").matches);
     }
   }
 
