@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import audit
 import pytest
@@ -219,6 +221,69 @@ def test_what_can_t_be_is_refused_in_a_sentence(open_lab):
     assert text_of(page) == "step 0: 0:0→1"
 
 
+def test_a_solved_puzzle_moves_nothing_and_says_so_beside_the_board(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~2;0:0~1", **PHONE, reduced_motion="reduce")
+    page.get_by_role("button", name="Next step").tap()
+    slot(page, 2).tap()
+    before = slot(page, 2).bounding_box(), page.evaluate("scrollY")
+    slot(page, 3).tap()
+    assert verdict(page).startswith("Solved.")
+    assert (slot(page, 2).bounding_box(), page.evaluate("scrollY")) == before
+    assert status(page).startswith("Solved. Step 1: rank 2 sends")
+    assert 0 <= page.locator(".status").bounding_box()["y"] < before[0]["y"]
+
+
+def test_no_goal_is_ticked_before_the_contract_is_met(open_lab):
+    page = open_lab("v=1&puzzle=reduce-scatter-3&steps=0:1~2%2B,1:2~0%2B,2:0~1%2B")
+    goals = page.locator(".goals li")
+    assert goals.all_inner_texts() == ["At most 2 steps (now 1)", "A rank sends at most 2 chunks (now 1)"]
+    assert page.locator(".goals .met").count() == 0
+    page.evaluate("text => document.querySelector('collective-lab').typed(text)", SOLUTIONS["reduce-scatter-3"])
+    assert page.locator(".goals .met").count() == 2
+
+
+def test_the_main_actions_are_few_tabs_away(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1;0:0~2,0:1~3")
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    slot(page, 0).focus()
+    found = []
+    while not found or found[-1] != "Next puzzle" or found.count("Next puzzle") < 2:
+        page.keyboard.press("Tab")
+        found.append(page.evaluate(focused))
+        assert len(found) < 10
+    assert found == ["step 0", "Next step", "Previous puzzle", "Puzzle", "Next puzzle", "A hint", "Next puzzle"]
+    page.get_by_role("button", name="step 0", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == "step 1"
+    page.keyboard.press("Enter")
+    page.keyboard.press("End")
+    assert page.evaluate(focused) == "new step"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate(focused) == "new step"
+
+
+def test_paper_has_the_board_the_verdict_and_the_schedule(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&steps=0:0~1;0:0~2,0:1~3")
+    page.emulate_media(media="print")
+    assert page.locator("pre.paper").inner_text() == "step 0: 0:0→1\nstep 1: 0:0→2  0:1→3"
+    for shown in (".board svg", ".verdict .head", ".task"):
+        assert page.locator(shown).first.is_visible(), shown
+    assert page.get_by_role("button").all_inner_texts() == ["step 0"]  # which the board shows
+    page.evaluate(f"{LAB}.show('race')")
+    for shown in (".outcome", ".curve svg", ".race table"):
+        assert page.locator(shown).first.is_visible(), shown
+
+
+def test_a_browser_without_storage_is_reported_to_screen_readers(open_lab):
+    page = open_lab()
+    line = page.get_by_role("status").filter(has_text="can't store anything")
+    assert line.count() == 0
+    page.evaluate("Storage.prototype.setItem = function () { throw new Error('full'); }; null")
+    slot(page, 0).drag_to(slot(page, 1))
+    line.wait_for()
+
+
 def test_a_refusal_is_visible_beside_the_board_on_a_phone_and_looks_like_one(open_lab):
     page = open_lab("v=1&puzzle=scatter-4", **PHONE)
     slot(page, 1, 3).scroll_into_view_if_needed()
@@ -396,6 +461,46 @@ def test_back_returns_to_the_tab_and_the_puzzle_before(lab_page):
     lab_page.wait_for_function(f"{chosen} === 'puzzles sum-2'")
 
 
+def test_a_tab_or_a_puzzle_comes_back_as_it_was_with_what_can_be_undone(lab_page):
+    press = lambda name: lab_page.get_by_role("button", name=name, exact=True).first.click()  # noqa: E731
+    for _ in range(2):
+        press("Next puzzle")
+    slot(lab_page, 1).drag_to(slot(lab_page, 0))
+    press("Next step")
+    lab_page.wait_for_function(f"{LAB}.at === 1")
+    press("Build")
+    slot(lab_page, 0).drag_to(slot(lab_page, 1))
+    press("Race")
+    press("Puzzles")
+    assert lab_page.evaluate(f"[{LAB}.puzzle.id, {LAB}.at]") == ["reduce-4", 1]
+    press("Undo")
+    assert text_of(lab_page) == ""
+    press("Next puzzle")
+    press("Previous puzzle")
+    press("Redo")
+    assert text_of(lab_page) == "step 0: 0:1→0+"
+    press("Build")
+    assert text_of(lab_page) == "step 0: 0:0→1+"
+    lab_page.reload()
+    press("Puzzles")
+    assert lab_page.evaluate(f"{LAB}.puzzle.id") == "reduce-4"
+    assert text_of(lab_page) == "step 0: 0:1→0+"
+
+
+def test_a_linked_schedule_stays_while_the_reader_looks_elsewhere(open_lab):
+    page = open_lab("v=1&puzzle=sum-2&steps=0:0~1+,0:1~0+")
+    press = lambda name: page.get_by_role("button", name=name, exact=True).first.click()  # noqa: E731
+    press("Next puzzle")
+    press("Previous puzzle")
+    assert text_of(page) == "step 0: 0:0→1+  0:1→0+"
+    press("Build")
+    press("Puzzles")
+    assert text_of(page) == "step 0: 0:0→1+  0:1→0+"
+    assert "0 of 20 solved" in page.locator(".sheet").inner_text()
+    page.evaluate(f"{LAB}.open('v=1&puzzle=sum-2&steps=0:0~1+')")
+    assert text_of(page) == "step 0: 0:0→1+"
+
+
 def test_a_shared_solution_is_not_the_receiver_s(open_lab):
     page = open_lab("v=1&puzzle=sum-2&steps=0:0~1+,0:1~0+")
     assert verdict(page).startswith("Solved.")
@@ -458,8 +563,8 @@ def test_a_schedule_too_long_for_an_address_says_so(open_lab):
     page = open_lab()
     steps = "\n".join(" ".join(f"{chunk}:{step % 16}→{(step + 1) % 16}+" for chunk in range(64)) for step in range(200))
     page.evaluate(
-        f"""text => {LAB}.set({{ ranks: 16, chunks: 64, collective: "all_reduce", root: null, lengths: null,
-            name: "long", steps: CollectiveLab.parseSteps(text) }}, 0, true, null)""",
+        f"""text => {LAB}.take(null, {{ schedule: {{ ranks: 16, chunks: 64, collective: "all_reduce", root: null,
+            lengths: null, name: "long", steps: CollectiveLab.parseSteps(text) }} }})""",
         steps,
     )
     page.wait_for_function(f"{LAB}.status.textContent.startsWith('This schedule is too long for an address')")
@@ -503,6 +608,35 @@ def test_the_next_puzzle_comes_into_view_and_is_announced(open_lab):
     assert page.locator(".task").bounding_box()["y"] >= 0
     assert page.locator(".status .spoken").inner_text() == f"Puzzle 6: {PUZZLES['broadcast-5']['task']}"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("rank 2, chunk 0: rank 2")
+
+
+def saved(page, button):
+    """The name and the text of the file that a button saves."""
+    with page.expect_download() as download:
+        page.locator(".sharing").get_by_role("button", name=button).click()
+    return download.value.suggested_filename, download.value.path().read_text(encoding="utf-8")
+
+
+def test_files_are_named_after_what_they_hold_and_the_picture_has_all_steps(open_lab):
+    page, schedule = open_lab(lab(ring.all_reduce(4)).given), ring.all_reduce(4)
+    assert saved(page, "JSON")[0] == "all-reduce-ring-4-ranks.json"
+    assert saved(page, "MSCCL XML")[0] == "all-reduce-ring-4-ranks.xml"
+    name, text = saved(page, "SVG")
+    assert status(page) == f"Saved as {name}." == "Saved as all-reduce-ring-4-ranks.svg."
+    steps = list(ElementTree.fromstring(text))
+    assert len(steps) == len(list(schedule)) + 1
+    assert [step.find("{*}text").text for step in steps[-2:]] == ["before step 5, with its transfers", "after step 5"]
+    heads = [sum("M" in path.get("d") for path in step.iterfind(".//{*}path[@class='head']")) for step in steps]
+    assert heads == [len(step) for step in schedule] + [0]
+    strokes = {node.get("stroke") for node in steps[0].iterfind(".//{*}path[@class='arrow']")}
+    assert len(strokes) == 1 and strokes.pop().startswith("rgb(")
+    page.evaluate(f"{LAB}.open('v=1&puzzle=broadcast-4')")
+    assert saved(page, "JSON")[0] == "puzzle-broadcast-4.json"
+    page.evaluate(f"{LAB}.open('{lab(ring.all_reduce(16)).given}')")
+    name, text = saved(page, "SVG")
+    assert name == "all-reduce-ring-16-ranks-step-0.svg"
+    assert len(list(ElementTree.fromstring(text))) == 1
+    assert status(page).startswith("All steps are too large for one picture, so the file has step 0.")
 
 
 def test_the_button_says_that_the_link_is_copied(open_lab):
@@ -650,7 +784,7 @@ def test_a_race_says_who_wins_and_where_the_two_cross(open_lab):
     assert words == f"below {high / 1e3:.3g} kb binomial tree is faster, above it ring."
     assert page.get_by_label("second").locator("option:disabled").all_inner_texts() == ["ring"]
     page.get_by_label("machine").select_option("8 H100 a node, NDR")
-    page.get_by_label("ranks in a node").select_option("4")
+    page.get_by_label("nodes × ranks").select_option("2 × 4")
     near, far = machines.RUNNING_CASE.links()
     on = topology.two_level(2, 4, near, far, overlapped=True)
     winner = min(price(make(8), 1_000_000, on).seconds for make in (ring.all_reduce, tree.all_reduce))
@@ -674,14 +808,86 @@ def test_a_machine_brings_its_own_nodes(open_lab):
     assert page.evaluate(f"[{LAB}.race.state.ranks, {LAB}.race.state.inside]") == [16, 8]
 
 
-def test_a_schedule_that_breaks_its_contract_wins_no_race(open_lab):
-    page = open_lab("v=1&ranks=4&chunks=1&contract=all_reduce&steps=0:0~1+&view=race")
-    assert page.locator(".race .trouble").inner_text() == (
-        "Your schedule is no all-reduce yet, so it can't race: 0 of 4 slots finished. "
-        "Rank 0 still needs the data of ranks 1, 2 and 3 in chunk 0."
+UNFINISHED = (
+    "Your schedule is no all-reduce yet, so it can't race: 0 of 4 slots finished. "
+    "Rank 0 still needs the data of ranks 1, 2 and 3 in chunk 0."
+)
+
+
+def test_a_schedule_that_breaks_its_contract_takes_no_place_in_a_race(open_lab):
+    page = open_lab("v=1&puzzle=all-reduce-4&steps=0:0~1+&view=race&race=all_gather!6!ring!pairwise!DGX H100!2!5000000")
+    assert status(page) == UNFINISHED
+    shown = ["all_gather", 6, "ring", "pairwise", "DGX H100", 2, 5_000_000]
+    assert page.evaluate(f"{LAB}.race.parts()") == shown
+    assert "wins in" in page.locator(".outcome").inner_text()
+    page.evaluate(f"{LAB}.open('v=1&ranks=4&chunks=1&contract=all_reduce&steps=0:0~1+')")
+    page.get_by_role("button", name="Race it against another").click()
+    assert page.evaluate(f"{LAB}.view") == "build"
+    assert status(page) == UNFINISHED
+
+
+def test_your_schedule_leaves_a_race_of_another_size_with_a_word_and_comes_back(open_lab):
+    page = open_lab(
+        "v=1&ranks=4&chunks=1&contract=all_reduce&steps=0:0~1+,0:1~0+,0:2~3+,0:3~2+;0:0~2+,0:1~3+,0:2~0+,0:3~1+"
     )
-    assert page.locator(".outcome").inner_text() == ""
-    assert not page.locator(".curve").is_visible()
+    page.get_by_role("button", name="Race it against another").click()
+    first, ranks = page.get_by_label("first"), page.locator(".race").get_by_label(re.compile("^ranks"))
+    assert first.locator("option:checked").inner_text() == "your schedule"
+    ranks.select_option("16")
+    taken = first.locator("option:checked").inner_text()
+    assert status(page) == (
+        f"Your schedule is for all-reduce on 4 ranks, so {taken} takes its place here. "
+        "It comes back when you choose these again."
+    )
+    assert first.locator("option:disabled").last.inner_text() == "your schedule: all-reduce, 4 ranks"
+    ranks.select_option("4")
+    assert first.locator("option:checked").inner_text() == "your schedule"
+    assert status(page) == "Your schedule is back."
+    page.evaluate(f"{LAB}.open('{lab(ring.all_reduce(9)).given}')")
+    page.get_by_role("button", name="Race it against another").click()
+    page.get_by_label("collective").select_option("broadcast")
+    assert page.evaluate(f"{LAB}.race.state.ranks") == 8
+    assert "wins in" in page.locator(".outcome").inner_text()
+
+
+def test_a_machine_of_one_s_own_has_alpha_beta_ports_and_nodes(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&view=race")
+    page.get_by_label("machine").select_option("your own numbers")
+    page.get_by_label("nodes × ranks").select_option("4 × 2")
+    for name, value in {
+        "in a node: alpha, µs": "2",
+        "in a node: GB/s": "100",
+        "across: alpha, µs": "30",
+        "across: GB/s": "5",
+        "ports": "2",
+    }.items():
+        page.get_by_label(name).fill(value)
+        page.get_by_label(name).blur()
+    on = replace(topology.two_level(4, 2, Link(2e-6, 1e-11), Link(30e-6, 2e-10)), ports=2)
+    times = sorted(price(make(8), 1_000_000, on).seconds for make in (ring.all_reduce, tree.all_reduce))
+    assert f"wins in {times[0] * 1e6:.3g} µs" in page.locator(".outcome").inner_text()
+    assert page.get_by_label("machine").locator("option:checked").inner_text().startswith("your own, from one switch")
+
+
+STEPS_DONE = """(() => { const { picture } = document.querySelector(".race collective-player");
+    return picture.data.lanes.map(({ steps, messages }) => String(steps.filter((_, number) =>
+        messages.every((each) => each.number !== number || each.end <= picture.now + 1)).length)); })()"""
+
+
+def test_a_paused_race_shows_one_time(open_lab):
+    page = open_lab("v=1&puzzle=broadcast-4&view=race")
+    clock, words = page.locator(".race .time"), page.locator(".race [aria-live]")
+    slider, play = page.locator(".race").get_by_role("slider"), page.locator(".race").get_by_role("button", name="Play")
+    for pause in range(3):
+        play.click()
+        page.wait_for_function(f"{LAB}.querySelector('.race .time').textContent > '{clock.text_content()}'")
+        page.wait_for_timeout(150 + 90 * pause)
+        page.locator(".race").get_by_role("button", name="Pause").click()
+        time = clock.text_content().split(" of ")[0]
+        assert words.text_content().startswith(f"At {time}: ")
+        assert slider.get_attribute("aria-valuetext") == time
+        done = re.findall(r"has done (\d+) of", words.text_content())
+        assert (done or ["0", "0"]) == page.evaluate(STEPS_DONE)
 
 
 # --- the page ---

@@ -1,10 +1,11 @@
-// A schedule as the XML of an in-place MSCCL algorithm, as collectives/formats/msccl.py writes it, and a board as an SVG file.
+// A schedule as the XML of an in-place MSCCL algorithm, as collectives/formats/msccl.py writes it, and its steps as an SVG file.
 //
 // An algorithm in MSCCL has no steps that all ranks share. Each gpu has threadblocks, which run side by side: one sends to at
 // most one peer and receives from at most one, and runs its own steps in order. A step that must wait for one of another
 // threadblock names it; `nop`s hold the extra waits of a step that has several.
 (() => {
   const Lab = globalThis.CollectiveLab, { REDUCE, refuse, singles, print } = Lab;
+  const Player = customElements.get("collective-player"), { make } = Player;
   const KNOWN = { all_reduce: ["allreduce", "i"], all_gather: ["allgather", "o"], reduce_scatter: ["reduce_scatter", "i"], all_to_all: ["alltoall", "i"] };
   const MOST_STEPS = 256, MOST_BLOCKS = 32, MOST_COUNT = 71; // MSCCL's own limits
 
@@ -133,18 +134,52 @@
     }
   };
 
-  // The board as a file of its own: what style sheets say is written into it.
-  const toSvg = ({ svg }) => {
-    const copy = svg.cloneNode(true), said = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "opacity", "text-anchor", "dominant-baseline", "font-weight", "font-size"];
-    [...copy.querySelectorAll("*")].forEach((node, place) => {
-      const look = getComputedStyle(svg.querySelectorAll("*")[place]);
-      for (const name of said) node.style.setProperty(name, look.getPropertyValue(name));
+  // What style sheets may say of a node, and SVG's own value for it.
+  const LOOK = { fill: "rgb(0, 0, 0)", "fill-opacity": "1", stroke: "none", "stroke-width": "1px", "stroke-opacity": "1", "stroke-dasharray": "none", "stroke-linejoin": "miter",
+    opacity: "1", "text-anchor": "start", "dominant-baseline": "auto", "font-weight": "400" };
+  const WIDE = 720, TYPE = 15, BELOW = 18;
+
+  // Steps of a schedule as one SVG file, one below the other: what each rank holds before a step, with its transfers, and after
+  // the last. `lab` has the schedule, what is `seen` of it, and colours; while its style sheets are read, the picture is in it.
+  const toSvg = (lab, numbers) => {
+    const picture = new Player.pictures.schedule(Lab.drawing(lab.seen, lab.colours, lab.kinds)), { steps, ranks, name } = lab.schedule;
+    picture.fit(WIDE);
+    const tall = picture.height + 2 * TYPE + BELOW, width = picture.width, height = numbers.length * tall;
+    const rows = numbers.map((number, row) => {
+      const { moves } = picture.data.steps[number] ?? { moves: [] };
+      picture.twoWay = moves.some(([src, dst]) => moves.some(([from, to]) => from === dst && to === src));
+      const heading = number < steps.length ? `before step ${number}, with its transfers` : steps.length ? `after step ${number - 1}` : "before step 0";
+      return make("g", { transform: `translate(0 ${row * tall})` }, make("text", { x: 4, y: TYPE, "font-size": TYPE, style: "text-anchor:start;font-weight:700" }, heading),
+        make("g", { transform: `translate(0 ${2 * TYPE})` }, ...picture.cells(picture.states[number], moves)));
     });
-    const [, , width, height] = svg.getAttribute("viewBox").split(" "), { color } = getComputedStyle(svg);
-    for (const [name, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", width, height, color, "font-family": "sans-serif" })) copy.setAttribute(name, value);
-    copy.removeAttribute("aria-hidden");
-    return new XMLSerializer().serializeToString(copy);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "font-family": "sans-serif", role: "img", "aria-label": `${name}, ${ranks} ranks` }, ...rows);
+    const shown = make("collective-player", { class: "board" }, make("div", { class: "stage" }, svg));
+    lab.append(shown);
+    const looks = looksOf(svg);
+    shown.remove();
+    for (const node of svg.querySelectorAll("*")) for (const [name, value] of looks.get(alike(node))) if (!node.hasAttribute(name)) node.setAttribute(name, value);
+    return new XMLSerializer().serializeToString(svg);
   };
 
-  Object.assign(Lab, { toMscclXml, toSvg });
+  // Nodes of the same tag, class and style in parents of the same tag and class look alike.
+  const alike = (node) => [...[node, node.parentNode].map((each) => `${each.tagName} ${each.getAttribute("class")}`), node.getAttribute("style")].join();
+  const looksOf = (svg) => {
+    const looks = new Map();
+    for (const node of svg.querySelectorAll("*")) {
+      if (looks.has(alike(node))) continue;
+      const look = getComputedStyle(node);
+      looks.set(alike(node), Object.entries(LOOK).flatMap(([name, initial]) => (look.getPropertyValue(name) === initial ? [] : [[name, look.getPropertyValue(name)]])));
+    }
+    return looks;
+  };
+
+  // Names a file after what it holds: puzzle-broadcast-4, or all-reduce-ring-8-ranks.
+  const fileName = ({ collective, name, ranks }, puzzle) => {
+    const word = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+    if (puzzle) return `puzzle-${puzzle.id}`;
+    const what = word(collective ?? "schedule"), own = ["schedule", "from the Lab"].includes(name) ? "" : word(word(name).replace(what, ""));
+    return [what, own, ranks, "ranks"].filter(Boolean).join("-");
+  };
+
+  Object.assign(Lab, { toMscclXml, toSvg, fileName });
 })();

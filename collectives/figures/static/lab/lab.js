@@ -4,16 +4,35 @@
   if (customElements.get("collective-lab")) return;
   const Lab = globalThis.CollectiveLab, { COPY, REDUCE, prose, upper } = Lab;
   const { make } = customElements.get("collective-player");
-  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, DONE_MS = 2000;
+  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, MOST_DRAWN = 3000, DONE_MS = 2000, SOLVED = "Solved.";
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
+  const FORGETS = "This browser can't store anything for this page now, so copy a link before you leave to keep your work.";
   const plural = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
 
   const button = (text, act, more = {}) => {
     const node = make("button", { type: "button", ...more }, text);
     node.onclick = act;
     return node;
+  };
+  // A row of buttons is one stop of the Tab key: the arrow keys move in it.
+  const inRow = (row) => [...row.querySelectorAll("button:not(:disabled)")];
+  const moveByArrows = (row) => {
+    row.addEventListener("focusin", () => oneStop(row));
+    row.onkeydown = (event) => {
+      const buttons = inRow(row), at = buttons.indexOf(event.target), last = buttons.length - 1;
+      const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at > 0 ? at - 1 : last, Home: 0, End: last }[event.key];
+      if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      buttons[to].focus();
+      event.preventDefault();
+      event.stopPropagation(); // some pages turn at an arrow key
+    };
+  };
+  // The stop is where the keyboard is or, from elsewhere, the row's current or main button.
+  const oneStop = (row) => {
+    const buttons = inRow(row), stop = buttons.find((each) => each === document.activeElement) ?? buttons.find((each) => each.matches("[aria-current=step], [aria-pressed=true], .main")) ?? buttons[0];
+    for (const each of buttons) each.tabIndex = each === stop ? 0 : -1;
   };
   const field = (label, control) => make("label", { class: "field" }, make("span", {}, label), control);
   const chooser = (options, act) => {
@@ -22,14 +41,14 @@
     return select;
   };
 
-  // What the reader's browser keeps: solved puzzles, answers, and the free board. Without storage, nothing is kept. What a
+  // What the reader's browser keeps: solved puzzles, answers, the free board, and the id of the last puzzle. Without storage, nothing is kept. What a
   // newer page has written stays as it is, so this one keeps nothing then.
   const kept = () => {
-    const none = { v: 1, solved: {}, answers: {}, free: null };
+    const none = { v: 1, solved: {}, answers: {}, free: null, last: null };
     try {
-      const { v, solved, answers, free } = JSON.parse(localStorage.getItem(KEY));
+      const { v, solved, answers, free, last } = JSON.parse(localStorage.getItem(KEY));
       if (v !== 1) return { ...none, newer: v > 1 };
-      return { v, solved: { ...solved }, answers: { ...answers }, free }; // a spread, so that null or a word there does no harm
+      return { v, solved: { ...solved }, answers: { ...answers }, free, last }; // a spread, so that null or a word there does no harm
     } catch {
       return none;
     }
@@ -45,11 +64,11 @@
       const source = this.querySelector(":scope > script[type='application/json']");
       if (this.board || !source) return;
       const { puzzles, presets, machines, lines, colours, kinds, given } = JSON.parse(source.textContent);
-      Object.assign(this, { puzzles, presets, machines, lines, colours, kinds, kept: kept(), past: [], future: [] });
+      Object.assign(this, { puzzles, presets, machines, lines, colours, kinds, kept: kept(), boards: new Map() });
       this.paged = this.dataset.page !== undefined; // a page of its own, whose address says what it shows
       this.build();
       this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles keys as commands for its cells
-      this.open(this.paged ? this.asked() || this.resumed() : (given ?? ""));
+      this.open((this.paged && this.asked()) || given || `v=1&puzzle=${this.resumed().id}`);
       if (this.paged) addEventListener("hashchange", () => this.asked() && this.asked() !== this.written && this.open(this.asked()));
       addEventListener("storage", (event) => event.key === KEY && ((this.kept = kept()), this.list()));
     }
@@ -60,10 +79,10 @@
       return fragment.includes("=") ? fragment : "";
     }
 
-    // The first puzzle that isn't solved.
+    // The puzzle that the reader was in before leaving the page, unless it's solved; else the first that isn't.
     resumed() {
-      const next = this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0];
-      return `v=1&puzzle=${next.id}`;
+      const { kept: { solved, last }, puzzles } = this, open = puzzles.filter(({ id }) => !solved[id]);
+      return open.find(({ id }) => id === last) ?? open[0] ?? puzzles[0];
     }
 
     // --- the page ---
@@ -72,10 +91,10 @@
       this.board = new Lab.Board(this);
       this.tabs = Object.fromEntries([["puzzles", "Puzzles"], ["build", "Build"], ["race", "Race"]].map(([name, text]) => [name, button(text, () => this.show(name))]));
       this.status = make("p", { role: "status", class: "status" });
-      this.forgets = make("p", { class: "help", hidden: "" }, "This browser can't store anything for this page now, so copy a link before you leave to keep your work.");
+      this.forgets = make("p", { role: "status", class: "help forgets" }); // empty and in the page before it is filled, or no screen reader says it
       this.card = make("div", { class: "sheet" });
       this.verdict = make("div", { class: "verdict" });
-      this.steps = make("div", { class: "steps", role: "group", "aria-label": "Steps" });
+      this.steps = make("div", { class: "steps", role: "toolbar", "aria-label": "Steps" });
       this.moves = make("ul", { class: "moves", "aria-label": "Transfers of this step" });
       this.tools = {
         undo: button("Undo", () => this.undo(), { title: "Ctrl+Z" }), redo: button("Redo", () => this.redo(), { title: "Ctrl+Y" }),
@@ -85,12 +104,17 @@
         insert: button("Insert a step", () => this.insert()), earlier: button("Move earlier", () => this.moveStep(-1)),
         later: button("Move later", () => this.moveStep(1)), remove: button("Delete the step", () => this.removeStep()), clear: button("Start over", () => this.clear()),
       };
-      const bar = make("div", { class: "bar" }, this.tools.undo, this.tools.redo, make("span", { class: "space" }), this.tools.play, this.tools.next);
-      const arrange = make("div", { class: "bar quiet" }, ...Object.values(this.arrange));
-      this.workshop = make("div", { class: "workshop" }, (this.left = make("div", { class: "left" }, this.status, this.board.element, this.steps, bar, this.moves, arrange, this.typing())),
-        make("div", { class: "right" }, this.card, this.verdict, this.sharing()));
+      const tabs = make("div", { class: "tabs", role: "toolbar", "aria-label": "What to do" }, ...Object.values(this.tabs));
+      const bar = make("div", { class: "bar", role: "toolbar", "aria-label": "Play and undo" }, this.tools.undo, this.tools.redo, make("span", { class: "space" }), this.tools.play, this.tools.next);
+      const arrange = make("div", { class: "bar quiet", role: "toolbar", "aria-label": "Change the steps" }, ...Object.values(this.arrange));
+      this.rows = [tabs, bar, this.steps, arrange];
+      this.rows.forEach(moveByArrows);
+      this.paper = make("pre", { class: "paper" });
+      // Tab goes from the board to the verdict, and then to what is needed less often, below the board.
+      this.workshop = make("div", { class: "workshop" }, (this.left = make("div", { class: "left" }, this.status, this.board.element, this.steps, bar)),
+        make("div", { class: "right" }, this.card, this.verdict, this.sharing()), make("div", { class: "below" }, this.moves, arrange, this.typing(), this.paper));
       this.race = new Lab.Race(this);
-      this.append(make("div", { class: "tabs", role: "group", "aria-label": "What to do" }, ...Object.values(this.tabs)), this.forgets, this.workshop, this.race.element);
+      this.append(tabs, this.forgets, this.workshop, this.race.element);
       this.addEventListener("keydown", (event) => this.onKey(event));
     }
 
@@ -106,7 +130,7 @@
 
     sharing() {
       const names = [["Copy a link", (node) => this.copy(this.address(), "The link is copied.", node)], ["Copy as Python", (node) => this.copy(Lab.toPython(this.schedule), "The Python cell is copied.", node)],
-        ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.save("svg", Lab.toSvg(this.board))]];
+        ["JSON", () => this.save("json", Lab.toJson(this.schedule))], ["MSCCL XML", () => this.save("xml", Lab.toMscclXml(this.schedule))], ["SVG", () => this.savePicture()]];
       return make("details", { class: "sharing", open: "" }, make("summary", {}, "Share and take away"), make("div", { class: "bar" }, ...names.map(([text, act]) => button(text, ({ currentTarget }) => this.attempt(() => act(currentTarget))))));
     }
 
@@ -115,26 +139,40 @@
     // Opens what a fragment of an address names. A bad one leaves everything as it is, and says why.
     open(fragment) {
       try {
-        const { puzzle, schedule, view, race } = fragment ? Lab.fromFragment(fragment, this.puzzles) : { puzzle: null, schedule: this.freeBoard(), view: "build" };
-        const own = puzzle ? this.answer(puzzle) : this.freeBoard();
+        const { puzzle, schedule, view, race } = Lab.fromFragment(fragment, this.puzzles);
         if (race) this.race.check(race);
-        this.flush();
-        this.set(schedule ?? own, 0, true, puzzle, schedule !== null);
+        const replaced = this.turnTo(puzzle, schedule);
         [this.where, this.written] = [null, fragment];
         if (race) this.race.restore(race);
-        this.show(view ?? (puzzle ? "puzzles" : "build"));
-        if (own.steps.length && Lab.printAll(own) !== Lab.printAll(this.schedule)) this.offer(own);
+        this.show(view === "race" ? view : puzzle ? "puzzles" : "build");
+        if (replaced && this.view !== "race") this.say("This is what the link holds. Undo brings back what you had built here.");
       } catch (error) {
         if (!this.schedule) this.openPuzzle(this.puzzles[0]);
         this.explain(error);
       }
     }
 
-    // The first undo after opening a link brings back what the reader had built.
-    offer(own) {
-      this.past = [[own, own.steps.length]];
-      this.tools.undo.disabled = false;
-      if (this.view !== "race") this.say("This is what the link holds. Undo brings back what you had built here.");
+    // Shows the board of a puzzle, or the free one (null), as the reader left it, with all that can be undone. If a link brings
+    // another schedule, the first undo brings back the reader's. Returns whether there is one to bring back.
+    turnTo(puzzle, linked = null) {
+      this.flush();
+      this.leave();
+      const left = this.boards.get(puzzle), had = left?.lent || left?.kept === this.keptOf(puzzle) ? left : null; // another window may have changed it
+      const own = had && !had.lent ? had : { schedule: puzzle ? this.answer(puzzle) : this.freeBoard(), past: [] };
+      const isLinked = (board) => board && Lab.toFragment(board.schedule, puzzle?.id) === Lab.toFragment(linked, puzzle?.id);
+      const shown = linked ? [had, own].find(isLinked) : (had ?? own), { steps } = own.schedule;
+      this.take(puzzle, shown ?? { schedule: linked, lent: true, past: steps.length ? [...own.past, [own.schedule, steps.length]] : [] });
+      return !shown && steps.length > 0;
+    }
+
+    // Remembers the board before another is shown.
+    leave() {
+      const { schedule, puzzle, at, past, future, lent } = this;
+      if (schedule) this.boards.set(puzzle, { schedule, at, past, future, lent, kept: this.keptOf(puzzle) });
+    }
+
+    keptOf(puzzle) {
+      return puzzle ? this.kept.answers[puzzle.id] : this.kept.free;
     }
 
     // The reader's own board as it was, or an empty one.
@@ -150,7 +188,7 @@
     // The reader's last answer to a puzzle, or its start.
     answer(puzzle) {
       try {
-        const kept = this.kept.answers[puzzle.id];
+        const kept = this.keptOf(puzzle);
         return kept === undefined ? Lab.startOf(puzzle) : Lab.fromFragment(`v=1&puzzle=${puzzle.id}&steps=${kept}`, this.puzzles).schedule;
       } catch {
         return Lab.startOf(puzzle);
@@ -158,8 +196,7 @@
     }
 
     openPuzzle(puzzle) {
-      this.flush();
-      this.set(this.answer(puzzle), 0, true, puzzle);
+      this.turnTo(puzzle);
       const [given] = this.seen.have, rank = given.findIndex((row) => row.some(Boolean));
       this.board.focus = [rank, given[rank].findIndex(Boolean)];
       this.show("puzzles");
@@ -169,39 +206,42 @@
 
     show(view) {
       this.flush();
-      if (view === "puzzles" && !this.puzzle) return this.openPuzzle(this.puzzles.find(({ id }) => !this.kept.solved[id]) ?? this.puzzles[0]);
-      if (view === "build" && this.puzzle && this.view === "puzzles") {
-        this.set(this.freeBoard(), 0, true, null);
-      }
+      if (view === "puzzles" && !this.puzzle) return this.openPuzzle(this.latest ?? this.resumed());
+      if (view === "build" && this.puzzle) this.turnTo(null);
       this.view = view;
       for (const [name, tab] of Object.entries(this.tabs)) tab.setAttribute("aria-pressed", name === view);
       this.workshop.hidden = view === "race";
       this.race.element.hidden = view !== "race";
-      if (view === "race") this.race.open();
       this.update();
       (view === "race" ? this.race.element : this.left).prepend(this.status);
-      this.say("");
+      this.say(view === "race" ? this.race.open() : "");
       this.settle();
     }
 
     // --- changing the schedule ---
 
-    // Shows a schedule at a step. `fresh` forgets what could be undone, and belongs to another puzzle, or to none. `lent`: a link
-    // brought it, so until it is changed it neither replaces the reader's own nor counts as the reader's solution.
-    set(schedule, at, fresh = false, puzzle = this.puzzle, lent = false) {
+    // Changes the schedule, and shows it at a step.
+    set(schedule, at) {
+      const seen = this.seenOf(schedule); // refuses before anything changes
+      Object.assign(this, { past: [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO), future: [], lent: false });
+      this.restore(schedule, at, seen);
+    }
+
+    // Shows the board of a puzzle, or the free one (null). `lent`: a link brought it, so until it is changed it neither replaces
+    // the reader's own nor counts as the reader's solution.
+    take(puzzle, { schedule, at = 0, past = [], future = [], lent = false }) {
+      const seen = this.seenOf(schedule);
+      Object.assign(this, { puzzle, past, future, lent, latest: puzzle ?? this.latest });
+      this.restore(schedule, at, seen);
+    }
+
+    // The analysis of a schedule; refuses one that is too big to draw.
+    seenOf(schedule) {
       const { ranks, chunks, steps } = schedule;
       if (ranks > MOST_RANKS || chunks > MOST_CHUNKS || steps.length > MOST_STEPS) {
         Lab.refuse(`this schedule has ${plural(ranks, "rank")}, ${plural(chunks, "chunk")} and ${plural(steps.length, "step")}; the Lab draws at most ${MOST_RANKS}, ${MOST_CHUNKS} and ${MOST_STEPS}`);
       }
-      const seen = Lab.analyse(Lab.validate(schedule)); // refuses before anything changes
-      this.puzzle = puzzle;
-      this.lent = lent;
-      if (fresh) [this.past, this.future] = [[], []];
-      else if (this.schedule) {
-        this.past = [...this.past, [this.schedule, this.at]].slice(-MOST_UNDO);
-        this.future = [];
-      }
-      this.restore(schedule, at, seen);
+      return Lab.analyse(Lab.validate(schedule));
     }
 
     restore(schedule, at, seen = Lab.analyse(schedule)) {
@@ -245,7 +285,7 @@
       const trouble = fault ? `${fault}, and only one can be last. Use another step.` : puzzle && Lab.stepTrouble(puzzle, next, at);
       if (trouble) return this.refuse(trouble);
       this.setStep(next);
-      this.say(`Step ${at}: ${Lab.sentence(one)}${why}. ${this.told()}`);
+      this.did(`Step ${at}: ${Lab.sentence(one)}${why}.`);
     }
 
     // Whether a slot holds nothing to send in this step; says so.
@@ -272,7 +312,7 @@
       const here = this.schedule.steps[this.at] ?? [], rest = here.filter((t) => !(t.dst === rank && t.into <= chunk && chunk < t.into + t.count));
       if (rest.length === here.length) return this.refuse(`No transfer of this step writes chunk ${chunk} on rank ${rank}.`);
       this.setStep(rest);
-      this.say(`Taken back. ${this.told()}`);
+      this.did("Taken back.");
     }
 
     change(place, transfer) {
@@ -280,7 +320,7 @@
       const fault = Lab.stepFault(next, this.schedule.ranks, this.schedule.chunks);
       if (fault) return this.refuse(`${fault}. Use another step.`);
       this.setStep(next);
-      this.say(`${transfer ? `Now ${Lab.sentence(transfer)}` : "Taken back"}. ${this.told()}`);
+      this.did(`${transfer ? `Now ${Lab.sentence(transfer)}` : "Taken back"}.`);
     }
 
     insert() {
@@ -294,13 +334,13 @@
       const { steps } = this.schedule, to = this.at + by;
       if (this.at >= steps.length || to < 0 || to >= steps.length) return this.refuse("This step can't move further.");
       this.set({ ...this.schedule, steps: steps.toSpliced(this.at, 1).toSpliced(to, 0, steps[this.at]) }, to);
-      this.say(`It is step ${to} now. ${this.told()}`);
+      this.did(`It is step ${to} now.`);
     }
 
     removeStep() {
       if (this.at >= this.schedule.steps.length) return this.refuse("This step has no transfers yet.");
       this.set({ ...this.schedule, steps: this.schedule.steps.toSpliced(this.at, 1) }, this.at);
-      this.say(`The step is deleted. ${this.told()}`);
+      this.did("The step is deleted.");
     }
 
     clear() {
@@ -335,8 +375,9 @@
 
     // Writes the schedule into the text field.
     write() {
+      this.paper.textContent = Lab.printAll(this.schedule);
       if (this.reading) return;
-      this.text.value = Lab.printAll(this.schedule);
+      this.text.value = this.paper.textContent;
       this.trouble.textContent = "";
     }
 
@@ -387,7 +428,7 @@
     }
 
     onKey(event) {
-      if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target === this.text) return;
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target === this.text || this.view === "race") return;
       const key = event.key.toLowerCase();
       if (key === "z" && !event.shiftKey) this.undo();
       else if (key === "y" || key === "z") this.redo();
@@ -399,7 +440,7 @@
     // --- showing ---
 
     update() {
-      if (this.view === "race") return;
+      if (this.view === "race") return this.rows.forEach(oneStop);
       this.board.render();
       this.list();
       const { steps } = this.schedule;
@@ -414,6 +455,7 @@
       this.tools.redo.disabled = !this.future.length;
       this.tools.play.disabled = !steps.length;
       for (const name of ["insert", "earlier", "later", "remove"]) this.arrange[name].disabled = this.at >= steps.length;
+      this.rows.forEach(oneStop);
       this.judge();
     }
 
@@ -469,7 +511,7 @@
       return [
         make("div", { class: "fields" }, field("contract", contract), field("ranks", size(ranks, MOST_RANKS, (count) => this.resize({ ranks: count }))),
           field("chunks", size(chunks, MOST_CHUNKS, (count) => this.resize({ chunks: count }, true))), ...(ROOTED.includes(collective) ? [field("root", rootAt)] : []), field("load", load)),
-        make("div", { class: "bar" }, button("Race it against another", () => this.attempt(() => this.show("race")))),
+        make("div", { class: "bar" }, button("Race it against another", () => this.attempt(() => this.race.demand() || this.show("race")))),
       ];
     }
 
@@ -503,13 +545,12 @@
       const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
       this.verdict.className = `verdict ${state}`;
       this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, fault.message)] : []),
-        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && schedule.steps.length ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
+        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && !fault ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
       if (solved && !this.lent && !this.kept.solved[puzzle.id]) {
         this.kept.solved[puzzle.id] = true;
         this.store();
         this.list();
-        this.verdict.scrollIntoView({ block: "nearest" }); // on a phone it is below the board
       }
     }
 
@@ -523,8 +564,14 @@
     told() {
       const { fault, goal, done } = this.seen;
       if (!this.schedule.collective) return "";
-      if (!fault && this.puzzle && Lab.judge(this.puzzle, this.schedule, fault).every(([, met]) => met)) return "Solved.";
+      if (!fault && this.puzzle && Lab.judge(this.puzzle, this.schedule, fault).every(([, met]) => met)) return SOLVED;
       return fault ? `${done} of ${plural(goal, "slot")} finished.` : "The contract is met.";
+    }
+
+    // Says what the reader has changed. That the puzzle is solved comes first: a long line is cut at its end.
+    did(text) {
+      const told = this.told();
+      this.say(told === SOLVED ? `${told} ${text}` : `${text} ${told}`);
     }
 
     say(text) {
@@ -574,8 +621,10 @@
         if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
         else this.kept.free = fragment;
       }
+      this.kept.last = this.latest?.id ?? this.kept.last;
       this.store();
       if (this.paged) this.publish(this.fragment());
+      this.where = this.here();
     }
 
     here() {
@@ -586,12 +635,12 @@
     publish(fragment) {
       const another = this.where && this.where !== this.here();
       history[another ? "pushState" : "replaceState"](null, "", `#${(this.written = fragment)}`);
-      this.where = this.here();
     }
 
     // The address must not go on naming what was here before.
     tooBigToKeep() {
       if (this.paged) this.publish("");
+      this.where = this.here();
       this.say("This schedule is too long for an address, so it isn't kept when you leave. Save it as JSON.");
     }
 
@@ -600,7 +649,7 @@
       try {
         localStorage.setItem(KEY, JSON.stringify(this.kept));
       } catch {
-        this.forgets.hidden = false; // a private window, or a full one
+        this.forgets.textContent = FORGETS; // a private window, or a full one
       }
     }
 
@@ -630,11 +679,19 @@
       }
     }
 
-    save(ending, text) {
-      const link = make("a", { href: URL.createObjectURL(new Blob([text])), download: `schedule.${ending}` });
+    // All steps in one picture, or the current one if that would be too large.
+    savePicture() {
+      const { schedule: { ranks, chunks, steps }, at } = this, all = ranks * chunks * (steps.length + 1) <= MOST_DRAWN;
+      this.save("svg", Lab.toSvg(this, all ? [...steps.keys(), steps.length] : [at]), all ? "" : `-step-${at}`);
+      if (!all) this.say(`All steps are too large for one picture, so the file has step ${at}. ${this.status.textContent}`);
+    }
+
+    save(ending, text, more = "") {
+      const name = `${Lab.fileName(this.schedule, this.puzzle)}${more}.${ending}`;
+      const link = make("a", { href: URL.createObjectURL(new Blob([text])), download: name });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href));
-      this.say(`Saved as schedule.${ending}.`);
+      this.say(`Saved as ${name}.`);
     }
   }
 

@@ -66,15 +66,35 @@
       this.element = make("div", { class: "race", hidden: "" }, this.inputs, this.trouble, this.outcome, this.everywhere, this.stage, make("div", { class: "beside" }, this.curve, this.table));
     }
 
-    // Takes the board's schedule along, if it has steps and a contract.
+    // Takes the board's schedule along, if it can race. Otherwise the race stays as it was; returns why.
     open() {
-      const { schedule } = this.lab;
-      const mine = schedule.steps.length && schedule.collective ? schedule : null;
+      const mine = this.fromBoard(), hindrance = this.hindrance();
       if (mine && mine !== this.mine) {
         Object.assign(this.state, { collective: mine.collective, ranks: mine.ranks, first: "mine", inside: this.nodeOf(mine.ranks) });
       }
       this.mine = mine;
       this.change({});
+      return hindrance && `${Lab.upper(hindrance)}.`;
+    }
+
+    // Why the board's schedule can't race, or "".
+    hindrance() {
+      const { schedule: { steps, collective, lengths }, seen: { fault } } = this.lab, dropped = (text) => text.replace(/\.$/, "");
+      if (!steps.length) return "";
+      if (!collective) return "your schedule has no contract, so it can't race";
+      if (lengths) return "your schedule has chunks of given lengths, so it has only one size and can't race";
+      return fault ? `your schedule is no ${Lab.prose(collective)} yet, so it can't race: ${dropped(this.lab.told())}. ${dropped(fault.message)}` : "";
+    }
+
+    fromBoard() {
+      const { schedule } = this.lab;
+      return schedule.steps.length && !this.hindrance() ? schedule : null;
+    }
+
+    // Refuses a schedule on the board that can't race.
+    demand() {
+      const hindrance = this.hindrance();
+      if (hindrance) Lab.refuse(hindrance);
     }
 
     // What an address says of a race, and the other way round; see share.js.
@@ -94,8 +114,7 @@
     restore([collective, ranks, first, second, name, inside, bytes, ...own]) {
       const machine = this.machines.findIndex((each) => each.name === name), numbers = [ranks, inside, bytes].map(Number);
       const [alpha, beta, farAlpha, farBeta, ports] = own.map(Number), { plain = false, sharing, inside: full } = this.machines[machine];
-      const { schedule } = this.lab, taken = schedule.steps.length && schedule.collective ? schedule : null;
-      this.mine = taken;
+      this.mine = this.fromBoard();
       Object.assign(this.state, { collective, ranks: numbers[0], first, second, machine, inside: numbers[1], bytes: numbers[2],
         own: own.length ? { plain, sharing, ports, inside: full, link: [alpha, beta], across: [farAlpha, farBeta] } : null });
     }
@@ -125,22 +144,34 @@
       return Lab.parse(steps, { ranks, chunks, collective, root, name });
     }
 
+    // The largest number of ranks, up to that of the race, with an algorithm for its collective.
+    largest({ collective, ranks }) {
+      return Math.max(2, ...this.lab.presets.filter((each) => each.collective === collective && each.ranks <= ranks).map((each) => each.ranks));
+    }
+
     title(name) {
       return name === "mine" ? "yours" : name;
     }
 
     change(more) {
-      const state = Object.assign(this.state, more), offered = this.offered();
+      const state = Object.assign(this.state, more), waited = this.waits;
+      if (!this.offered().length) state.ranks = this.largest(state); // the reader's own, of a size without algorithms, has left
+      const offered = this.offered();
+      this.waits = ["first", "second"].find((place) => state[place] === "mine") ?? waited; // the place of the reader's schedule
+      if (this.waits && offered.includes("mine")) [state[this.waits], this.waits] = ["mine", null];
       if (!offered.includes(state.first)) state.first = offered[0];
       if (!offered.includes(state.second) || state.second === state.first) state.second = offered.find((name) => name !== state.first) ?? offered[0];
       if (!divisors(state.ranks).includes(state.inside)) state.inside = this.nodeOf(state.ranks);
+      if (this.waits && !waited && this.mine) this.lab.say(`Your schedule is for ${Lab.prose(this.mine.collective)} on ${this.mine.ranks} ranks, so ${state[this.waits]} takes its place here. It comes back when you choose these again.`);
+      else if (waited && !this.waits) this.lab.say("Your schedule is back.");
       this.form();
       this.run();
       this.lab.keep();
     }
 
     form() {
-      const { state, machines } = this, numbers = state.own ?? machines[state.machine], offered = this.offered(), racers = (other) => offered.map((name) => [name, name === "mine" ? "your schedule" : name, name === other && offered.length > 1]);
+      const { state, machines } = this, numbers = state.own ?? machines[state.machine], offered = this.offered(), away = this.mine && !offered.includes("mine") ? [["mine", `your schedule: ${Lab.prose(this.mine.collective)}, ${this.mine.ranks} ranks`, true]] : [];
+      const racers = (other) => [...offered.map((name) => [name, name === "mine" ? "your schedule" : name, name === other && offered.length > 1]), ...away];
       const select = (label, options, value, act) => {
         const control = make("select", {}, ...options.map(([each, text, disabled]) => make("option", { value: each, ...(disabled && { disabled: "" }) }, text)));
         control.value = value;
@@ -167,12 +198,13 @@
         select("first", racers(state.second), state.first, (first) => this.change({ first })),
         select("second", racers(state.first), state.second, (second) => this.change({ second })),
         select("buffer", sizes, state.bytes, (bytes) => this.change({ bytes: Number(bytes) })),
-        select("machine", machines.map(({ name }, place) => [place, name + (state.own && place === state.machine ? ", changed" : "")]), state.machine, (machine) => {
+        select("machine", [...machines.map(({ name }, place) => [place, name]), ["own", state.own ? `your own, from ${machines[state.machine].name}` : "your own numbers"]], state.own ? "own" : state.machine, (machine) => {
+          if (machine === "own") return own({});
           state.machine = Number(machine);
           const ranks = this.wholeNodes();
           this.change({ own: null, ranks, inside: this.nodeOf(ranks) });
         }),
-        select("ranks in a node", divisors(state.ranks).map((size) => [size, size === state.ranks ? `all ${size}` : size]), state.inside, (inside) => this.change({ inside: Number(inside) })),
+        select("nodes × ranks", divisors(state.ranks).map((size) => [size, `${state.ranks / size} × ${size}`]), state.inside, (inside) => this.change({ inside: Number(inside) })),
         ...(inNode ? pair("link", between ? "in a node" : "link") : []), ...(between ? pair("across", inNode ? "across" : "link") : []),
         ...(numbers.plain ? [typed("ports", numbers.ports ?? 1, (ports) => own({ ports }))] : []), this.link,
       );
@@ -185,10 +217,7 @@
         const numbers = state.own ?? this.machines[state.machine];
         for (const [alpha, beta] of [numbers.link, numbers.across]) if (!(alpha >= 0 && beta >= 0 && alpha < Infinity && beta < Infinity)) Lab.refuse("a link needs an alpha of at least 0 and a bandwidth above 0");
         Lab.whole(numbers.ports ?? 1, 1, 64, "the number of ports");
-        const fault = [state.first, state.second].includes("mine") && this.lab.seen.fault;
-        if (fault) Lab.refuse(`your schedule is no ${Lab.prose(this.state.collective)} yet, so it can't race: ${this.lab.told().replace(/\.$/, "")}. ${fault.message.replace(/\.$/, "")}`);
         const on = Lab.machine(numbers, state.ranks, state.inside), schedules = [this.schedule(state.first), this.schedule(state.second)];
-        if (schedules.some(({ lengths }) => lengths)) Lab.refuse("your schedule has chunks of given lengths, so it has only one size and can't race");
         const unit = lcm(schedules[0].chunks, schedules[1].chunks), bytes = Math.max(unit, Math.round(state.bytes / unit) * unit); // whole chunks
         const titles = [state.first, state.second].map((name) => this.title(name));
         const lanes = schedules.map((schedule, place) => Lab.lane(titles[place], schedule, bytes, on));
