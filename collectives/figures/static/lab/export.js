@@ -5,7 +5,6 @@
 // threadblock names it; `nop`s hold the extra waits of a step that has several.
 (() => {
   const Lab = globalThis.CollectiveLab, { REDUCE, refuse, singles, print } = Lab;
-  const Player = customElements.get("collective-player"), { make } = Player;
   const KNOWN = { all_reduce: ["allreduce", "i"], all_gather: ["allgather", "o"], reduce_scatter: ["reduce_scatter", "i"], all_to_all: ["alltoall", "i"] };
   const MOST_STEPS = 256, MOST_BLOCKS = 32, MOST_COUNT = 71; // MSCCL's own limits
 
@@ -142,6 +141,7 @@
   // Steps of a schedule as one SVG file, one below the other: what each rank holds before a step, with its transfers, and after
   // the last. `lab` has the schedule, what is `seen` of it, and colours; while its style sheets are read, the picture is in it.
   const toSvg = (lab, numbers) => {
+    const Player = customElements.get("collective-player"), { make } = Player;
     const picture = new Player.pictures.schedule(Lab.drawing(lab.seen, lab.colours, lab.kinds)), { steps, ranks, name } = lab.schedule;
     picture.fit(WIDE);
     const tall = picture.height + 2 * TYPE + BELOW, width = picture.width, height = numbers.length * tall;

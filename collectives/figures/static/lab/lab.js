@@ -4,7 +4,7 @@
   if (customElements.get("collective-lab")) return;
   const Lab = globalThis.CollectiveLab, { COPY, REDUCE, prose, upper } = Lab;
   const { make } = customElements.get("collective-player");
-  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, MOST_DRAWN = 3000, DONE_MS = 2000, SOLVED = "Solved.";
+  const KEY = "collectives-lab", MOST_UNDO = 200, MOST_RANKS = 16, MOST_CHUNKS = 64, MOST_STEPS = 256, SAVE_MS = 400, MOST_LETTERS = 200000, MOST_DRAWN = 3000, MOST_PICTURE = 1.5e6, DONE_MS = 2000, SOLVED = "Solved.";
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
@@ -681,8 +681,9 @@
 
     // All steps in one picture, or the current one if that would be too large.
     savePicture() {
-      const { schedule: { ranks, chunks, steps }, at } = this, all = ranks * chunks * (steps.length + 1) <= MOST_DRAWN;
-      this.save("svg", Lab.toSvg(this, all ? [...steps.keys(), steps.length] : [at]), all ? "" : `-step-${at}`);
+      const { schedule: { ranks, chunks, steps }, at } = this, few = ranks * chunks * (steps.length + 1) <= MOST_DRAWN;
+      const whole = few ? Lab.toSvg(this, [...steps.keys(), steps.length]) : "", all = few && whole.length <= MOST_PICTURE;
+      this.save("svg", all ? whole : Lab.toSvg(this, [at]), all ? "" : `-step-${at}`);
       if (!all) this.say(`All steps are too large for one picture, so the file has step ${at}. ${this.status.textContent}`);
     }
 
