@@ -1040,12 +1040,12 @@ class Story:
 
     def _other(self, field: str, mine: np.ndarray, right: np.ndarray, rank: int, world_size: int, steps: int) -> str:
         """Return what a shard holds instead, in words."""
-        old = self.unchanged.get(steps)
-        if old and np.array_equal(mine, _shard(getattr(old, field), rank, world_size)):
+        before = _shard(getattr(self.unchanged.get(steps, self.states[steps]), field), rank, world_size)
+        if np.array_equal(mine, before):
             return ": the check has changed it on the disk, and this is the number of before"
         if not mine.any():
             return ": is it saved?"
-        if ((mine == right.astype(np.float32)) | (mine == right)).all():  # what the check has changed stays as it is
+        if ((mine == right.astype(np.float32)) | (mine == before.astype(np.float32))).all():
             return ": it was rounded to fp32"
         first = _shard(getattr(self.states[0], field), rank, world_size)
         if np.array_equal(mine, first):
