@@ -112,9 +112,10 @@ def markdown() -> str:
 class Gpu(NamedTuple):
     """A kind of GPU. `generation`: of its kernels. `nvlink`: the rating of its port to the others of its node.
 
-    `joined`: how many GPUs NVLink joins at most. `switch_adds`: whether its NVLink switch can add up what passes
-    (NVLS). `peak`: dense bf16 FLOP/s. `memory`: bytes that the driver reports. `bandwidth`: bytes per second between
-    GPU and memory. `watts`: its power limit; `usual_watts`: that of the part whose `peak` it is.
+    That port is PCIe's on a GPU without NVLink. `joined`: how many GPUs a node has at most. `switch_adds`: whether its
+    NVLink switch can add up what passes (NVLS). `peak`: dense bf16 FLOP/s. `memory`: bytes that the driver reports.
+    `bandwidth`: bytes per second between GPU and memory. `watts`: its power limit; `usual_watts`: that of the part
+    whose `peak` it is.
     """
 
     name: str
@@ -127,6 +128,11 @@ class Gpu(NamedTuple):
     bandwidth: float
     watts: float
     usual_watts: float
+
+    @property
+    def on_pcie(self) -> bool:
+        """Whether it has no NVLink, so that all it sends passes one PCIe port: to its node, and to the network."""
+        return RATINGS[self.nvlink].medium == "PCIe"
 
 
 _GPUS = (
@@ -142,6 +148,7 @@ _GPUS = (
     Gpu("GB200", "Blackwell", "NVLink 5 (B200)", 72, True, 2250e12, 184.0 * GIB, 8e12, 1200, 1200),
     Gpu("B300", "Blackwell Ultra", "NVLink 5 (B200)", 8, True, 2250e12, 267.7 * GIB, 8e12, 1100, 1100),
     Gpu("GB300", "Blackwell Ultra", "NVLink 5 (B200)", 72, True, 2250e12, 276.5 * GIB, 8e12, 1400, 1400),
+    Gpu("RTX PRO 6000", "Blackwell", "PCIe 5.0 x16", 8, False, 500e12, 94.97 * GIB, 1.597e12, 600, 600),
 )
 GPUS: Mapping[str, Gpu] = MappingProxyType({gpu.name: gpu for gpu in _GPUS})
 """GPUs by name.
@@ -151,6 +158,10 @@ peak, bandwidth, watts and how many NVLink joins; the driver (torch's `total_mem
 sheets say 48, 40, 80, 96, 141, 180, 186 and 288 "GB", and Blackwell's figures are good to about 1 %; `_HOPPER` for
 switches that add, from the third generation on. A GB200's two GPUs are rated 2,500 TFLOP/s each with their power limit
 raised; published runs are no faster than a B200's, so all Blackwells count 2,250. H100-96GB: torchtitan's HBM2e part.
+
+RTX PRO 6000: the data sheet of its Server Edition, 2025, which rates sparse FP4 at 4 PFLOP/s, so dense bf16 at an
+eighth; torch reports 94.97 GiB of its 96 "GB". On NVIDIA's MGX board of 2025 two of them share a ConnectX-8 of 800
+Gb/s and its PCIe switch, so each has 400 Gb/s. The planner has no constants for its kernels: `MACHINES` leaves it out.
 """
 
 _OTHER_FORMS = ("PCIe", "NVL", "MIG")  # in a driver's name: parts with another peak, bandwidth or link than SXM's
@@ -223,8 +234,9 @@ class Part(NamedTuple):
 class Cluster:
     """`nodes` of `gpus_per_node` GPUs, which NVLink joins within a node and a network joins across.
 
-    A node is what NVLink reaches: 8 GPUs of a DGX, but all 72 of an NVL72 rack. `nics_per_node`: its network cards,
-    each on a rail of its own. `nic_rate`: bytes per second of one card, one way, if it isn't the network's rating.
+    A node is what NVLink reaches: 8 GPUs of a DGX, but all 72 of an NVL72 rack. PCIe joins GPUs without NVLink.
+    `nics_per_node`: its network cards, each on a rail of its own. `nic_rate`: bytes per second of one card, one way, if
+    it isn't the network's rating.
     `oversubscription`: how many times more bytes the cards can send than the core of the network can carry. `tuned`:
     the GPU, if it isn't as `GPUS` says, such as one with a lower power limit. `reserve`: bytes of its memory that
     training can't have. `network_adds`: whether the network's switches add up what passes, as InfiniBand's do with
@@ -248,7 +260,8 @@ class Cluster:
         if self.gpu not in GPUS:
             raise ValueError(f"there is no GPU {self.gpu!r}; use one of {', '.join(GPUS)}")
         if self.gpus_per_node > self.spec.joined:
-            raise ValueError(f"NVLink joins at most {self.spec.joined} {self.gpu}s, not {self.gpus_per_node}")
+            join = "a node has" if self.spec.on_pcie else "NVLink joins"
+            raise ValueError(f"{join} at most {self.spec.joined} {self.gpu}s, not {self.gpus_per_node}")
         if self.network is None and self.nodes > 1:
             raise ValueError(f"{self.nodes} nodes need a network; use one of {', '.join(NETWORKS)}")
         if self.network is not None and self.network not in NETWORKS:
@@ -361,6 +374,6 @@ GB300 NVL72, for the numbers of GPUs and cards.
 """
 
 MACHINES: Mapping[str, Cluster] = MappingProxyType(
-    {name.lower(): _usual(name, GPUS[name].joined) for name in GPUS if GPUS[name].joined >= 8}
+    {name.lower(): _usual(name, gpu.joined) for name, gpu in GPUS.items() if gpu.joined >= 8 and not gpu.on_pcie}
 )
 """One node of each GPU that training jobs run on; `.of(nodes)` returns more."""

@@ -10,15 +10,19 @@ much of a link's rate is left for data:
 
     seconds = launch + messages x their latency + (fill^1/2 + (bytes / rate)^1/2)^2
 
-for the busier of port and cards, which work at the same time. The last term is a pipeline with the best number of
-pieces: more pieces leave less of the pipeline empty at its ends and cost more messages. NCCL chooses the algorithm and
-protocol that its own model says is fastest, and so does this one. Whether NVLS runs in a node, NCCL's model decides.
+for the busier of port and cards, which work at the same time. On GPUs without NVLink both are behind the same PCIe
+port, so it carries the bytes of both. The last term is a pipeline with the best number of pieces: more pieces leave
+less of the pipeline empty at its ends and cost more messages. In an all-to-all across nodes a GPU starts a message to
+each peer, one after the other. What was started travels meanwhile, so only the longer of starting and the last term
+counts. NCCL chooses the algorithm and protocol that its own model says is fastest, and so does this one. Whether NVLS
+runs in a node, NCCL's model decides.
 
 `Constants` has what these sentences leave open. `collectives.measure.sweeps` fits them to published measurements.
 
 Sources: the structure and the first guess of every constant, NVIDIA/nccl, src/graph/tuning.cc; NVLS, B. Klenk et al.,
 "An in-network architecture for accelerating shared-memory multiprocessor collectives", 2020; the pipeline, J. Bruck et
-al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
+al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997; messages started
+one after the other, the gap of D. Culler et al., "LogP: towards a realistic model of parallel computation", 1993.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from typing import Any, NamedTuple
 
 from .fitted import constant, guessed
 from .formula import Symbol, log2, maximum, minimum, where
-from .machines import Cluster, Part
+from .machines import NCCL_RING_LATENCY, Cluster, Part
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -44,8 +48,8 @@ class Constants:
     """
 
     launch: float = constant(9.43e-6, 7e-6, "from the call to the first message, and from the last one to the host")
-    from_torch: float = constant(19.4e-6, 20e-6, "more of it if torch.distributed makes the call")
-    near_ll_ampere: float = constant(1.04e-6, 0.6e-6, "a message of LL within a node of A100")
+    from_torch: float = constant(19.4e-6, 20e-6, "added to it if torch.distributed makes the call")
+    near_ll_ampere: float = constant(1.04e-6, 0.6e-6, "a message of LL within a node, Ampere")
     near_ll_hopper: float = constant(0.437e-6, 0.6e-6, "the same, Hopper")
     near_ll_blackwell: float = constant(1.03e-6, 0.6e-6, "the same, Blackwell")
     near_ll128: float = constant(1.42e-6, 1.3e-6, "LL128 waits this much longer than LL, within a node")
@@ -53,14 +57,14 @@ class Constants:
     far_ll: float = constant(7.71e-6, 5e-6, "a message of LL over InfiniBand")
     far_ll128: float = constant(4.66e-6, 3.5e-6, "LL128 waits this much longer than LL, across nodes")
     far_simple: float = constant(4.74e-6, 5.5e-6, "and Simple this much longer than LL128")
-    roce: float = constant(18.4e-6, 10e-6, "more for a message over RoCE")
-    efa: float = constant(25e-6, 20e-6, "more over AWS's EFA, of H100 and later")
-    efa_v1: float = constant(68.1e-6, 60e-6, "more over EFA as A100 have it")
+    roce: float = constant(18.4e-6, 10e-6, "added for a message over RoCE")
+    efa: float = constant(25e-6, 20e-6, "added over AWS's EFA, Hopper and later")
+    efa_v1: float = constant(68.1e-6, 60e-6, "added over the first EFA, Ampere")
     tcp: float = constant(
-        30e-6, 30e-6, "more over plain TCP: no sweep has it, nccl-tests issue 82 has 38 to 46 µs in all"
+        30e-6, 30e-6, "added over plain TCP: no sweep has it, nccl-tests issue 82 has 38 to 46 µs in all"
     )
-    tcpx: float = constant(684e-6, 500e-6, "more over GPUDirect-TCPX")
-    tcpxo: float = constant(50e-6, 50e-6, "more over GPUDirect-TCPXO: no sweep has it")
+    tcpx: float = constant(684e-6, 500e-6, "added over GPUDirect-TCPX")
+    tcpxo: float = constant(50e-6, 50e-6, "added over GPUDirect-TCPXO: no sweep has it")
     nvls_start: float = constant(11.9e-6, 20e-6, "before the switch of a node adds")
     nvls_tree_start: float = constant(54.2e-6, 40e-6, "before the switches of a tree of nodes add", most=60e-6)
     nvlink: float = constant(0.813, 0.8, "share of NVLink's rate, Ampere and Hopper", most=1)
@@ -70,17 +74,22 @@ class Constants:
     tcpx_share: float = constant(0.666, 0.7, "the same over GPUDirect-TCPX", most=1)
     nvls_hopper: float = constant(0.735, 0.65, "share of NVLink's rate while the switch adds for 8 GPUs", most=1)
     nvls_blackwell: float = constant(0.606, 0.65, "the same, Blackwell", most=1)
-    nvls_wear: float = constant(0.0783, 0.05, "an exponent: in a rack of L it is (8 / L) to this power of that", most=1)
-    nvls_tree_share: float = constant(0.825, 0.9, "share of that again where a tree of nodes follows", most=1)
-    near_ll_share: float = constant(0.5, 0.25, "share of NVLink's again with LL", most=4 / 8)
-    far_ll_share: float = constant(0.0554, 0.1, "with LL across nodes", most=4 / 8)
-    near_ll128_share: float = constant(0.938, 0.9, "with LL128 within a node", most=120 / 128)
-    far_ll128_share: float = constant(0.297, 0.5, "with LL128 across nodes", most=120 / 128)
-    tree_share: float = constant(0.752, 0.9, "in a tree, within a node", most=1)
-    two_children: float = constant(0.85, 0.85, "of the cards' rate where a node of a tree has two children", most=1)
+    nvls_wear: float = constant(
+        0.0783, 0.05, "an exponent: among L > 8 GPUs, (8 / L) to this power is left of that", most=1
+    )
+    nvls_tree_share: float = constant(0.825, 0.9, "share of that which is left where a tree of nodes follows", most=1)
+    near_ll_share: float = constant(0.5, 0.25, "share of its usual rate that a ring's NVLink keeps with LL", most=4 / 8)
+    far_ll_share: float = constant(0.0554, 0.1, "the same with LL, cards across nodes", most=4 / 8)
+    near_ll128_share: float = constant(0.938, 0.9, "the same with LL128, within a node", most=120 / 128)
+    far_ll128_share: float = constant(0.297, 0.5, "the same with LL128, across nodes", most=120 / 128)
+    tree_share: float = constant(0.752, 0.9, "the same in a tree, within a node", most=1)
+    two_children: float = constant(0.85, 0.85, "the same, cards of a node with two children in a tree", most=1)
     fill: float = constant(3.38e-6, 5e-6, "seconds that one piece takes through the pipeline")
     fill_blackwell: float = constant(2.96e-6, 5e-6, "the same, Blackwell")
     fill_nvls: float = constant(9.37e-6, 5e-6, "the same, while the switch adds")
+    far_peer: float = constant(
+        2.7e-6, 2.7e-6, "to start a message to each further peer across nodes: 16 B200 take 37.3 µs for a few bytes"
+    )
 
 
 FITTED = Constants()
@@ -95,9 +104,18 @@ NEUTRAL = replace(
     **dict.fromkeys(("nvls_start", "nvls_tree_start"), 20e-6),
     **dict.fromkeys(("nvlink", "nvlink_blackwell", "network", "tcp_share", "tcpx_share"), 0.9),
     **dict.fromkeys(("nvls_hopper", "nvls_blackwell", "tree_share", "two_children"), 0.9),
-    far_ll_share=0.25, near_ll128_share=0.92, far_ll128_share=0.92, nvls_wear=0.01,
+    far_ll_share=0.25, near_ll128_share=0.92, far_ll128_share=0.92, nvls_wear=0.01, far_peer=1e-9,
 )  # fmt: skip
-"""Guesses as one makes without the data: NCCL's own constants, 20 µs for any other wait, 0.9 for any other share."""
+"""Guesses as one makes without the data: NCCL's own constants, 20 µs for any other wait, 0.9 for any other share.
+
+NCCL's model has no wait for a further peer, so there is none here.
+"""
+
+PCIE_SHARE = 0.75
+"""Share of PCIe's rate that NCCL counts on: 48 of 64 GB/s (NVIDIA/nccl, src/graph/topo.cc, `kvDictPciGen`). Not fitted.
+
+PCIe's latencies are NCCL's too: `machines.NCCL_RING_LATENCY`.
+"""
 
 
 class Traffic(NamedTuple):
@@ -105,12 +123,14 @@ class Traffic(NamedTuple):
 
     `near_messages`, `far_messages`: one after the other, within a node and across. `near_bytes`: through the busiest
     GPU's port to its node, one way, over S. `far_bytes`: through the cards of the busiest node together, over S.
+    `far_peers`: GPUs in other nodes that a GPU sends to at once, after the first.
     """
 
     near_messages: float
     far_messages: float
     near_bytes: float
     far_bytes: float
+    far_peers: Any = None
 
 
 class Way(NamedTuple):
@@ -122,18 +142,23 @@ class Way(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The seconds of an algorithm with a protocol, by bytes: those that it waits, and for each byte of the buffer."""
+    """The seconds of an algorithm with a protocol, by bytes: those that it waits, and for each byte of the buffer.
+
+    `starts`: seconds to start the messages to all further peers, while the bytes of those started travel.
+    """
 
     algorithm: str
     protocol: str
     waits: Any
     a_byte: Any
     fill: float
+    starts: Any = None
 
     def seconds(self, num_bytes):
         """Return the seconds for a number of bytes, an array of them, or a symbol."""
         passing = num_bytes * self.a_byte
-        return self.waits + passing + 2 * (self.fill * passing) ** 0.5
+        travels = passing + 2 * (self.fill * passing) ** 0.5
+        return self.waits + (travels if self.starts is None else maximum(self.starts, travels))
 
 
 def ring(collective: str, cluster: Cluster | Part) -> Traffic:
@@ -183,8 +208,8 @@ def collnet(cluster: Cluster | Part) -> Traffic:
 def direct(cluster: Cluster | Part) -> Traffic:
     """Return the traffic of an all-to-all in which every rank sends to every other one at once."""
     ranks, in_node = cluster.world_size, cluster.gpus_per_node
-    far = (ranks - in_node) / ranks * in_node
-    return Traffic(minimum(1, in_node - 1), minimum(1, cluster.nodes - 1), (in_node - 1) / ranks, far)
+    far, further = (ranks - in_node) / ranks * in_node, maximum(0, ranks - in_node - 1)
+    return Traffic(minimum(1, in_node - 1), minimum(1, cluster.nodes - 1), (in_node - 1) / ranks, far, further)
 
 
 def sent(cluster: Cluster | Part) -> Traffic:
@@ -254,8 +279,15 @@ def lines(
         _line(name, protocol, traffic, cluster, constants, where(runs, start, NEVER))
         for name, (traffic, runs) in by_algorithm.items()
         if algorithm in (None, name)
-        for protocol in (("Simple",) if name.startswith(("NVLS", "CollNet")) else PROTOCOLS)
+        for protocol in _protocols(name, cluster)
     ]
+
+
+def _protocols(algorithm: str, cluster: Cluster | Part) -> tuple[str, ...]:
+    """Return the protocols that an algorithm has. NCCL runs LL128 in a node only over NVLink (src/graph/tuning.cc)."""
+    if algorithm.startswith(("NVLS", "CollNet")):
+        return ("Simple",)
+    return ("LL", "Simple") if cluster.spec.on_pcie else PROTOCOLS
 
 
 def _algorithms(collective: str, cluster: Cluster | Part, forced: str | None) -> dict[str, tuple[Traffic, Any]]:
@@ -297,9 +329,10 @@ def _line(name: str, protocol: str, traffic: Traffic, cluster: Cluster | Part, c
     near, far = _latencies(protocol, cluster, constants)
     start = start + {"NVLS": constants.nvls_start, "NVLSTree": constants.nvls_tree_start}.get(name, 0.0)
     waits = start + traffic.near_messages * near + traffic.far_messages * far
+    starts = None if traffic.far_peers is None else traffic.far_peers * constants.far_peer
     fill = constants.fill_blackwell if _blackwell(cluster) else constants.fill
     fill = constants.fill_nvls if name.startswith("NVLS") else fill
-    return Line(name, protocol, waits, _seconds_a_byte(name, protocol, traffic, cluster, constants), fill)
+    return Line(name, protocol, waits, _seconds_a_byte(name, protocol, traffic, cluster, constants), fill, starts)
 
 
 def _blackwell(cluster: Cluster | Part) -> bool:
@@ -314,6 +347,8 @@ def _latencies(protocol: str, cluster: Cluster | Part, constants: Constants) -> 
         near, far = near + constants.near_ll128, far + constants.far_ll128
     if protocol == "Simple":
         near, far = near + constants.near_simple, far + constants.far_simple
+    if cluster.spec.on_pcie:
+        near = NCCL_RING_LATENCY["PCIe"][protocol]
     more = {"RoCE": constants.roce, "EFA": constants.efa, "EFA v1": constants.efa_v1, "TCP": constants.tcp}
     more |= {"TCPX": constants.tcpx, "TCPXO": constants.tcpxo}
     return near, far + more.get(cluster.transport or "", 0.0)
@@ -322,6 +357,9 @@ def _latencies(protocol: str, cluster: Cluster | Part, constants: Constants) -> 
 def _seconds_a_byte(name: str, protocol: str, traffic: Traffic, cluster: Cluster | Part, constants: Constants):
     """Return the seconds for each byte of the buffer, at the busier of a GPU's port and a node's cards."""
     near_rate = cluster.near_rate * (constants.nvlink_blackwell if _blackwell(cluster) else constants.nvlink)
+    near_bytes = traffic.near_bytes
+    if cluster.spec.on_pcie:
+        near_rate, near_bytes = cluster.near_rate * PCIE_SHARE, near_bytes + traffic.far_bytes / cluster.gpus_per_node
     if name.startswith("NVLS"):
         share = constants.nvls_blackwell if _blackwell(cluster) else constants.nvls_hopper
         near_rate = cluster.near_rate * share * (8 / maximum(8, cluster.gpus_per_node)) ** constants.nvls_wear
@@ -333,7 +371,7 @@ def _seconds_a_byte(name: str, protocol: str, traffic: Traffic, cluster: Cluster
     if name in ("Tree", "NVLSTree"):
         far_rate = far_rate * where(cluster.nodes > 2, constants.two_children, 1)
     near_share, far_share = _protocol_shares(protocol, constants)
-    return maximum(traffic.near_bytes / (near_rate * near_share), traffic.far_bytes / (far_rate * far_share))
+    return maximum(near_bytes / (near_rate * near_share), traffic.far_bytes / (far_rate * far_share))
 
 
 def _protocol_shares(protocol: str, constants: Constants) -> tuple[Any, Any]:
@@ -351,7 +389,8 @@ def lower_bound(collective: str, num_bytes: float, cluster: Cluster, switch_adds
 
     Within a node, every rank has to send what the others lack of it. For an all-reduce whose additions the ranks do,
     that is 2(P-1)/P S; if the switches add and copy (NVLS, SHARP), a rank sends S and receives S, and the bound is S.
-    Across nodes, what a node's cards must carry follows likewise, with a node for a rank.
+    Across nodes, what a node's cards must carry follows likewise, with a node for a rank. Without NVLink, all that a
+    rank sends passes its PCIe port, wherever it goes.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"there is no bound for {collective!r}; use one of {', '.join(COLLECTIVES)}")
@@ -362,7 +401,7 @@ def lower_bound(collective: str, num_bytes: float, cluster: Cluster, switch_adds
             return min(1.0, 2 * others) if switch_adds else 2 * others
         return others
 
-    near = leaves(cluster.world_size) if cluster.nodes == 1 else 0.0
+    near = leaves(cluster.world_size) if cluster.nodes == 1 or cluster.spec.on_pcie else 0.0
     far = direct(cluster).far_bytes if collective == "all_to_all" else leaves(cluster.nodes)
     across = far / cluster.far_rate if cluster.nodes > 1 else 0.0
     return num_bytes * max(near / cluster.near_rate, across)

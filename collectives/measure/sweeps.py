@@ -4,8 +4,8 @@
     python -m collectives.measure.sweeps FILE       # errors of the fitted model on other sweeps
 
 A sweep's cluster is read from its description. A sweep that can't be read, or that the model is not meant for, is
-counted with its reason. `left_out` judges the model on measurements that it sees for the first time: for each
-repository or report, it fits to all others and predicts this one.
+counted with its reason. `judge` tries the model on measurements that it sees for the first time: for each repository
+or report, it fits to all others and predicts this one. GPUs without NVLink are predicted and never fitted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,18 @@ class Sweep:
     points: list[tuple[int, float]]
     algorithm: str | None = None
     from_torch: bool = False
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a fit may see it. GPUs without NVLink are only predicted: a single report has them."""
+        return not self.cluster.spec.on_pcie
+
+    @property
+    def title(self) -> str:
+        """What was measured, and where: "all-reduce, 2 x 8 H100, EFA"."""
+        nodes, network = self.cluster.nodes, self.cluster.network
+        gpus = f"{f'{nodes} x ' if nodes > 1 else ''}{self.cluster.gpus_per_node} {self.cluster.gpu}"
+        return ", ".join([self.collective.replace("_", "-"), gpus, *([network] if network else [])])
 
     def predict(self, num_bytes: float, constants: Constants = FITTED) -> Way:
         """Return how NCCL would run one size, and the seconds that it takes."""
@@ -108,7 +120,8 @@ def read(path: Path = PUBLISHED, of: Sequence[str] = COLLECTIVES) -> tuple[list[
 
 SENDS = ("send_recv",)
 _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES + SENDS}
-_GPU = re.compile("|".join(sorted(GPUS, key=len, reverse=True)))
+_SIBLINGS = {"RTX 6000D": "RTX PRO 6000"}  # of the same generation, on the same bus
+_GPU = re.compile("|".join(sorted([*GPUS, *_SIBLINGS], key=len, reverse=True)), re.IGNORECASE)
 _FORCED = re.compile(r"NCCL_ALGO=(\w+)")
 _RACK = re.compile(r"NVL72|one NVLink domain|NVLink domain", re.IGNORECASE)
 _CARD = re.compile(r"([\d.]+)(?:-[\d.]+)? GB/s")
@@ -158,13 +171,13 @@ def _points(rows: Sequence[list[float]] | None) -> list[tuple[int, float]]:
 def cluster_of(hardware: str, gpus: int, nodes: int) -> Cluster:
     """Return the cluster that a description in words means, such as "2x p5.48xlarge 8xH100, EFA 32x100G".
 
-    Raises `ValueError` if it names no GPU that the model knows, or GPUs without NVLink.
+    Raises `ValueError` if it names no GPU that the model knows, or one that usually has NVLink and here has none.
     """
     found = _GPU.search(hardware)
     if found is None:
         raise ValueError(f"the model knows no GPU of {hardware!r}; it knows {', '.join(GPUS)}")
-    gpu = found[0]
-    if "no NVLink" in hardware or "PCIe GPU" in hardware:
+    gpu = _SIBLINGS.get(found[0].upper(), found[0].upper())
+    if ("no NVLink" in hardware or "PCIe GPU" in hardware) and not GPUS[gpu].on_pcie:
         raise ValueError("its GPUs have no NVLink")
     if _RACK.search(hardware) and gpus <= 72:
         return Cluster(gpu, 1, gpus, None)
@@ -214,46 +227,71 @@ def summary(of: Iterable[Point]) -> Errors:
 
 
 def table(of: Sequence[Point]) -> str:
-    """Return a Markdown table of the errors: all, by collective inside a node and across, and by repository."""
+    """Return a Markdown table of the errors: all, by collective inside a node and across, and by source."""
     head = [
-        "| what | points | median error | 90 % are below | within 25 % | points from 1 MiB up | median error |",
+        "| what | points | median error | 90 % are below | within 25 % | points from 1 MiB up | their median error |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     groups = {"**all**": list(of)}
-    for kind in (_collective, _origin):
-        for point in sorted(of, key=lambda point: kind(point.sweep)):
-            groups.setdefault(kind(point.sweep), []).append(point)
-    return "\n".join([*head, *(_row(what, group) for what, group in groups.items())])
+    for kind in (group, source):
+        groups |= by(of, kind)
+    return "\n".join([*head, *(_row(what, found) for what, found in groups.items())])
+
+
+def by(of: Iterable[Point], kind: Callable[[Sweep], str]) -> dict[str, list[Point]]:
+    """Return the points by what `kind` says of their sweep, such as `group`, in alphabetical order."""
+    groups: dict[str, list[Point]] = {}
+    for point in sorted(of, key=lambda point: kind(point.sweep)):
+        groups.setdefault(kind(point.sweep), []).append(point)
+    return groups
 
 
 def worst(of: Sequence[Point], number: int = 5) -> str:
-    """Return the sweeps with the largest median error as a Markdown table, each with its size of the largest."""
-    by_name: dict[str, list[Point]] = {}
-    for point in of:
-        by_name.setdefault(point.sweep.name, []).append(point)
+    """Return the sweeps with the largest median error as a Markdown table, each with its size of the largest.
+
+    The error there is the predicted time's distance from the measured one, negative if the model is too fast.
+    """
+    by_name = by(of, lambda sweep: sweep.name)
     names = sorted(by_name, key=lambda name: -summary(by_name[name]).median)[:number]
-    rows = ["| sweep | points | median | its worst point | measured | predicted |", "|---|--:|--:|--:|--:|--:|"]
+    rows = ["| sweep | points | median error | its worst point | measured | predicted | error |"]
+    rows.append("|---|--:|--:|--:|--:|--:|--:|")
     for name in names:
         far = max(by_name[name], key=lambda point: abs(point.error))
-        times = f"{far.measured * 1e6:,.0f} µs | {far.predicted * 1e6:,.0f} µs"
+        times = f"{far.measured * 1e6:,.0f} µs | {far.predicted * 1e6:,.0f} µs | {np.expm1(far.error):+.0%}"
         median = f"{len(by_name[name])} | {summary(by_name[name]).median:.0%}"
-        rows.append(f"| {name} | {median} | {far.num_bytes:,} bytes | {times} |")
+        rows.append(f"| {far.sweep.title} ({name}) | {median} | {far.num_bytes:,} bytes | {times} |")
     return "\n".join(rows)
 
 
-def _row(what: str, group: Sequence[Point]) -> str:
-    every, large = summary(group), summary(point for point in group if point.num_bytes >= LARGE)
+def _row(what: str, of: Sequence[Point]) -> str:
+    every, large = summary(of), summary(point for point in of if point.num_bytes >= LARGE)
     of_large = f"{large.number} | {large.median:.1%}" if large.number else " | "
     return f"| {what} | {every.number} | {every.median:.1%} | {every.ninety:.0%} | {every.near:.0%} | {of_large} |"
 
 
-def _collective(sweep: Sweep) -> str:
+def group(sweep: Sweep) -> str:
+    """Return the collective of a sweep, and whether it is in a node or across."""
     return f"{sweep.collective.replace('_', '-')} {'across nodes' if sweep.cluster.nodes > 1 else 'in a node'}"
 
 
-def _origin(sweep: Sweep) -> str:
+_REPORTS = {
+    "a100_nvl4": "4 A100",
+    "a40_nvl2": "2 A40",
+    "b200_gcp": "B200 on Google Cloud",
+    "b200_vultr": "B200 at Vultr",
+    "gb300_oci": "GB300 on Oracle's cloud",
+    "h100_oci": "H100 on Oracle's cloud",
+    "rtxpro_2n": "RTX 6000D",
+}
+
+
+def source(sweep: Sweep) -> str:
+    """Return where a sweep was published: its repository, or what an unnamed report is about."""
     where = repository(sweep.source)
-    return f"an unnamed report ({' '.join(sweep.name.split('_')[:2])})" if "unknown" in where else where
+    if "unknown" not in where:
+        return where
+    start = "_".join(sweep.name.split("_")[:2])
+    return f"an unnamed report on {_REPORTS.get(start, sweep.cluster.gpu)}"
 
 
 # --- fitting, and judging what a fit did not see --------------------------------------------------------------------
@@ -262,8 +300,10 @@ def _origin(sweep: Sweep) -> str:
 def fit(sweeps: Sequence[Sweep], guess: Constants | None = None) -> Constants:
     """Return the constants that predict the sweeps best, each sweep with the same weight.
 
-    A constant that the sweeps say nothing about stays at its guess, or at that of `guess`.
+    A constant that the sweeps say nothing about stays at its guess, or at that of `guess`. Sweeps that no fit may see
+    are left out.
     """
+    sweeps = [each for each in sweeps if each.fitted]
     weights = np.concatenate([np.full(len(sweep.points), WEIGHT / len(sweep.points)) for sweep in sweeps])
 
     def seconds(constants: Constants) -> np.ndarray:
@@ -363,7 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"# {path.name}: {len(sweeps)} sweeps, {len(unused)} not used\n")
         for name, why in unused.items():
             print(f"- {name}: {why}")
-        seen = points(sweeps)
+        seen = points(each for each in sweeps if paths or each.fitted)
         print(f"\n## {'Not fitted to these' if paths else 'Fitted'}\n\n{table(seen)}\n\n{worst(seen)}")
         print(f"\n## Sends, never fitted\n\n{worst(points(sends), len(sends))}" if sends else "")
     if not paths:

@@ -127,6 +127,35 @@ def test_a_core_that_carries_a_quarter_makes_large_collectives_nearly_four_times
         assert 3.5 < slow / wide < 4
 
 
+def test_without_nvlink_one_pcie_port_carries_all_that_a_gpu_sends():
+    """Bytes counted on the schedules, at NCCL's 48 of 64 GB/s, which is less than a card's 50 GB/s."""
+    alone, pair = Cluster("RTX PRO 6000", 1), Cluster("RTX PRO 6000", 2)
+    size = 2**36
+    for collective in network.COLLECTIVES:
+        for cluster in (alone, pair):
+            ranks, rounds = cluster.world_size, 2 if collective == "all_reduce" else 1
+            best = choose(collective, size, cluster, algorithm="direct" if collective == "all_to_all" else "Ring")
+            assert best.seconds == pytest.approx(rounds * (ranks - 1) / ranks * size / 48e9, rel=0.02)
+            for way in ways(collective, size, cluster):
+                assert way.seconds > lower_bound(collective, size, cluster)
+                assert way.protocol != "LL128" and not way.algorithm.startswith("NVLS")
+    assert choose("all_to_all", size, Cluster("H100", 2)).seconds < choose("all_to_all", size, pair).seconds / 1.5
+
+
+def test_messages_to_further_peers_start_one_after_the_other_while_bytes_travel():
+    few, many = (choose("all_to_all", 64, RUNNING_CASE.of(nodes)).seconds for nodes in (2, 16))
+    assert many - few == pytest.approx((8 * 15 - 1 - 7) * FITTED.far_peer, rel=0.02)
+    for nodes in (2, 8):
+        cluster = RUNNING_CASE.of(nodes)
+        (simple,) = (line for line in network.lines("all_to_all", cluster) if line.protocol == "Simple")
+        alone = simple._replace(starts=None)
+        assert simple.starts == pytest.approx((8 * (nodes - 1) - 1) * FITTED.far_peer)
+        assert simple.seconds(2**34) == alone.seconds(2**34)
+        assert simple.seconds(8) == pytest.approx(simple.waits + simple.starts)
+    one = choose("all_to_all", 2**10, Cluster("H100")).seconds
+    assert one == choose("all_to_all", 2**10, Cluster("H100"), constants=replace(FITTED, far_peer=1)).seconds
+
+
 def test_overlapped_messages_share_a_port_s_bytes_and_wait_once():
     star = rails.all_to_all(4, 4)  # two steps, in which each rank sends one or two messages within its node
     both = topology.Topology(4, Link(1e-6, 1e-9), overlapped=True)
@@ -219,6 +248,7 @@ def test_bad_input_is_told_in_one_line():
             "SHARP needs InfiniBand's switches, and .* has EFA",
         ),
         (lambda: Cluster("A40", gpus_per_node=4), "NVLink joins at most 2 A40s, not 4"),
+        (lambda: Cluster("RTX PRO 6000", gpus_per_node=9), "a node has at most 8 RTX PRO 6000s, not 9"),
         (lambda: Cluster("H100", nic_rate=400), "400 Gb/s are 50e9, and 400 can't be"),
         (lambda: Cluster("H100", nic_rate=400e9), "400 Gb/s are 50e9, and 4e[+]11 can't be"),
         (lambda: Cluster("H100", network=None).part(8, 2), "a group on 2 nodes needs a network; this cluster of H100"),

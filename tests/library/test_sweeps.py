@@ -1,7 +1,7 @@
 """The network's model against published sweeps, those that it is fitted to and those that it hasn't seen."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -18,14 +18,38 @@ RECORDED = sweeps.recorded()
 def test_every_sweep_is_used_or_says_why_not():
     rows = json.loads(sweeps.PUBLISHED.read_text())
     assert len(READ) + len(UNUSED) == len(rows) == 48
-    assert len(READ) >= 36
+    assert len(READ) >= 38
     assert all(UNUSED.values())
+
+
+def test_gpus_without_nvlink_are_predicted_and_no_fit_sees_them():
+    apart = [each for each in READ if not each.fitted]
+    assert {each.name for each in apart} == {"rtxpro_2n_alltoall_ar_off", "rtxpro_2n_alltoall_ar_on_ddp_on"}
+    assert all(each.cluster.gpu == "RTX PRO 6000" and each.cluster.world_size == 16 for each in apart)
+    assert sweeps.fit([each for each in READ if each.fitted]) == sweeps.fit(READ)
+    with pytest.raises(ValueError, match="its GPUs have no NVLink"):
+        sweeps.cluster_of("8x A100 (no NVLink)", 8, 1)
+
+
+def test_the_wait_for_a_further_peer_halves_the_error_of_small_all_to_alls_across_nodes_and_spoils_no_large_one():
+    """Its value is of another report's B200s. Without it the model is too fast for a few KiB by up to a half."""
+    alone = replace(FITTED, far_peer=1e-12)
+    with_wait, without = (sweeps.points([each for each in READ if not each.fitted], of) for of in (FITTED, alone))
+    small, large = (
+        [sweeps.summary(point for point in of if (point.num_bytes < sweeps.LARGE) == is_small) for of in both]
+        for both, is_small in (((with_wait, without), True), ((with_wait, without), False))
+    )
+    assert small[0].median < 0.6 * small[1].median and small[0].near > small[1].near + 0.2
+    assert large[0] == pytest.approx(large[1])
+    few = choose("all_to_all", 128, Cluster("B200", 2)).seconds
+    assert few == pytest.approx(37.3e-6, rel=0.03)
 
 
 def test_the_constants_are_those_that_a_fit_finds_and_beat_the_guesses():
     assert asdict(sweeps.fit(READ)) == pytest.approx(asdict(FITTED), rel=0.01)
+    seen = [each for each in READ if each.fitted]
     median = {
-        name: sweeps.summary(sweeps.points(READ, of)).median for name, of in (("fit", FITTED), ("guess", GUESSED))
+        name: sweeps.summary(sweeps.points(seen, of)).median for name, of in (("fit", FITTED), ("guess", GUESSED))
     }
     assert median["fit"] < 0.08 < median["guess"]
 
@@ -55,9 +79,7 @@ def test_what_it_has_not_seen_it_predicts_within_fifteen_percent_from_a_mebibyte
         for point in RECORDED["left out"]
         if point.sweep.collective == collective and (point.sweep.cluster.nodes > 1) == across
     ]
-    if (collective, across) == ("all_to_all", True):
-        assert not found, "no published sweep of an all-to-all across nodes could be used"
-        return
+    assert found
     assert sweeps.summary(found).median < 0.30
     assert sweeps.summary(point for point in found if point.num_bytes >= sweeps.LARGE).median < 0.15
 
@@ -106,6 +128,8 @@ def test_a_record_of_other_sweeps_or_of_another_model_is_refused(tmp_path):
         ("2 x 8 A100-40GB, TCP sockets over 1x 100G", 16, 2, "100 GbE", 8, 1),
         ("GB200 NVL72 (18 hosts x 4), Quantum-X800 IB between racks", 72, 18, None, 72, 8),
         ("Dell XE9680 HGX 8xH100 SXM, 8x CX-7 IB NDR 400G", 16, 2, "InfiniBand NDR", 8, 8),
+        ("2 servers x 8 RTX 6000D-class PCIe GPUs (no NVLink), CX8 IB", 16, 2, "InfiniBand NDR", 8, 8),
+        ("2x8 NVIDIA RTX Pro 6000 Blackwell Server Edition, RoCE 8x400G", 16, 2, "RoCE 400", 8, 8),
     ],
 )
 def test_a_description_in_words_becomes_a_cluster(words, gpus, nodes, network, in_node, cards):
