@@ -53,7 +53,8 @@ class Sweep:
         """What was measured, and where: "all-reduce, 2 x 8 H100, EFA"."""
         nodes, network = self.cluster.nodes, self.cluster.network
         gpus = f"{f'{nodes} x ' if nodes > 1 else ''}{self.cluster.gpus_per_node} {self.cluster.gpu}"
-        return ", ".join([self.collective.replace("_", "-"), gpus, *([network] if network else [])])
+        what = "sends" if self.collective == "send_recv" else self.collective.replace("_", "-")
+        return ", ".join([what, gpus, *([network] if network else [])])
 
     def predict(self, num_bytes: float, constants: Constants = FITTED) -> Way:
         """Return how NCCL would run one size, and the seconds that it takes."""
@@ -229,7 +230,8 @@ def summary(of: Iterable[Point]) -> Errors:
 def table(of: Sequence[Point]) -> str:
     """Return a Markdown table of the errors: all, by collective inside a node and across, and by source."""
     head = [
-        "| what | points | median error | 90 % are below | within 25 % | points from 1 MiB up | their median error |",
+        "| collective or source | points | median error | 90 % are below | within 25 % "
+        "| points from 1 MiB up | their median error |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     groups = {"**all**": list(of)}
