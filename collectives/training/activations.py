@@ -27,7 +27,15 @@ from .models import Model
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu  # fused attention, as torch runs it on a CPU
-PRODUCTS = (aten.mm.default, ATTENTION.default)  # what takes nearly all of a layer's FLOPs
+PRODUCTS = (
+    aten.mm.default,
+    aten.addmm.default,  # a product with a bias
+    ATTENTION.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+)
+"""What takes nearly all of a layer's FLOPs, by every name that torch has for it, on CPUs and on GPUs."""
 
 
 # --- a layer ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from collectives.measure.held import BytesHeld
 from collectives.training import memory
+from collectives.training.activations import counting_flops
 from collectives.training.transformer import Block
 
 pytestmark = pytest.mark.ranks
@@ -146,6 +148,35 @@ def test_the_peak_is_what_the_user_says(tmp_path):
 def test_recomputing_changes_no_loss(results, tmp_path, recompute):
     (result,), _ = train(tmp_path, "--strategy", "fsdp", "--recompute", recompute)
     assert result["losses"] == results["fsdp", "fp32"]["losses"]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_recomputing_all_but_products_repeats_no_product_with_a_bias_either(file, recompute):
+    """Torch runs a product with a bias as `addmm`: a policy that names only `mm` recomputes four of six."""
+    job = file["Job"](layers=1, width=64, sequence=32, vocabulary=256, recompute=recompute)
+    layer, x = file["Layer"](job), torch.randn(job.batch, 32, 64, requires_grad=True)
+    with counting_flops() as counted:
+        layer(x).sum().backward()
+    once = 2 * job.batch * 32 * 12 * 64**2 + job.batch * 32 * job.model.scores
+    last = 2 * job.batch * 32 * 4 * 64**2  # which torch stops before
+    more = once - last if recompute == "full" else 0
+    attention = job.batch * 32 * job.model.scores
+    assert counted.get_total_flops() == 3 * once + attention / 2 + more
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_what_a_layer_keeps_under_autocast_is_what_the_plan_adds(file, recompute):
+    job = file["Job"](precision="bf16", layers=1, width=256, sequence=64, batch=4, vocabulary=256, recompute=recompute)
+    layer, x = file["Layer"](job), torch.randn(4, 64, 256, requires_grad=True)
+    parameters = list(layer.parameters())
+    with BytesHeld(lambda: {"weights": parameters}) as held:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x)
+        kept = held.now["other"] - y.untyped_storage().nbytes()
+    if recompute == "none":  # the weights' casts, which the plan counts for all layers
+        kept -= 2 * sum(each.numel() for each in parameters if each.dim() > 1)
+    planned = sum(job.model.kept[recompute]) + file["AUTOCAST"][recompute] * job.width
+    assert kept / (4 * 64) == pytest.approx(planned, rel=0.02)
 
 
 @pytest.mark.slow
