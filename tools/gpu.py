@@ -28,6 +28,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -67,16 +68,17 @@ TRAIN = ROOT / "jobs" / "train.py"
 NO_GPU = 3  # exit status
 MINUTES = 9.0  # a lent machine runs a command for ten
 SECONDS = {
-    "products": 40,
-    "attention": 30,
+    "products": 10,
+    "attention": 20,
     "moves": 30,
-    "training": 240,
+    "training": 60,  # of one setting: the others follow while there is time
     "trace": 60,
     "ranks": 60,
     "lessons": 90,
     "bandwidth": 120,
 }
-"""About what a part takes on an H100; a part isn't begun with less time left."""
+"""What a part needs at most; it isn't begun with less time left. The first five as one H200 and one H100 took, rounded
+up: 70 s without training, and 45 s for each of its settings. The others are guesses."""
 
 TOKENS = 8192  # of a micro-batch: a sequence of Llama 3's
 MIB = 2**20
@@ -279,15 +281,24 @@ def training(here: Here) -> registered.Record:
         "training steps", [case for case, _ in cases], {"planner": lambda case: by_name[case["name"]]}
     )
 
-    def measure(cases: Sequence[Case]) -> list[registered.Measured]:
-        found = []
-        for case in cases:
-            result = trained(here, case)
-            besides = {"peak_bytes": result["peak_bytes"], "losses": [result["losses"][0], result["losses"][-1]]}
-            found.append(registered.Measured(result["seconds"], besides))
-        return found
+    def measure(cases: Sequence[Case]) -> list[registered.Measured | registered.Unmeasured]:
+        return [setting_measured(here, case) for case in cases]
 
     return prediction.against(measure)
+
+
+def setting_measured(here: Here, case: Case) -> registered.Measured | registered.Unmeasured:
+    """Train one setting. What one doesn't get done in its time, or fails at, costs only that one."""
+    if here.left < SECONDS["training"] and not here.small:
+        return registered.Unmeasured("no time was left")
+    try:
+        result = trained(here, case)
+    except subprocess.TimeoutExpired:
+        return registered.Unmeasured("it took longer than the time that was left")
+    except RuntimeError as error:  # such as a GPU with too little memory
+        return registered.Unmeasured(f"failed: {error}"[:1000])
+    besides = {"peak_bytes": result["peak_bytes"], "losses": [result["losses"][0], result["losses"][-1]]}
+    return registered.Measured(result["seconds"], besides)
 
 
 def trained(here: Here, case: Case, *options: str) -> dict[str, Any]:
@@ -317,7 +328,7 @@ def on_torchrun(here: Here, program: Sequence[str], **environment: str) -> subpr
 
 def trace(here: Here) -> list[dict[str, Any]]:
     """Return traces by CUDA stream: a fully sharded step, and products beside a copy to the host with their seconds."""
-    case = {"strategy": "fsdp", "recompute": "none", "compiled": False} | settings(here)[0]
+    case = {"strategy": "fsdp", "recompute": "none", "compiled": False} | settings(here)[0]  # compiled on a GPU
     case |= {"strategy": "fsdp", "steps": 2, "layers": min(case["layers"], 3)}  # few enough kernels to look at
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "trace.json"
@@ -356,12 +367,20 @@ SCHEDULES = {
 """The chapters' schedules that run message by message over NCCL."""
 
 
+def possible(here: Here, part: str) -> None:
+    """Raise `Skipped` for a part that needs more GPUs than are here."""
+    if here.count > 1 or here.small:
+        return
+    if part == "bandwidth":
+        raise Skipped("one GPU: a sweep needs two")
+    if part in ("ranks", "lessons") and here.nccl < SHARES_A_GPU:
+        raise Skipped(f"one GPU, and NCCL {'.'.join(map(str, here.nccl))} lets no two ranks share it; 2.30 does")
+
+
 def worlds_on(here: Here) -> list[int]:
-    """Return how many ranks can meet over NCCL here. With one GPU it is two, which share it, if NCCL lets them."""
+    """Return how many ranks can meet over NCCL here. With one GPU it is two, which share it: see `possible`."""
     if here.count > 1 or here.small:
         return [size for size in (2, 4, 8) if size <= here.count]
-    if here.nccl < SHARES_A_GPU:
-        raise Skipped(f"one GPU, and NCCL {'.'.join(map(str, here.nccl))} lets no two ranks share it; 2.30 does")
     os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "LOCAL_RANK": "0"}  # every rank takes the first GPU
     return [2]
 
@@ -438,8 +457,6 @@ def lessons(here: Here) -> list[dict[str, Any]]:
 
 def sweep(here: Here) -> tuple[registered.Record, str]:
     """Time NCCL's collectives by size on all GPUs; return the record, and what NCCL's log says about its paths."""
-    if here.count < 2:
-        raise Skipped("one GPU: a sweep needs two")
     largest = "4K" if here.small else "1G"
     num_bytes = bandwidth.sizes(2**10, bandwidth.size(largest), 4)
     cases = []
@@ -496,6 +513,7 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
     for part in parts:
         print(f"{part} ...", flush=True)
         try:
+            possible(here, part)
             if here.left < SECONDS[part] and not here.small:
                 raise Skipped(f'no time was left; run: make gpu PARTS="{part}"')
             found = makers[part]()
@@ -504,6 +522,9 @@ def measured(here: Here, parts: Sequence[str]) -> tuple[gpus.Machine, list[str]]
             else:
                 records[part], paths = found if part == "bandwidth" else (found, paths)
                 print(gpus.table(part, records[part]), flush=True)
+            left = records[part].header.get("unmeasured", ()) if part in records else ()
+            if any(cell["why"].startswith("failed") for cell in left):
+                failed.append(part)
             if not all(cell.get("right", True) for cell in lists.get(part) or records[part].cells):
                 failed.append(part)
                 print(f"{part}: some results are wrong", flush=True)
@@ -526,7 +547,8 @@ def facts() -> dict[str, Any]:
         command = [smi, "--id=0", f"--query-gpu={','.join(asked.values())}", "--format=csv,noheader,nounits"]
         answers = subprocess.run(command, capture_output=True, text=True).stdout.strip().split(", ")
         found |= dict(zip(asked, answers, strict=False))
-        found["topology"] = subprocess.run([smi, "topo", "-m"], capture_output=True, text=True).stdout
+        table = subprocess.run([smi, "topo", "-m"], capture_output=True, text=True).stdout
+        found["topology"] = re.sub(r"\x1b\[\d*m", "", table).partition("\n\nLegend")[0]  # without colours
     return found
 
 

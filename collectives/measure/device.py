@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 GROUP_SECONDS = 2e-3  # calls are timed in groups that take at least so long: an event's clock ticks in microseconds
+_NAMESPACES = re.compile(r"(?:\(anonymous namespace\)|at|native|internal|detail|cub|at_cuda_detail|cudnn|fusion|c10)::")
 _NCCL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 _KINDS = {
     "AllReduce": "all_reduce",
@@ -204,20 +205,26 @@ def spans(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the work of a GPU in a trace of torch's profiler, as fields of `training.timeline.Span`, in order of time.
 
     `trace`: what `export_chrome_trace` writes. NCCL's kernels have their collective as `kind`, copies "copy", all else
-    "compute". Starts count from the first span. The list is empty if the trace has no GPU.
+    "compute". Starts count from the first span, in tenths of a microsecond. Names lose their namespaces and what comes
+    after 60 characters. The list is empty if the trace has no GPU.
     """
     events = [event for event in trace["traceEvents"] if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     begin = min((event["ts"] for event in events), default=0.0)
     return [
         {
-            "name": event["name"][:80],
+            "name": short(event["name"]),
             "lane": f"stream {event['args']['stream']}",
-            "start": round((event["ts"] - begin) * 1e-6, 9),
-            "seconds": round(event["dur"] * 1e-6, 9),
+            "start": round((event["ts"] - begin) * 1e-6, 7),
+            "seconds": round(event["dur"] * 1e-6, 7),
             "kind": _kind(event),
         }
         for event in sorted(events, key=lambda event: event["ts"])
     ]
+
+
+def short(name: str) -> str:
+    """Return a kernel's name without its namespaces and its return type, at most 60 characters of it."""
+    return _NAMESPACES.sub("", name.removeprefix("void "))[:60]
 
 
 def _kind(event: Mapping[str, Any]) -> str:

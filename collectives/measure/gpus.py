@@ -15,8 +15,9 @@ GPU, and `topology`, the table of `nvidia-smi topo -m`, where nvidia-smi is ther
 `records`: {part: record}. `traces` and `lessons`: lists, see below.
 
 A record is a `registered.Record`: predictions of every case, written down before the clock started, with when each was
-done and on what; its `cells` are the cases. Every cell has `predicted` {model: seconds}, where the planner is the model
-"planner", and `seconds`, those of each repeat. Beside these two a cell of
+done and on what; its `cells` are the cases, and those that couldn't be measured are in `unmeasured`, with `why`. Every
+cell has `predicted` {model: seconds}, where the planner is the model "planner", and `seconds`, those of each repeat.
+Beside these two a cell of
 
 - "products" has `name`, `m`, `k`, `n`, `dtype`, and `flops`; "rated peak" is its second model;
 - "attention" has `name`, `batch`, `heads`, `sequence`, `head_size`, `kernel` ("flash", "cudnn"), `passes` ("forward" or
@@ -153,7 +154,8 @@ def table(part: str, record: Record) -> str:
         row[0].ljust(widths[0]) + "".join(f"  {word:>{w}}" for word, w in zip(row[1:], widths[1:], strict=True))
         for row in rows
     ]
-    return "\n".join([f"{record.header['what']}, measured {record.header['measured'][:10]}", *lines])
+    left = [f"{_label(cell)}: not measured, {cell['why']}" for cell in record.header.get("unmeasured", ())]
+    return "\n".join([f"{record.header['what']}, measured {record.header['measured'][:10]}", *lines, *left])
 
 
 def _label(cell: Mapping[str, Any], *_: float) -> str:

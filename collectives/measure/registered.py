@@ -37,11 +37,18 @@ class Measured(NamedTuple):
     besides: Mapping[str, Any] = MappingProxyType({})
 
 
+class Unmeasured(NamedTuple):
+    """In the place of a `Measured`: the case couldn't be measured, and why."""
+
+    why: str
+
+
 @dataclass(frozen=True)
 class Record:
     """What was predicted, and then measured.
 
     `header`: `what` was measured, when it was `predicted` and `measured`, on which `machine`, and what else is known.
+    `unmeasured` there lists the cases that couldn't be measured, each with its prediction and `why`.
     `cells`: a dict for each case: the case itself, `predicted` {model: seconds}, and `seconds` of each repeat.
     """
 
@@ -145,27 +152,32 @@ class Prediction:
     at: str
     _spent: list[str] = field(default_factory=list, repr=False)
 
-    def against(self, measure: Callable[[Sequence[Case]], Sequence[Sequence[float] | Measured]]) -> Record:
+    def against(self, measure: Callable[[Sequence[Case]], Sequence[Sequence[float] | Measured | Unmeasured]]) -> Record:
         """Measure every case and return all of them beside what was predicted. It works once.
 
-        `measure`: takes all cases and returns, in their order, the seconds of each one's repeats, or a `Measured`.
-        Raises `ValueError` if it leaves a case out, or if the prediction has been measured before: register a new one
-        then.
+        `measure`: takes all cases and returns, in their order, the seconds of each one's repeats, or a `Measured`, or
+        an `Unmeasured` with the reason. Raises `ValueError` if it leaves a case out without one or measures none at
+        all, or if the prediction has been measured before: register a new one then.
         """
         if self._spent:
             raise ValueError(f"{self.what}: already measured at {self._spent[0]}; register a new prediction")
         self._spent.append(_now())
         cases = [{name: cell[name] for name in cell if name != "predicted"} for cell in self.cells]
-        found = [each if isinstance(each, Measured) else Measured(each) for each in measure(cases)]
-        taken = [[_positive(each, "the clock", self.what) for each in case.seconds] for case in found]
-        if len(taken) != len(cases) or not all(taken):
-            raise ValueError(f"{self.what}: {len(cases)} cases were predicted, but {sum(map(bool, taken))} measured")
+        found = [each if isinstance(each, Measured | Unmeasured) else Measured(each) for each in measure(cases)]
+        given = [bool(each.why if isinstance(each, Unmeasured) else each.seconds) for each in found]
+        if len(given) != len(cases) or not all(given):
+            raise ValueError(f"{self.what}: {len(cases)} cases were predicted, but {sum(given)} measured")
         header = {"what": self.what, "predicted": self.at, "measured": self._spent[0], "machine": machine()}
-        cells = [
-            cell | {"seconds": repeats} | dict(case.besides)
-            for cell, repeats, case in zip(self.cells, taken, found, strict=True)
-        ]
-        return Record(header | dict(self.known), cells)
+        cells, left = [], []
+        for cell, case in zip(self.cells, found, strict=True):
+            if isinstance(case, Unmeasured):
+                left.append(cell | {"why": case.why})
+            else:
+                seconds = [_positive(each, "the clock", self.what) for each in case.seconds]
+                cells.append(cell | {"seconds": seconds} | dict(case.besides))
+        if not cells:
+            raise ValueError(f"{self.what}: no case could be measured: {left[0]['why']}")
+        return Record(header | dict(self.known) | ({"unmeasured": left} if left else {}), cells)
 
 
 def register(

@@ -122,6 +122,46 @@ def test_one_gpu_skips_what_needs_two_and_says_why(tool, here, tmp_path, capsys)
     }
 
 
+def test_what_needs_two_gpus_says_so_even_when_no_time_is_left(tool, here, tmp_path, capsys):
+    one = tool.Here(**{**vars(here), "count": 1, "small": False})
+    tool.main(["ranks", "bandwidth", "--minutes", "0.01", "--save", str(tmp_path / "gpu.json")], lambda: one)
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert all(why.startswith("one GPU") for why in machine.skipped.values()), machine.skipped
+
+
+def test_a_setting_that_is_not_trained_in_time_or_fails_costs_only_itself(tool, here, tmp_path, monkeypatch, capsys):
+    on = tool.Here(**{**vars(here), "count": 1, "small": False, "nccl": (2, 30, 3)})
+
+    def trained(here, case):
+        if case["name"] == "eager":
+            raise subprocess.TimeoutExpired("torchrun", 1)
+        if case["batch"] == 16:
+            raise RuntimeError("out of memory")
+        if case["name"] == "recomputing layers":
+            on.__dict__["deadline"] = 0  # the time is over
+        return {"seconds": [0.25], "peak_bytes": 10**9, "losses": [10.0, 9.0]}
+
+    monkeypatch.setattr(tool, "trained", trained)
+    record = tool.training(on)
+    assert [cell["name"] for cell in record.cells] == ["compiled", "recomputing all but products", "recomputing layers"]
+    left = {cell["name"]: cell["why"] for cell in record.header["unmeasured"]}
+    assert left["eager"] == "it took longer than the time that was left"
+    assert left["one sequence"] == left["fully sharded"] == "no time was left"
+    table = gpus.table("training", record)
+    assert "eager: not measured, it took longer than the time that was left" in table
+    on.__dict__["deadline"] = here.deadline
+    monkeypatch.setattr(
+        tool,
+        "settings",
+        lambda here: [tool.MODEL | {"name": name, "batch": 16 * (name == "large") or 1} for name in ("small", "large")],
+    )
+    monkeypatch.setattr(tool, "Here", lambda **fields: on)
+    assert tool.main(["training", "--save", str(tmp_path / "gpu.json")], lambda: on) == 1, "a failure is one"
+    (machine,) = gpus.load(tmp_path / "gpu.json")
+    assert [cell["name"] for cell in machine.records["training"].cells] == ["small"]
+    assert machine.records["training"].header["unmeasured"][0]["why"] == "failed: out of memory"
+
+
 def test_a_part_that_fails_loses_nothing_of_the_others(tool, here, tmp_path, monkeypatch, capsys):
     def broken(here):
         raise RuntimeError("the device fell off the bus")

@@ -137,3 +137,22 @@ def test_a_measurement_may_say_more_than_its_seconds():
     prediction = registered.register("memory", CASES, {"planner": lambda case: 1.0})
     record = prediction.against(lambda cases: [registered.Measured([2.0], {"peak_bytes": 7})] * len(cases))
     assert [(cell["seconds"], cell["peak_bytes"]) for cell in record.cells] == [([2.0], 7)] * len(CASES)
+
+
+def test_a_case_that_could_not_be_measured_keeps_its_prediction_and_says_why(tmp_path):
+    measure = lambda cases: [[2.0], registered.Unmeasured("no time was left"), [3.0]]  # noqa: E731
+    record = registered.register("a wire", CASES, MODELS).against(measure)
+    record.save(tmp_path / "wire.json")
+    assert registered.Record.load(tmp_path / "wire.json") == record
+    assert [cell["seconds"] for cell in record.cells] == [[2.0], [3.0]]
+    left = CASES[1] | {"predicted": {"a byte a nanosecond": 1e-6}, "why": "no time was left"}
+    assert record.header["unmeasured"] == [left]
+
+
+def test_no_measurement_at_all_is_no_record():
+    with pytest.raises(ValueError, match="a wire: no case could be measured: the wire is cut"):
+        registered.register("a wire", CASES, MODELS).against(
+            lambda cases: [registered.Unmeasured("the wire is cut")] * 3
+        )
+    with pytest.raises(ValueError, match="a wire: 3 cases were predicted, but 2 measured"):
+        registered.register("a wire", CASES, MODELS).against(lambda cases: [[1.0], registered.Unmeasured(""), [1.0]])
