@@ -1,7 +1,7 @@
 // The clock of the network view: a timeline that shares its time, and the texts around it. Times are Python's ticks.
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
-  const HEAD = 26, TYPE = 13;
+  const HEAD = 26, TYPE = 13, READ_MS = 80;
   const HINTS = ["Drag to move in time; point at a bar or a packet for its name.", "Drag to move in time."];
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
@@ -39,9 +39,15 @@
       this.scale = this.text(this.width, this.clockY, "", { class: "end quiet" });
       this.hint = this.text(0, this.clockY + HEAD - 6, this.hints, { class: "begin quiet", "font-size": 12 });
       this.veil = make("rect", { class: "veil", y: this.rowsTop - 2, height: this.rowsBottom - this.rowsTop + 4, width: 1e4 });
-      this.cursor = make("g", { class: "needle" }, make("path", { d: `M0 ${this.rowsTop - 6}V${this.rowsBottom + 3}` }), make("circle", { cy: this.rowsTop - 6, r: 4.5 }));
+      this.needle = make("path", { class: "needle" });
+      this.knob = make("circle", { class: "needle", cy: this.rowsTop - 6, r: 4 });
       this.slowDown(slow);
-      return [this.time, this.scale, this.hint, ...bars, this.veil, ...this.labels, this.cursor];
+      return [this.scale, this.hint, ...bars, ...this.labels];
+    }
+
+    // What moves with the time; see Network.draw.
+    get moving() {
+      return [this.time, this.veil, this.needle, this.knob];
     }
 
     slowDown(slow) {
@@ -104,11 +110,14 @@
       return [...this.axis().slice(1), ...bars];
     }
 
-    paint(now) {
+    // While it runs, it is read a few times a second: a text in every frame would cost more than all packets.
+    paint(now, runs = false) {
       const [unit] = this.data.clock;
-      this.time.textContent = `${this.say(now)} ${unit} of ${this.say(this.data.ticks)} ${unit}`;
-      this.cursor.style.transform = `translateX(${this.x(now)}px)`;
-      this.veil.style.transform = `translateX(${this.x(now)}px)`;
+      if (!runs || !(performance.now() - this.read < READ_MS)) this.read = performance.now(), this.time.textContent = `${this.say(now)} ${unit} of ${this.say(this.data.ticks)} ${unit}`;
+      const x = this.x(now).toFixed(1); // as attributes: a transform would make the browser build its layers anew
+      this.needle.setAttribute("d", `M${x} ${this.rowsTop - 6}V${this.rowsBottom + 3}`);
+      this.knob.setAttribute("cx", x);
+      this.veil.setAttribute("x", x);
     }
 
     say(tick) {

@@ -4,6 +4,11 @@
   const Player = customElements.get("collective-player"), { make } = Player;
   const UNIT = 124, TALL = 390, STACKED = 230, GAP = 28, HEAD = 26, TYPE = 13, LONGEST = 60, SLOW = 5, SHORTEST = 6;
   const CROSS_MS = 240; // a packet is seen on its link at least so long, however short its bytes take
+  const tenth = (number) => Math.round(number * 10) / 10;
+  // Writing the same value again would restyle the node again.
+  const set = (node, name, value) => {
+    if (node[`${name} was`] !== value) node.setAttribute(name, (node[`${name} was`] = value));
+  };
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
   Player.pictures.network ??= class {
@@ -87,11 +92,15 @@
 
     draw() {
       this.parts = this.data.lanes.map((lane, number) => this.drawLane(lane, number));
-      return [...this.parts.map((part) => part.all), ...(this.clock?.draw(this.slow) ?? [])];
+      const nodes = [...this.parts.map((part) => part.all), ...(this.clock?.draw(this.slow) ?? [])], clock = this.clock?.moving ?? [];
+      const layer = (name, more) => make("svg", { viewBox: `0 0 ${this.width} ${this.height}` }, ...this.parts.flatMap((part) => part[name]), ...more);
+      this.over.replaceChildren(layer("moving", clock), layer("above", []));
+      this.over.style.cssText = `height:${this.height}px;margin-top:calc(${-this.height}px - .4rem)`;
+      return nodes;
     }
 
     drawLane(lane, number) {
-      const { unit, radius } = this, part = { loads: [], live: new Map(), totals: lane.links.map(() => 0) };
+      const { unit, radius } = this, part = { loads: [], shown: [], totals: lane.links.map(() => 0) };
       for (const { link, bytes } of lane.messages) part.totals[link] += bytes;
       const boxes = lane.boxes.map(([x, y, w, h], box) => {
         const [left, top] = this.at([x, y], number);
@@ -102,9 +111,8 @@
       part.ways = lane.links.map(([, , d]) => this.trace(d, number));
       const links = lane.links.map(([, , , width], link) => {
         const shape = { d: part.ways[link].d, "stroke-width": width };
-        const load = make("path", { class: "load", ...shape });
-        part.loads.push(load);
-        return make("g", {}, make("path", { class: lane.names.length ? "link faint" : "link", ...shape }), load);
+        part.loads.push(make("path", { class: "load", ...shape }));
+        return make("path", { class: lane.names.length ? "link faint" : "link", ...shape });
       });
       const shortest = Math.min(...part.ways.map((way) => way.total)) - 2 * (radius + 4);
       part.longest = clamp(shortest * 0.55, SHORTEST, LONGEST);
@@ -113,12 +121,14 @@
         const [x, y] = this.at(nic, number);
         return make("rect", { class: "nic", x: x - side / 2, y: y - side / 2, width: side, height: side, rx: 2 });
       });
-      part.moving = make("g", {});
+      part.most = Math.max(1, ...part.totals);
+      part.moving = [...part.loads, this.drawPackets(part, Math.max(1, ...lane.messages.flatMap(({ held }) => held.map((rank) => rank + 1))))];
       part.rings = [];
       const ranks = lane.points.map((point, rank) => this.drawRank(part, this.at(point, number), rank, lane));
       const { edge, room, above } = this.origins[number];
       part.title = this.text(edge + room / 2, above + HEAD / 2, lane.title, { class: "title", "font-size": 15 });
-      part.all = make("g", { class: "lane" }, ...boxes, ...rails, ...links, part.moving, ...nics, ...ranks, ...(lane.title ? [part.title] : []));
+      part.above = [...nics, ...ranks];
+      part.all = make("g", { class: "lane" }, ...boxes, ...rails, ...links, ...(lane.title ? [part.title] : []));
       return part;
     }
 
@@ -136,7 +146,8 @@
 
     show(svg, at, moving) {
       if (!this.nodes) svg.replaceChildren(...(this.nodes = this.draw()));
-      this.halt();
+      cancelAnimationFrame(this.frame);
+      this.svg = svg;
       const from = this.now, to = this.data.moments[at], begun = performance.now(), lasts = this.lasts(at), held = this.held;
       this.held = undefined;
       this.rest = moving || held !== undefined ? 0 : at;
@@ -145,7 +156,7 @@
       const tick = () => {
         const part = Math.min(1, (performance.now() - begun) / lasts);
         this.rest = part === 1 ? at : 0;
-        this.paint(from + (to - from) * part);
+        this.paint(from + (to - from) * part, part < 1);
         if (part < 1) this.frame = requestAnimationFrame(tick);
         else this.arrived();
       };
@@ -154,6 +165,7 @@
 
     halt() {
       cancelAnimationFrame(this.frame);
+      if (this.nodes) this.clock?.paint(this.now);
     }
 
     // The milliseconds from now to the end of a step.
@@ -186,25 +198,26 @@
     }
 
     // Shows the moment `now`. At rest after a step, arrows show what it moved.
-    paint(now) {
+    paint(now, runs) {
       this.now = now;
       this.data.lanes.forEach((lane, number) => this.paintLane(lane, this.parts[number], now));
-      this.clock?.paint(now);
+      this.clock?.paint(now, runs);
     }
 
     paintLane(lane, part, now) {
       const loads = lane.links.map(() => 0), done = [...lane.begin], parked = lane.links.map(() => 0), ended = new Map();
+      part.shown = [];
       for (const message of lane.messages) {
+        if (message.ready > now) continue;
         const { link, dst, bytes, ready, start, leave, move, end } = message;
         loads[link] += bytes * (move ? clamp((now - leave) / move, 0, 1) : now >= end);
         if (now >= end && end >= (ended.get(dst) ?? 0)) ended.set(dst, end), (done[dst] = message.done);
         const trail = this.rest && lane.title === "" && message.number === this.rest - 1;
         const shown = trail || (now > ready && now < end) || (now === ready && now === start && now > 0 && !this.rest && now < end);
-        if (shown) this.put(part, message, now, now <= start ? parked[link]++ : 0, trail);
-        else if (part.live.has(message)) part.live.get(message).group.remove(), part.live.delete(message);
+        if (shown) part.shown.push(this.place(part, message, now, now <= start ? parked[link]++ : 0, trail));
       }
-      const most = Math.max(1, ...part.totals);
-      if (this.data.clock) part.loads.forEach((load, link) => (load.style.strokeOpacity = ((0.65 * loads[link]) / most).toFixed(2)));
+      this.paintPackets(part);
+      if (this.data.clock) part.loads.forEach((load, link) => set(load, "style", `stroke-opacity:${((0.65 * loads[link]) / part.most).toFixed(2)}`));
       part.rings.forEach((ring, rank) => {
         if (part.done?.[rank] === done[rank]) return;
         ring.setAttribute("stroke-dasharray", `${Math.max(0, done[rank])} 100`);
@@ -215,45 +228,61 @@
       if (part.title.textContent !== title) part.title.textContent = title; // writing the same text lays it out again
     }
 
-    // A packet on its link: a train of wagons, one for each rank whose data it carries. It points to the right.
-    packet(part, message) {
-      const long = Math.max(SHORTEST, (part.longest * message.bytes) / this.most), tall = this.thick;
-      const rect = (kind, x, width, height, more = {}) => make("rect", { class: kind, x, y: -height / 2, width, height, ...more });
-      const share = long / message.held.length, edge = tall > 9 ? 1.5 : 1;
-      const wagons = message.held.map((rank, place) => rect("", place * share - long / 2, share, tall, { fill: this.data.colours[rank][0] }));
-      const body = make("g", {}, rect("hull", -long / 2 - edge, long + 2 * edge, tall + 2 * edge), ...wagons);
-      const thread = make("path", { class: "thread", d: part.ways[message.link].d }), head = make("path", { class: "tip" });
-      const number = message.count > 1 ? `${message.chunk}–${message.chunk + message.count - 1}` : message.chunk;
-      const label = this.numbered && this.text(0, 0, number, { class: "label", "font-size": 12 });
-      const group = make("g", { class: message.wrong ? "packet guilty" : "packet" }, thread, body, ...(label ? [label] : []));
-      const node = { group, body, thread, head, label, long };
-      group.message = message;
-      part.live.set(message, node);
-      part.moving.append(group);
-      return node;
-    }
-
-    // Puts a packet where it is now: at its sender while it waits, with a thread that grows during the latency; then on
-    // its way. A trail is a packet that has arrived, shown on its way with an arrow.
-    put(part, message, now, queued, trail) {
-      const node = part.live.get(message) ?? this.packet(part, message), { long } = node, rim = this.radius + 6;
+    // Where a packet is: at its sender while it waits, with a thread that grows during the latency; then on its way. A trail
+    // is a packet that has arrived, shown on its way with an arrow.
+    place(part, message, now, queued, trail) {
+      const long = Math.max(SHORTEST, (part.longest * message.bytes) / this.most), rim = this.radius + 6;
       const way = part.ways[message.link], free = way.total - 2 * rim, waits = !trail && now < message.from;
       const gone = trail ? (message.twoWay ? 0.75 : 0.5) : clamp((now - message.from) / Math.max(1, message.arrive - message.from), 0, 1);
-      const middle = rim + long / 2 + gone * (free - long) + Math.min(queued * 5, free / 2);
-      const { x, y, turn } = this.along(way, middle);
-      // As a style, because the same style again restyles nothing, unlike the same attribute.
-      node.body.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px) rotate(${((turn * 180) / Math.PI).toFixed(1)}deg)`;
-      node.group.classList.toggle("waits", waits);
-      if (node.label) {
-        const aside = (this.thick / 2 + 9) * (message.twoWay ? -1 : 1); // the number, away from the opposite way
-        node.label.setAttribute("x", (x + Math.sin(turn) * aside).toFixed(1));
-        node.label.setAttribute("y", (y - Math.cos(turn) * aside).toFixed(1));
+      const thread = waits ? free * clamp((now - message.start) / Math.max(1, message.leave - message.start), 0, 1) : free - (trail ? 7 : 0);
+      return { message, long, way, rim, waits, trail, thread, ...this.along(way, rim + long / 2 + gone * (free - long) + Math.min(queued * 5, free / 2)) };
+    }
+
+    // All packets of a lane are a few paths, so that a frame changes few nodes however many packets move: the threads and
+    // arrowheads; then, of the packets that wait and of those on their way, the hulls and the wagons of each rank.
+    drawPackets(part, ranks) {
+      const path = (kind, more = {}) => make("path", { class: kind, ...more }), edge = this.thick > 9 ? 3 : 2;
+      const hull = (kind) => path(`hull ${kind}`, { "stroke-width": this.thick + edge });
+      part.paths = { thread: path("thread"), wrongThread: path("thread wrong"), tip: path("tip"), wrongTip: path("tip wrong") };
+      part.trains = [true, false].map((waits) => ({ hull: hull(""), hot: hull("hot"), wrongHot: hull("hot wrong"),
+        ...Object.fromEntries(this.data.colours.slice(0, ranks).map(([stroke], rank) => [`of ${rank}`, path("wagon", { stroke, "stroke-width": this.thick })])) }));
+      const groups = part.trains.map((train, place) => make("g", { class: place ? "" : "waits" }, ...Object.values(train)));
+      part.numbers = make("g", {});
+      return make("g", { class: "packets" }, ...Object.values(part.paths), ...groups, part.numbers);
+    }
+
+    paintPackets(part) {
+      const d = {}, trains = [{}, {}], add = (all, name, path) => (all[name] = (all[name] ?? "") + path);
+      for (const { message, long, way, rim, waits, trail, thread, x, y, turn } of part.shown) {
+        const cos = Math.cos(turn), sin = Math.sin(turn), hot = message === this.hot, wrong = message.wrong, train = trains[Number(!waits)], share = long / message.held.length;
+        const line = (from, to) => `M${tenth(x + cos * from)} ${tenth(y + sin * from)}L${tenth(x + cos * to)} ${tenth(y + sin * to)}`, edge = this.thick > 9 ? 1.5 : 1;
+        add(train, hot ? (wrong ? "wrongHot" : "hot") : "hull", line(-long / 2 - edge, long / 2 + edge));
+        message.held.forEach((rank, place) => add(train, `of ${rank}`, line(place * share - long / 2, (place + 1) * share - long / 2)));
+        if (thread) add(d, wrong ? "wrongThread" : "thread", this.cut(way, rim, rim + thread));
+        if (trail) add(d, wrong ? "wrongTip" : "tip", this.tip(this.along(way, way.total - rim)));
       }
-      const held = waits ? free * clamp((now - message.start) / Math.max(1, message.leave - message.start), 0, 1) : free - (trail ? 7 : 0);
-      if (held !== node.held) node.thread.setAttribute("stroke-dasharray", `0 ${rim} ${(node.held = held).toFixed(1)} 9999`);
-      if (!trail) return node.head.remove();
-      node.head.setAttribute("d", this.tip(this.along(way, way.total - rim)));
-      node.body.after(node.head);
+      for (const name in part.paths) set(part.paths[name], "d", d[name] ?? "");
+      part.trains.forEach((train, place) => {
+        for (const name in train) set(train[name], "d", trains[place][name] ?? "");
+      });
+      if (this.numbered) this.paintNumbers(part);
+    }
+
+    paintNumbers({ numbers, shown }) {
+      while (numbers.childElementCount > shown.length) numbers.lastChild.remove();
+      while (numbers.childElementCount < shown.length) numbers.append(this.text(0, 0, "", { class: "label", "font-size": 12 }));
+      shown.forEach(({ message: { chunk, count, twoWay }, waits, x, y, turn }, place) => {
+        const node = numbers.children[place], number = count > 1 ? `${chunk}–${chunk + count - 1}` : String(chunk);
+        const aside = (this.thick / 2 + 9) * (twoWay ? -1 : 1); // away from the opposite way
+        if (node.textContent !== number) node.textContent = number;
+        for (const [name, value] of Object.entries({ x: tenth(x + Math.sin(turn) * aside), y: tenth(y - Math.cos(turn) * aside), opacity: waits ? 0.5 : 1 })) set(node, name, value);
+      });
+    }
+
+    // The part of a path between two of its lengths.
+    cut(way, from, to) {
+      const inner = way.points.filter((_, i) => way.lengths[i] > from && way.lengths[i] < to), ends = [from, to].map((length) => this.along(way, length));
+      return `M${[[ends[0].x, ends[0].y], ...inner, [ends[1].x, ends[1].y]].map((point) => point.map(tenth)).join("L")}`;
     }
 
     // An arrowhead.
@@ -274,19 +303,24 @@
       return at < 0 ? this.last : at;
     }
 
-    // Names the message under the pointer, and marks its packet and its bar.
-    hover(target) {
-      const message = target.closest?.(".packet, .bar")?.message;
+    // Names the message under the pointer, and marks its packet, its link and its bar.
+    hover(target, x, y) {
+      const over = this.parts?.flatMap(({ shown }) => shown).find((packet) => this.covers(packet, x, y))?.message, message = target.closest?.(".bar")?.message ?? over;
       if (message === this.hot || !this.clock) return;
       for (const each of [this.hot, message].filter(Boolean)) {
         each.bar?.classList.toggle("hot", each === message);
-        for (const { live, loads } of this.parts) {
-          live.get(each)?.group.classList.toggle("hot", each === message);
-          if (live.has(each) || this.parts.length === 1) loads[each.link].classList.toggle("hot", each === message);
-        }
+        this.data.lanes.forEach(({ messages }, lane) => messages.includes(each) && this.parts[lane].loads[each.link].classList.toggle("hot", each === message));
       }
+      this.svg.style.cursor = over ? "help" : "";
       this.hot = message;
+      this.parts.forEach((part) => this.paintPackets(part));
       this.clock.name(message);
+    }
+
+    // Whether a packet is at a point.
+    covers({ x, y, turn, long }, atX, atY) {
+      const cos = Math.cos(turn), sin = Math.sin(turn), dx = atX - x, dy = atY - y;
+      return Math.abs(dx * cos + dy * sin) <= long / 2 + 2 && Math.abs(dy * cos - dx * sin) <= this.thick / 2 + 2;
     }
 
     name(at) {
@@ -301,7 +335,7 @@
     legend() {
       const { lanes, colours, clock } = this.data, messages = lanes.flatMap((lane) => lane.messages), shown = colours.slice(0, 3);
       const line = (kind, d, more = {}) => make("path", { class: kind, d, ...more }), rect = (x, y, width, height, more) => make("rect", { x, y, width, height, ...more });
-      const packet = [rect(2, 2, 36, 14, { class: "hull" }), ...shown.map(([fill], rank) => rect(3.5 + rank * 11, 3.5, 11, 11, { fill }))];
+      const packet = [rect(2, 2, 36, 14, { fill: "currentColor" }), ...shown.map(([fill], rank) => rect(3.5 + rank * 11, 3.5, 11, 11, { fill }))];
       const items = [[40, 18, packet, "a packet, as long as its bytes, in the colours of the ranks whose data it carries"]];
       if (lanes.some((lane) => lane.begin.some((part) => part >= 0))) {
         items.push([40, 18, [make("circle", { class: "needs", cx: 20, cy: 9, r: 7 }), line("done", "M20 2a7 7 0 1 1 -7 7")], "how much a rank has of its result"]);

@@ -6,7 +6,7 @@
 // nodes, text] for each item. Optional: fit(width) lays the picture out for a width. seek(x, y) returns the step at a point
 // of an axis, and undefined elsewhere. lasts(at) is the milliseconds of the motion to a step, halt() stops it, and
 // late(at) says whether it has been stopped. passed() is the last step that a moving picture has reached, and retold(words)
-// says where it is since then; it calls arrived() when the motion has ended. slowDown(slow) sets its pace. hover(element) names
+// says where it is since then; it calls arrived() when the motion has ended. slowDown(slow) sets its pace. hover(element, x, y) names
 // what is under the pointer. With `side`, a wide page has the words at the right of the picture, unless its `least` width leaves no room.
 //
 // With choices, each combination of answers has its own figure, or its own story of one figure, which pick(number) selects.
@@ -97,6 +97,7 @@
     build(choices) {
       this.at = 0;
       this.svg = make("svg", { role: "img" });
+      this.over = make("div", { class: "over", "aria-hidden": true });
       this.buttons = Object.fromEntries(Object.entries(BUTTONS).map(([name, [label, d]]) => [name,
         make("button", { type: "button", "aria-label": label, title: label }, make("svg", { viewBox: "0 0 20 20", "aria-hidden": "true" }, make("path", { d })))]));
       this.slow = make("button", { type: "button", class: "slow", "aria-pressed": false }, "slow");
@@ -110,7 +111,7 @@
       this.toLab = make("a", { class: "to-lab", hidden: "" }, "Open in the Lab");
       this.heading = make("strong", {}, this.getAttribute("aria-label"));
       this.stage = make("div", { class: "stage", tabindex: -1 }, make("div", { class: "top" }, this.heading, this.views, this.toLab),
-        ...this.ask(choices), this.svg, make("div", { class: "controls" }, ...Object.values(this.buttons), this.slow, this.slider), make("div", { class: "aside" }, this.say, this.legend));
+        ...this.ask(choices), this.svg, this.over, make("div", { class: "controls" }, ...Object.values(this.buttons), this.slow, this.slider), make("div", { class: "aside" }, this.say, this.legend));
       this.append(this.stage);
       new ResizeObserver(() => this.measure()).observe(this.stage); // also when it first comes into view
       this.svg.onpointerdown = this.svg.onpointermove = this.svg.onpointerup = (event) => this.point(event);
@@ -210,6 +211,8 @@
       this.link([figure, ...(figure?.views ?? []).map(([, view]) => view)].find((each) => each?.lab)?.lab);
       picture.slowDown?.(this.slow.ariaPressed === "true");
       this.svg.replaceChildren();
+      this.over.replaceChildren();
+      picture.over = this.over;
       this.arrange();
       this.fit();
       this.explain();
@@ -255,7 +258,7 @@
     // On an axis, the pointer selects a step. Elsewhere, a click goes to the next step, and a finger swipes to it.
     point({ type, clientX, clientY, pointerType, buttons, target }) {
       const { left, top, width } = this.svg.getBoundingClientRect(), scale = this.picture.width / width;
-      if (type === "pointermove" && !(buttons & 1)) return this.picture.hover?.(target);
+      if (type === "pointermove" && !(buttons & 1)) return this.picture.hover?.(target, (clientX - left) * scale, (clientY - top) * scale);
       if (type === "pointerdown") this.stage.focus({ preventScroll: true });
       if (type !== "pointerup" && (type === "pointerdown" || this.seeking)) {
         const at = this.picture.seek?.((clientX - left) * scale, (clientY - top) * scale);
