@@ -65,7 +65,7 @@
         const [fill, ink] = this.data.colours[rank], twice = held.filter((other) => other === digit).length > 1;
         return make("g", { class: "pip" },
           make("rect", { x, y, width: size, height: size, rx: 3, fill }),
-          this.text(x + size / 2, y + size / 2, twice ? rank + "×2" : rank, size * (twice ? 0.55 : 0.72), { style: `fill:${ink}` }));
+          this.text(x + size / 2, y + size / 2, twice ? rank + "×2" : rank, size * (twice ? 0.55 : 0.72), { style: `fill:${ink}`, ...(twice && { textLength: size - 1, lengthAdjust: "spacingAndGlyphs" }) }));
       });
     }
 
@@ -102,8 +102,8 @@
       const group = make("g", { class: move[5] ? "guilty" : "" },
         make("path", { class: "arrow", d: "M" + line.join("L") }), make("path", { class: "head", d: head }));
       if (move[3]) {
-        const long = points.length > 2, [[ax, ay], [bx, by]] = long ? points.slice(1, 3) : points; // above a short arrow
-        const cx = (ax + bx) / 2, cy = (ay + by) / 2 - (long ? 0 : 10);
+        const long = points.length > 2, [[ax, ay], [bx, by]] = long ? points.slice(1, 3) : points;
+        const cx = (ax + bx) / 2, cy = (ay + by) / 2 - (long ? 0 : this.twoWay && bx < ax ? -10 : 10); // above a short arrow, below the lower of two
         group.append(make("circle", { class: "plus", cx, cy, r: 6 }), this.text(cx, cy, "+", 12));
       }
       return group;
