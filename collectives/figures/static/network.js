@@ -95,7 +95,7 @@
       const nodes = [...this.parts.map((part) => part.all), ...(this.clock?.draw(this.slow) ?? [])], clock = this.clock?.moving ?? [];
       const layer = (name, more) => make("svg", { viewBox: `0 0 ${this.width} ${this.height}` }, ...this.parts.flatMap((part) => part[name]), ...more);
       this.over.replaceChildren(layer("moving", clock), layer("above", []));
-      this.over.style.cssText = `height:${this.height}px;margin-top:calc(${-this.height}px - .4rem)`;
+      this.over.style.aspectRatio = `${this.width} / ${this.height}`;
       return nodes;
     }
 
