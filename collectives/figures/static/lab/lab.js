@@ -487,8 +487,7 @@
       });
       hint.disabled = shown === puzzle.hints.length;
       return [
-        make("div", { class: "pick" }, button("‹", () => turn(-1), { "aria-label": "Previous puzzle" }), all, button("›", () => turn(1), { "aria-label": "Next puzzle" })),
-        make("p", { class: "count" }, `${solved} of ${puzzles.length} solved`),
+        make("div", { class: "pick" }, all, button("‹", () => turn(-1), { "aria-label": "Previous puzzle" }), button("›", () => turn(1), { "aria-label": "Next puzzle" }), make("p", { class: "count" }, `${solved} of ${puzzles.length} solved`)),
         make("p", { class: "task" }, puzzle.task),
         ...(Lab.rules(puzzle).length ? [make("ul", { class: "rules" }, ...Lab.rules(puzzle).map((rule) => make("li", {}, rule)))] : []),
         make("ol", { class: "hints" }, ...puzzle.hints.slice(0, shown).map((text) => make("li", {}, text))), hint,
