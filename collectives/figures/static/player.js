@@ -7,7 +7,7 @@
 // of an axis, and undefined elsewhere. lasts(at) is the milliseconds of the motion to a step, halt() stops it, and
 // late(at) says whether it has been stopped. passed() is the last step that a moving picture has reached, and retold(words)
 // says where it is since then; it calls arrived() when the motion has ended. slowDown(slow) sets its pace. hover(element, x, y) names
-// what is under the pointer. With `side`, a wide page has the words at the right of the picture, unless its `least` width leaves no room.
+// what is under the pointer. `over` is an element on top of the SVG, for what moves: the browser then draws the rest once. With `side`, a wide page has the words at the right of the picture, unless its `least` width leaves no room.
 //
 // With choices, each combination of answers has its own figure, or its own story of one figure, which pick(number) selects.
 // A figure may have several views of the same steps, each with a picture.
