@@ -10,6 +10,7 @@ from answers import cells_of
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from traitlets.config import Config
 
+from autograder import release
 from autograder.results import feedback
 from collectives.practice import ch04_all_reduce, checks
 
@@ -103,6 +104,17 @@ def test_a_failed_hidden_check_says_how_to_run_it_again_if_the_instructor_allows
     assert "check(f, 2)" not in page and "BEGIN HIDDEN" not in page
     page = failed_at(4, words)
     assert "A hidden check failed." in page and "To run it again" not in page and "check(f, seed)" not in page
+
+
+@pytest.mark.parametrize("exercise", release.names())
+def test_no_hidden_test_of_the_course_is_too_long_to_be_run_again(exercise):
+    for cell in cells_of(exercise):
+        visible, mark, hidden = cell.source.partition("### BEGIN HIDDEN TESTS\n")
+        if cell.cell_type == "code" and mark:
+            code = hidden.partition("### END HIDDEN TESTS")[0].rstrip()
+            page = failed_at(len(f"{visible}{mark}{code}".split("\n")), "no", cell.source, show_replay=True)
+            text = html.unescape(re.sub("<[^>]*>", "", page))
+            assert code in re.split("To run it again, .*:\n", text)[1], cell.id
 
 
 # A checker that finds nothing at five of the questions: their order decides what the check says.
