@@ -632,7 +632,7 @@ def _peak_slips(need: Need, model: Model, world_size: int, stage: int) -> dict[s
         ),
         "activations are each rank's own: no stage shards them": total(activations=need.activations / world_size),
         "the blocks that are whole for a while are missing": total(whole=0),
-        "two blocks are whole at a time: while one computes, its neighbour is under way": total(whole=need.whole / 2),
+        "two blocks are whole at a time, and each of their elements takes 2 bytes": total(whole=need.whole / 2),
         "the gradients of the blocks that are whole are missing": total(whole=parameters if stage >= 3 else 0),
         "the parameters of the blocks that are whole are missing": total(whole=gradients if stage >= 2 else 0),
         "at stage 2 every rank holds all parameters, so add only the blocks' gradients": total(
@@ -644,7 +644,6 @@ def _peak_slips(need: Need, model: Model, world_size: int, stage: int) -> dict[s
         "add the blocks only to what is sharded; what is held whole contains them already": total(
             whole=gradients + parameters
         ),
-        "block_params are elements; how many bytes does each take?": total(whole=need.whole / 2),
         "the parameters are not sharded at stage 2": total(
             parameters=at_stage_3.parameters if stage >= 2 else need.parameters
         ),

@@ -103,7 +103,6 @@ def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
         "this is one too many where the bubble is just `share`": math.floor(exact) + 1,
         "this is one too few": want - 1,
         "this is one too many": want + 1,
-        "this is the time in turns, m + p - 1": want + p - 1,
         "this has p where p - 1 belongs": math.ceil(p * (1 - share) / share),
     }
 
