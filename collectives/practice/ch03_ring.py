@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from reprlib import repr as brief
 
 import numpy as np
 
 from ..contracts import Contract, ranks_in_words
+from ..price import Cost
 from ..schedule import Schedule, chunk_bounds
+from . import checks
 from .checks import (
     DRAWN,
     Answered,
     NotYet,
     against_the_schedule,
-    answer,
     call_in_words,
     check_kept,
     check_rows,
     counted,
     number_of,
+    own_answer,
+    refusing,
     steps_of,
 )
 from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
 
 HOLDS = ("schedule", *DRAWN)  # see `wall`
+
+
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Refuse, inside this context, the library's algorithms, and to count by its prices."""
+    with checks.without_the_library(), refusing(Cost, "__init__", what="price"):
+        yield
+
 
 # Schedules
 
@@ -35,7 +47,7 @@ def check_schedule(function: Callable, world_size: int, contract: Contract) -> S
     Draw a schedule that breaks its contract, up to the step that goes wrong.
     """
     call = call_in_words(function, [world_size])
-    steps = steps_of(function, world_size)
+    steps = steps_of(function, world_size, checks=__name__)
     return check_kept(steps, call, contract, world_size, world_size, lambda schedule, _: _leftward(schedule))
 
 
@@ -85,7 +97,9 @@ def check_count(function: Callable, schedules: Iterable[Schedule], num_elements:
             "this counts the whole buffer for each transfer, which moves only one chunk": transfers * sizes[0],
             "this counts one rank, not all of them": want / schedule.world_size,
         }
-        rows.append(Answered(call, number_of(answer(function, steps, *sizes, call=call), call), want, slips))
+        rows.append(
+            Answered(call, number_of(own_answer(__name__, function, steps, *sizes, call=call), call), want, slips)
+        )
     check_rows(rows, against_the_schedule)
 
 

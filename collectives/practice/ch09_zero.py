@@ -100,8 +100,8 @@ def adam(
 
 
 def without_the_library() -> contextlib.AbstractContextManager[None]:
-    """Refuse, inside this context, to update shards by the checks' own Adam."""
-    return refusing_functions(adam)
+    """Refuse, inside this context, to make and to update shards by the checks' own state and Adam."""
+    return refusing_functions(adam, _new_state)
 
 
 # Part a: what a rank owns

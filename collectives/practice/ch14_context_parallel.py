@@ -803,9 +803,7 @@ def _too_many(sent: int, wanted: int, case: Tokens) -> str:
     return {
         wanted * world_size // (world_size - 1): ": one hop too many; after P - 1 hops every rank has seen all keys",
         wanted * share: ": these are keys repeated for each head of queries; send each head of keys once",
-        wanted // 2: ": half of them; do keys and values travel in fp64, as they are?",
         wanted + queries: ": queries stay, only keys and values travel",
-        wanted * (world_size - 2) // (world_size - 1): ": one hop is missing",
     }.get(sent, ": positions and all else are known to every rank" if sent > wanted else "")
 
 

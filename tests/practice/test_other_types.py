@@ -14,6 +14,13 @@ ROTATED = """
 # Of each: the exercise, the cell, what of the solution changes into what (or the whole cell), and the checks.
 OTHERS = {
     "a rotated schedule": ("03_ring", "reduce-scatter-steps", "", ROTATED, "a"),
+    "a schedule with a collective": (
+        "03_ring",
+        "reduce-scatter-steps",
+        "    return steps",
+        '    return Schedule.of(world_size, world_size, steps, collective="reduce_scatter")',
+        "a",
+    ),
     "a torch scalar": (
         "03_ring",
         "element-transfers",
@@ -42,6 +49,13 @@ OTHERS = {
         "(num_elements + world_size - 1) // world_size",
         "__import__('math').ceil(num_elements / world_size)",
         "a",
+    ),
+    "an array of two numbers": (
+        "10_fsdp",
+        "choose",
+        "return stage, micro",
+        "return __import__('numpy').array([stage, micro])",
+        "c",
     ),
     "an array of names": (
         "13_tensor_parallel",

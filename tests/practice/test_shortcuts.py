@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from collectives import price, topology
+from collectives.algorithms import ring
 from collectives.measure import bandwidth, calibrate, nccl_log
 from collectives.practice import (
+    ch03_ring,
     ch09_zero,
     ch10_fsdp,
+    ch13_tensor_parallel,
     ch14_context_parallel,
     ch15_experts,
     ch16_pipeline,
@@ -21,8 +25,8 @@ from collectives.practice import (
     checks,
     clinic,
 )
-from collectives.schedule import COPY, Transfer
-from collectives.training import context_parallel, experts
+from collectives.schedule import COPY, Schedule, Transfer
+from collectives.training import context_parallel, experts, memory, pipeline
 
 MODELS = ch10_fsdp.random_models(seed=1, how_many=1)
 EXPERTS = torch.tensor([[2, 0], [1, 2]])
@@ -40,7 +44,32 @@ def of_20(part, model, *more):
     ).want
 
 
+def priced(steps, num_elements, num_chunks):
+    links = topology.uniform(3, alpha=0, beta=0)
+    return int(price(Schedule.of(3, num_chunks, steps), num_elements, links, 1).bytes_sent.sum())
+
+
+def counted(steps, num_elements, num_chunks):
+    return int(checks.counted(Schedule.of(3, num_chunks, steps), num_elements).bytes_sent.sum())
+
+
+def with_its_state(parameters, rank, world_size):
+    return ch09_zero._new_state(parameters.chunk(world_size)[rank])
+
+
 SHORTCUTS = {
+    "03 count": lambda: ch03_ring.check_count(counted, [ring.reduce_scatter(3)], 12),
+    "03 price": lambda: ch03_ring.check_count(priced, [ring.reduce_scatter(3)], 12),
+    "09 state": lambda: ch09_zero.check_state(with_its_state, 6, 2),
+    "10 peak": lambda: ch10_fsdp.check_peak(lambda *case: memory.at_peak([], *case[1:3]), MODELS),
+    "10 choice": lambda: ch10_fsdp.check_choice(ch10_fsdp.best, ch10_fsdp.random_cases(seed=1)),
+    "13 heads": lambda: ch13_tensor_parallel.check_part(ch13_tensor_parallel.part_of, 4, 2),
+    "16 kept": lambda: ch16_pipeline.check_kept_count(
+        lambda rank, p, m: pipeline.peak_activations(pipeline.one_f_one_b(p, m))[rank], "1F1B", [(0, 2, 4)]
+    ),
+    "18 busbw": lambda: ch18_gpus.check_table(
+        lambda sweep: bandwidth.busbw("all_reduce", 1e9, 8), ch18_gpus.tables(seed=1)
+    ),
     "09 update": lambda: ch09_zero.check_update(ch09_zero.adam, 2, updates=2),
     "15 order": lambda: ch15_experts.check_order(lambda chosen: experts.send_order(routing(chosen)), EXPERTS),
     "15 counts": lambda: ch15_experts.check_counts(lambda chosen, num: routing(chosen, num).load, EXPERTS, 3),
