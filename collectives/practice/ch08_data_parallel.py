@@ -392,11 +392,12 @@ class Event(NamedTuple):
 
     `kind`: the backward pass made a "gradient" or came to its "end"; the learner's code called all_reduce on a bucket
     ("launch"), waited for it ("wait"), or used its work in another way ("asked"). `number`: of the parameter or the
-    bucket; None if unknown.
+    bucket; None if unknown. `size`: how many numbers a launch adds up.
     """
 
     kind: str
     number: int | None = None
+    size: int = 0
 
 
 class Done(NamedTuple):
@@ -461,7 +462,7 @@ def check_overlapped(
                 "match collectives by the order of the calls, so this adds up gradients of different buckets"
             )
     for rank, each in enumerate(done if timing else []):
-        _check_events(rank, each.events, buckets)
+        _check_events(rank, each.events, buckets, gradients.shape[-1])
     for rank, each in enumerate(done):
         if each.gradients is None:
             raise NotYet(
@@ -480,7 +481,8 @@ def check_overlapped(
     witnessed(done, gradients[0].nbytes * (world_size - 1))  # half of what all-reduces in fp64 send: fp32 is enough
 
 
-def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
+def _check_events(rank: int, events: list[Event], buckets: Buckets, length: int) -> None:
+    """Check when a rank launches its buckets and waits for them. `length`: numbers of a gradient."""
     made: set[int] = set()
     launched = 0
     for event in events:
@@ -499,6 +501,11 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets) -> None:
             )
         if event.kind == "gradient" and event.number is not None:
             made.add(event.number)
+        if event.kind == "launch" and launched < len(buckets) and event.size < length * len(buckets[launched]):
+            raise NotYet(
+                f"rank {rank} launches an all-reduce of {event.size:,} numbers where bucket {launched} has "
+                f"{length * len(buckets[launched]):,}: give dist.all_reduce all gradients of the bucket"
+            )
         launched += event.kind == "launch"
     if launched != len(buckets):
         raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
@@ -553,7 +560,8 @@ def _step_on_rank(
 
     def noted(*args: Any, **kwargs: Any) -> _Noted | None:
         number = state._packed
-        events.append(Event("launch", number))
+        tensor = args[0] if args else kwargs.get("tensor")
+        events.append(Event("launch", number, tensor.numel() if isinstance(tensor, torch.Tensor) else 0))
         work = all_reduce(*args, **kwargs)
         if work is None:  # not asynchronous: it has waited
             events.append(Event("wait", number))

@@ -57,7 +57,7 @@ def without_the_library() -> Iterator[None]:
         network.ways,
     )
     made = (mesh_run.device_mesh, fsdp.mesh, device_mesh.init_device_mesh, device_mesh.DeviceMesh.__init__)
-    own = (held, _chunk, shares, _strides, exposed, least, groups_of, noted)
+    own = (held, _chunk, shares, _strides, exposed, least, groups_of)
     with refusing_functions(*of_a_mesh, *prices, *made, *own):
         yield
 

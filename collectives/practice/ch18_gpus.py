@@ -89,7 +89,8 @@ def without_the_library() -> Iterator[None]:
 
 
 def _is_own(module: types.ModuleType, thing: Any) -> bool:
-    return inspect.isfunction(thing) and thing.__module__ == module.__name__ and not thing.__code__.co_freevars
+    own = inspect.isfunction(thing) and thing.__module__ == module.__name__ and not thing.__code__.co_freevars
+    return own and thing is not _is_own
 
 
 def _asked(function: Callable, argument: Any, call: str) -> Any:

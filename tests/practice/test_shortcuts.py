@@ -1,5 +1,6 @@
 """No function of the course's answers an exercise, and no object of a learner's lets one answer later."""
 
+import importlib
 from collections import deque
 from fractions import Fraction
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from autograder import release
 from collectives import price, topology
 from collectives.algorithms import ring
 from collectives.measure import bandwidth, calibrate, nccl_log
@@ -24,6 +26,7 @@ from collectives.practice import (
     ch20_plan,
     checks,
     clinic,
+    wall,
 )
 from collectives.schedule import COPY, Schedule, Transfer
 from collectives.training import context_parallel, experts, memory, pipeline
@@ -197,3 +200,15 @@ def test_an_object_that_is_no_data_is_no_answer():
         given(given)
     with pytest.raises(checks.NotYet, match="returns an object of type vectorize"):
         given(np.vectorize(abs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise", release.names())
+def test_what_an_exercise_refuses_here_its_sandbox_does_not_hold(exercise):
+    name = f"collectives.practice.ch{exercise}"
+    every, module = wall.survey(), importlib.import_module(name)
+    holds = wall._full_names([name], on_ranks=False)
+    codes = [each.itself.__code__ for each in every]
+    with getattr(module, "without_the_library", checks.without_the_library)():
+        refused = [each for each, code in zip(every, codes, strict=True) if each.itself.__code__ is not code]
+    assert [each.name for each in refused if f"{each.name}.".startswith(holds)] == []
