@@ -1,6 +1,7 @@
 """What checks say of answers with one fault that no exercise's own wrong answers have: each sentence is provoked."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,12 +9,15 @@ import torch
 from answers import graded, solutions_of
 
 from collectives.practice import ch02_tree as ch02
+from collectives.practice import ch03_ring as ch03
 from collectives.practice import ch04_all_reduce as ch04
 from collectives.practice import ch05_crossover as ch05
 from collectives.practice import ch08_data_parallel as ch08
+from collectives.practice import ch09_zero as ch09
 from collectives.practice import ch10_fsdp as ch10
 from collectives.practice import ch11_fewer_bits as ch11
 from collectives.practice import ch12_activations as ch12
+from collectives.practice import ch13_tensor_parallel as ch13
 from collectives.practice import ch14_context_parallel as ch14
 from collectives.practice import ch15_experts as ch15
 from collectives.practice import ch16_pipeline as ch16
@@ -88,6 +92,28 @@ def finish(step):
         dist.all_gather(everyone, flat)
         step.unpack(bucket, sum(everyone) / step.world_size)
 """
+# A right reduce-scatter, the other way round the ring.
+LEFTWARD = """
+
+def ring_reduce_scatter(rank, world_size, buffer):
+    parts, left, right = buffer.tensor_split(world_size), (rank - 1) % world_size, (rank + 1) % world_size
+    for step in range(1, world_size):
+        own = parts[(rank + step + 1) % world_size]
+        incoming = torch.empty_like(own)
+        sending = dist.isend(parts[(rank + step) % world_size], left)
+        dist.recv(incoming, right)
+        sending.wait()
+        own += incoming
+    return parts[rank]
+"""
+# A right ring whose sends begin when there is nothing left to hide behind.
+SENDS_LATE = "\n\n" + solutions_of("14_context_parallel")["ring"].replace(
+    "                dist.isend(visitors, (rank + 1) % world_size),\n", ""
+).replace(
+    "        for request in requests:\n",
+    "        requests += [dist.isend(visitors, (rank + 1) % world_size)] if requests else []\n"
+    "        for request in requests:\n",
+)
 # The solution with one change: the exercise, the cell, what becomes what, a check, and what that says.
 CHANGED = [
     (
@@ -623,6 +649,22 @@ CHANGED = [
         "a3-kept",
         "one_f_one_b_kept(0, 1, 2) returns 2, but the schedule says 1",
     ),
+    (
+        "03_ring",
+        "ring-reduce-scatter",
+        "",
+        LEFTWARD,
+        "c3-traffic",
+        " of 4 sends to rank 3; its right-hand neighbour is 1",
+    ),
+    (
+        "14_context_parallel",
+        "ring",
+        "",
+        SENDS_LATE,
+        "b3-overlap",
+        "its send is launched only after the block is computed; launch both before",
+    ),
 ]
 
 
@@ -966,3 +1008,125 @@ def test_a_save_that_works_less_and_less_on_the_disk_hides_moments_and_is_refuse
     assert said.startswith(
         "save works on the disk less and less often: of 4 moments at which a rank was to be killed, "
     )
+
+
+def test_a_state_or_an_update_of_the_wrong_kind_is_told_plainly():
+    def state(parameters, rank, world_size):
+        return ch09.State(3, 3, 3)
+
+    assert refused(ch09.check_state, state, 6, 2).endswith("its master is 3, which is not a tensor")
+    master = torch.ones(2)
+    says = "update returns a value of type int; return the new parameters, a tensor"
+    assert refused(ch09._check_returned, 3, master.bfloat16(), master, "update") == says
+    says = "update returns 2 as element 0; the new master, rounded, is 1 there"
+    assert refused(ch09._check_returned, 2 * master.bfloat16(), master.bfloat16(), master, "update") == says
+    said = refused(ch09.check_small_updates, lambda state, *_: adam_of(state)[:1], 2)
+    assert said.endswith("; return the new parameters, a tensor of the shard's length")
+
+
+def adam_of(state, gradient=1.0):
+    """What Adam returns for a gradient, written out: the checks' own is refused."""
+    state.steps += 1
+    state.mean = 0.9 * state.mean + 0.1 * gradient
+    state.square = 0.999 * state.square + 0.001 * gradient**2
+    mean, square = state.mean / (1 - 0.9**state.steps), state.square / (1 - 0.999**state.steps)
+    state.master = state.master - 0.01 * mean / (square.sqrt() + 1e-8)
+    return state.master.bfloat16()
+
+
+def test_a_sum_that_is_reduced_twice_is_told_so():
+    shards = np.array([[1.0, 2.0], [3.0, 5.0]])
+    says = "this is the number of ranks times the sum: does it reduce something twice?"
+    assert ch09._wrong_sum(2 * shards[0], shards[0] - 0.5, shards, 0, 0) == says
+
+
+@pytest.mark.parametrize(
+    ("layouts", "names", "words"),
+    [
+        (
+            ("rows", "columns", None),
+            ["all_reduce"],
+            "; these collectives do not match them and leave Y whole on every rank",
+        ),
+        (
+            ("inner", "inner", None),
+            ["reduce_scatter"],
+            ". These collectives add them up, but do not leave Y whole on ev",
+        ),
+        (("rows", None, None), [], ": so Y is split by rows, but it should be whole on every rank"),
+        (("rows", None, None), ["all_to_all"], ": so Y is split by rows, and these collectives do not leave it"),
+    ],
+)
+def test_collectives_that_do_not_lead_to_y_are_told_why(layouts, names, words):
+    assert words in refused(ch13.check_collectives, lambda x, w, y: names, [layouts])
+
+
+def test_parts_of_weights_that_are_none_are_told_plainly():
+    def with_other_numbers(dense, num_heads, rank, world_size):
+        parts = [tensor.chunk(world_size)[rank] for tensor in dense["qkv"].chunk(3)]
+        return dense | {"qkv": torch.cat(parts) + 1000}
+
+    said = refused(ch13.check_part, lambda *_: 3, 4, 2)
+    assert said.endswith("returns a value of type int; return a dictionary like `dense`")
+    said = refused(ch13.check_part, lambda dense, *_: dense | {"qkv": 3}, 4, 2)
+    assert said.endswith("its 'qkv' is 3, which is not a tensor")
+    assert "has numbers that `dense` does not have there: " in refused(ch13.check_part, with_other_numbers, 4, 2)
+
+    def backward():
+        raise NotImplementedError("implement it")
+
+    assert refused(ch13._written, backward).endswith("backward ends in NotImplementedError: implement it")
+
+
+def test_norms_that_are_added_or_summed_along_the_last_axis_alone_are_told_so():
+    case = ch17.gradients({"dp": 2, "tp": 2}, [("dp", "tp"), ("tp",)])
+    norms = np.sqrt((case.parts**2).sum(axis=(1, 2)))
+    says = ": norms add up as squares: square before you sum, and take the root at the end"
+    assert ch17._norm_slip([float(norms.sum())] * 4, case) == says
+    last = ch17._norm_over(case, lambda cut: cut[-1:])
+    says = ": this sums along the last axis of those that cut a parameter; sum along all of them"
+    assert ch17._norm_slip([float(each) for each in last], case) == says
+
+
+@pytest.mark.ranks
+def test_a_ring_of_attention_in_another_order_of_the_ranks_is_told_so():
+    def crossed(rank, world_size, queries, keys, values, positions, kernel):
+        import torch
+        import torch.distributed as dist
+
+        order = [0, 2, 1, 3]
+        at, visitors, so_far = order.index(rank), torch.stack([keys, values]), None
+        for step in range(world_size):
+            arriving, works = torch.empty_like(visitors), []
+            if step < world_size - 1:
+                works = [dist.isend(visitors, order[(at + 1) % 4]), dist.irecv(arriving, order[at - 1])]
+            block = kernel.attend(queries, *visitors, positions[rank][:, None] >= positions[order[at - step]])
+            so_far = kernel.merge(so_far, block) if so_far else block
+            for work in works:
+                work.wait()
+            visitors = arriving
+        return so_far[0]
+
+    said = refused(ch14.check_traffic, crossed, ch14.sequence(ch14.zigzag(4, 2)))
+    assert said == "with 4 ranks, not all ranks send to the next one: in a ring all do, the same way round"
+
+
+def test_a_schedule_that_is_no_ring_is_told_where():
+    back = Schedule.of(3, 3, [[Transfer(0, 2, 0, "reduce")]])
+    assert "goes from rank 0 to rank 2, but its right-hand neighbour is rank 1" in refused(ch03.check_ring, back)
+    alone = Schedule.of(3, 3, [[Transfer(0, 1, 0, "reduce")]])
+    assert "step 0: not every rank sends exactly one chunk (0:0→1+)" in refused(ch03.check_ring, alone)
+
+
+WEIGHTS = ch17.EVEN + ch17.uneven()
+CUTS = [
+    (tuple(shape), list(cuts), dict(zip(sizes, at, strict=True)), dict(sizes))
+    for shape, cuts, sizes in WEIGHTS
+    for at in product(*map(range, sizes.values()))
+]
+
+
+@pytest.mark.parametrize("slip", ch17._held_slips(*CUTS[0]))
+def test_each_wrong_cut_is_told_the_slip_that_leads_there(slip):
+    known = {repr(case): [list(each) for each in ch17._held_slips(*case)[slip]] for case in CUTS}
+    assert slip in refused(ch17.check_held, by_case(known), WEIGHTS)
