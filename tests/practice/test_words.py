@@ -770,8 +770,13 @@ def test_each_wrong_end_of_a_step_is_told_the_slip_that_leads_there(slip):
 NUMBERS = [ch11.Message(np.array([1, -0.5, 0.3, 0, 0.7], np.float32), 4, 8, "numbers")]
 
 
-def as_they_are(values, bits, block):
-    return values.clone().view(torch.uint8)
+def packed_as_they_are():
+    """A function that travels to a rank by itself: one of this module would bring all that it imports, too."""
+
+    def pack(values, bits, block):
+        return values.clone().view(torch.uint8)
+
+    return pack
 
 
 @pytest.mark.ranks
@@ -788,7 +793,7 @@ def as_they_are(values, bits, block):
     ],
 )
 def test_numbers_that_come_back_wrong_are_told_why(made, words):
-    assert refused(ch11.check_messages, as_they_are, made, NUMBERS).endswith(f": {words}")
+    assert refused(ch11.check_messages, packed_as_they_are(), made, NUMBERS).endswith(f": {words}")
 
 
 def test_half_a_step_by_one_code_too_many_is_told_so():
@@ -800,7 +805,7 @@ def test_half_a_step_by_one_code_too_many_is_told_so():
 
 def test_a_report_without_every_message_is_refused(monkeypatch):
     monkeypatch.setattr(ch11, "run_on_ranks", lambda *_, **__: [[]])
-    assert refused(ch11.check_bytes, as_they_are, NUMBERS) == "not every message comes back"
+    assert refused(ch11.check_bytes, packed_as_they_are(), NUMBERS) == "not every message comes back"
 
 
 @pytest.mark.parametrize(
