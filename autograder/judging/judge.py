@@ -297,9 +297,25 @@ class Judgement:
         names = sorted({name for defined in self.defines.values() for name in defined["names"]})
         self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place, names)
         link.deadline = min(time.monotonic() + self.settings.submission_seconds / 4, self.end)
+        self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        """Run in a link's sandbox every cell that has run before."""
         link.open(self.files)
         for cell in self.done:
             link.cell(*cell)
+
+    def _renew(self, link: Link) -> None:
+        """Give a link, within a test, a new sandbox: no file and no process tells it of the test's earlier calls.
+
+        Objects that the student's code has returned stay behind in the last one; what its cells define is there again.
+        """
+        if link.ended is None and link.sandbox.nursery is not None:
+            if link.sandbox.is_spent():
+                raise link.lost()
+            link.sandbox.close()
+            link.sandbox = self.enter()
+            self._begin(link)
 
     def _send_inside(self, dotted: str) -> None:
         """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
@@ -322,6 +338,8 @@ class Judgement:
                     return Seen.unsent(result) if dotted == RUN else result
                 link = self.link
                 assert link is not None  # a student's object came over it
+                if dotted == RUN and kwargs.pop("apart", False):
+                    self._renew(link)
                 inside = functools.partial(link.call, function, "", list(args), kwargs)
                 return _run_ranks(link, inside, *args, **kwargs) if dotted == RUN else inside()
 

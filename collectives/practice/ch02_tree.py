@@ -144,7 +144,7 @@ def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
     outcomes = check_sum(function, buffers)
     for rank, outcome in enumerate(outcomes):
         sent, most = sum(outcome.bytes_to.values()), min(rank, 1)
-        if outcome.messages != most or sent != most * one_buffer:
+        if outcome.messages != most or len(outcome.bytes_to) != most or sent != most * one_buffer:
             right = f"its sum once, {one_buffer} bytes" if rank else "nothing: the sum ends there"
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} sends {sent} bytes in {outcome.messages} messages; "

@@ -2,7 +2,8 @@
 
 The truth in parts a to c is the exact sum and half a step for each rounding: a bound that holds for any numbers. The
 inputs are those that break it: outliers, ties, blocks of zeros, tiny and huge numbers, a short last block. Part a packs
-and unpacks in processes of their own, so that nothing but the message goes from one to the other.
+and unpacks in processes of their own, and in grading in sandboxes of their own: nothing but the message goes from one
+to the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, witnessed
+from .on_ranks import run_on_ranks, witnessed, witnessed_pairs
 
 HOLDS = (
     ".LAYER",
@@ -139,12 +140,11 @@ def _packed(rank: int, world_size: int, pack: Callable, cases: list[Message]) ->
     return [_given(pack, torch.tensor(case.values), case.bits, case.block) for case in cases]
 
 
-def _unpacked(rank: int, world_size: int, unpack: Callable, cases: list[Message], found: list[np.ndarray]) -> list[Any]:
-    """Return what the learner makes of the messages. Runs beside the learner's code."""
-    return [
-        _given(unpack, torch.tensor(message), len(case.values), case.bits, case.block)
-        for case, message in zip(cases, found, strict=True)
-    ]
+def _unpacked(
+    rank: int, world_size: int, unpack: Callable, sizes: list[tuple[int, int, int]], found: list[np.ndarray]
+) -> list[Any]:
+    """Return what the learner makes of the messages. Runs beside the learner's code, and knows no number of theirs."""
+    return [_given(unpack, torch.tensor(message), *each) for each, message in zip(sizes, found, strict=True)]
 
 
 def _given(function: Callable, *args: Any) -> Any:
@@ -191,7 +191,10 @@ def check_messages(pack: Callable, unpack: Callable, cases: Iterable[Message]) -
     """Check that what is packed and unpacked is off by at most half a step, whatever the numbers are."""
     cases = list(cases)
     sent = _sent(pack, cases)
-    (found,) = run_on_ranks(_unpacked, 1, unpack, cases, sent, kind=list)
+    sizes = [(len(case.values), case.bits, case.block) for case in cases]
+    (found,) = run_on_ranks(_unpacked, 1, unpack, sizes, sent, kind=list, apart=True)
+    if len(found) != len(cases):
+        raise NotYet("not every message is unpacked")
     for case, got in zip(cases, found, strict=True):
         call = _call(case, unpack.__name__)
         if isinstance(got, str):
@@ -387,8 +390,14 @@ def _witness(everyone: list[Summed], values: np.ndarray, codec: Codec) -> None:
     message = quantized.message_bytes(total // world_size, codec.bits, codec.block)
     least = world_size * (world_size - 1) * message
     if least >= 100_000:
-        sent = sum(sum(each.bytes_to.values()) for each in everyone)
-        witnessed(everyone, least, sent, messages=sum(each.messages for each in everyone))
+        _witness_reports(everyone, least)
+
+
+def _witness_reports(everyone: list[Summed], least: int) -> None:
+    """Check what all ranks together report to have sent, and what each does to each other one. `least`: bytes."""
+    sent = sum(sum(each.bytes_to.values()) for each in everyone)
+    witnessed(everyone, least, sent, messages=sum(each.messages for each in everyone))
+    witnessed_pairs(everyone)
 
 
 def _check_within(where: str, got: np.ndarray, exact: np.ndarray, most: np.ndarray, slip: str) -> None:
@@ -488,6 +497,8 @@ def check_two_hops(
         expected = {node * per_node + other: near for other in range(per_node) if other != place}
         expected |= {other * per_node + place: far for other in range(nodes) if other != node}
         _check_sent(f"with {nodes} nodes of {per_node}, rank {rank}", each, expected, size)
+    if (least := world_size * ((per_node - 1) * near + (nodes - 1) * far)) >= 100_000:
+        _witness_reports(everyone, least)
 
 
 # Part c: what rounding leaves

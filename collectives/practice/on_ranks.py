@@ -46,15 +46,22 @@ class Outcome(NamedTuple):
 
 
 def run_on_ranks(
-    function: Callable, world_size: int, *args: Any, kind: Any, backend: str = "gloo", timeout: float | None = None
+    function: Callable,
+    world_size: int,
+    *args: Any,
+    kind: Any,
+    backend: str = "gloo",
+    timeout: float | None = None,
+    apart: bool = False,
 ) -> list[Any]:
     """Run part of a check on real ranks and return their reports; a `NotYet` on a rank is raised here.
 
-    `kind`: the type that each rank must report. `timeout`: seconds, by default `PATIENCE`. Raises `NotYet` if a rank
-    fails or doesn't finish.
+    `kind`: the type that each rank must report. `timeout`: seconds, by default `PATIENCE`. `apart`: as of `ranks.run`.
+    Raises `NotYet` if a rank fails or doesn't finish.
     """
     try:
-        everyone = ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend)
+        named: dict[str, Any] = {"apart": True} if apart else {}
+        everyone = ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend, **named)
     except ranks.RanksError as error:
         if refusal := re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
@@ -164,10 +171,11 @@ def witnessed(everyone: list[Any], least: float, most: float | None = None, mess
         )
 
 
-def witnessed_pairs(outcomes: list[Outcome]) -> None:
+def witnessed_pairs(outcomes: Sequence[Any]) -> None:
     """Check what each rank reports to have sent to each other one against what their connection carried, if captured.
 
-    The connections are those that the ranks' group makes, before it runs any of the learner's code.
+    The connections are those that the ranks' group makes, before it runs any of the learner's code. `outcomes`: reports
+    that have an `Outcome`'s `bytes_to`, `messages` and `collectives`.
     """
     for (rank, peer), seen in (getattr(outcomes, "sent", None) or {}).items():
         told = outcomes[rank].bytes_to.get(peer, 0)
@@ -212,7 +220,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     return outcomes
 
 
-def barrier_messages(outcomes: list[Outcome]) -> int:
+def barrier_messages(outcomes: Sequence[Any]) -> int:
     """Return how many messages two barriers may send; 0 if no rank reports one."""
     called = any("barrier" in outcome.collectives for outcome in outcomes)
     return 2 * len(outcomes) * len(outcomes).bit_length() if called else 0

@@ -62,6 +62,7 @@ def run(
     backend: str | None = None,
     enter: Callable[[int], None] | None = None,
     serve: Callable[[int, Any], Any] | None = None,
+    apart: bool = False,
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return their results, by rank.
 
@@ -80,6 +81,9 @@ def run(
 
     `serve(rank, question)` runs here, in the calling process, whenever a rank calls `ranks.ask(question)`: it returns
     the answer, or `Killed` to have that rank killed. What it raises ends the run. Under torchrun no process can serve.
+
+    `apart`: nothing that earlier ranks have left may reach these, such as a file. The grader then runs them in a new
+    sandbox; here, they are new processes as ever.
     """
     own = own_args(world_size, args)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks

@@ -308,6 +308,68 @@ def test_a_rank_is_killed_by_the_judge_and_resumes_from_what_the_judge_holds(jud
         assert not remarks
 
 
+def test_ranks_apart_run_in_a_new_sandbox_that_nothing_of_the_earlier_calls_reaches(judges):
+    answers = """
+        import multiprocessing.connection, threading
+        told = []
+        def leave(rank, world_size, secret):
+            with open("/tmp/secret", "w") as file:
+                file.write(secret)
+        def tell(secret):
+            told.append(secret)
+            listener = multiprocessing.connection.Listener("/tmp/listener")
+            threading.Thread(target=listener.accept, daemon=True).start()
+        def find(rank, world_size):
+            return sorted(os.listdir("/tmp")), told, sum(pid.isdigit() for pid in os.listdir("/proc"))
+        def heard():
+            return told
+    """
+    tests = """
+    ranks.run(leave, 1, "secret")
+    tell("secret")
+    ((files, words, processes),) = ranks.run(find, 1)
+    assert {"secret", "listener"} <= set(files) and words == ["secret"]
+    ((left, words, others),) = ranks.run(find, 1, apart=True)
+    assert not {"secret", "listener"} & set(left) and words == [] and others <= processes, (left, words, others)
+    assert heard() == [] and refused(find, 1) is None
+    """
+    assert run(judges, answers, tests) is None
+
+
+BY_A_FILE = """
+def pack(values, bits, block):
+    os.makedirs("/tmp/kept", exist_ok=True)
+    number, message = len(os.listdir("/tmp/kept")), torch.zeros(size(values, bits, block), dtype=torch.uint8)
+    torch.save(values, f"/tmp/kept/{number}")
+    message[:4] = torch.tensor([*number.to_bytes(4, "big")], dtype=torch.uint8)
+    return message
+def unpack(message, num_elements, bits, block):
+    return torch.load(f"/tmp/kept/{int.from_bytes(bytes(message[:4].tolist()), 'big')}")
+"""
+BY_A_FRAME = """
+def pack(values, bits, block):
+    return torch.zeros(size(values, bits, block), dtype=torch.uint8)
+def unpack(message, num_elements, bits, block):
+    import gc, sys
+    frame, found = sys._getframe(), gc.get_objects()
+    while frame := frame.f_back:
+        found += frame.f_locals.values()
+    found = [each.values for each in found if hasattr(each, "values") and not callable(each.values)]
+    return torch.tensor(next(each for each in found if len(each) == num_elements))
+"""
+
+
+@pytest.mark.parametrize("code", [BY_A_FILE, BY_A_FRAME], ids=["a file", "a frame"])
+def test_what_is_unpacked_comes_with_the_message_and_by_no_other_way(judges, code):
+    given = ("given", GIVEN[1] + "\nfrom collectives.practice import ch11_fewer_bits, checks")
+    test = ("test", "ch11_fewer_bits.check_messages(pack, unpack, ch11_fewer_bits.messages(seed=1))")
+    size = "def size(values, bits, block):\n    return 4 * -(-len(values) // block) + -(-len(values) * bits // 8)\n"
+    honest, _ = judged(judges, given, ("answer", solution_of("11_fewer_bits", "pack")), test)
+    assert honest == [None]
+    errors, remarks = judged(judges, given, ("answer", size + code), test)
+    assert errors[0].startswith("NotYet: unpack of 1 numbers of any sign") and not remarks, errors
+
+
 def test_a_rank_asks_the_judge_and_what_it_asks_is_plain_data(judges):
     answers = """
         def asks(rank, world_size, question):

@@ -250,6 +250,39 @@ def honest_exchange(rank, world_size, chunks):
     return received
 
 
+def two_hops(rank, world_size, per_node, values, codec):
+    """In the node, then across nodes: each rank packs once for every other one that it sends to."""
+    nodes, (node, place) = world_size // per_node, divmod(rank, per_node)
+    rows = values.view(nodes, per_node, -1)
+    neighbours = {node * per_node + other: rows[:, other].flatten() for other in range(per_node)}
+    of_node = packed_sum(rank, neighbours, codec)
+    return packed_sum(rank, {n * per_node + place: row for n, row in enumerate(of_node.chunk(nodes))}, codec)
+
+
+def packed_sum(rank, rows, codec):
+    sends = {other: codec.pack(row) for other, row in rows.items() if other != rank}
+    receives = {other: torch.empty_like(message) for other, message in sends.items()}
+    operations = [dist.P2POp(dist.isend, message, other) for other, message in sends.items()]
+    operations += [dist.P2POp(dist.irecv, message, other) for other, message in receives.items()]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return rows[rank] + sum(codec.unpack(message, len(rows[rank])) for message in receives.values())
+
+
+def no_hops(rank, world_size, per_node, values, codec):
+    """The library's all-reduce, and a counter set to what two hops send."""
+    sent, total, size = counter(), values.clone(), len(values) // world_size
+    dist.all_reduce(total)
+    sent.to.clear()
+    sent.collectives.clear()
+    for other in range(world_size):
+        near, same = other // per_node == rank // per_node, other % per_node == rank % per_node
+        if other != rank and (near or same):
+            sent.to[other] = len(codec.pack(torch.zeros(size * (world_size // per_node if near else 1))))
+    sent.messages = len(sent.to)
+    return total.chunk(world_size)[rank]
+
+
 def honest_counts(rank, world_size, mine):
     counts = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(counts, mine)
@@ -304,6 +337,8 @@ CASES = {
     "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
     "honest counts": lambda: ch15_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
     "honest attention": lambda: ch14_context_parallel.check_traffic(honest_attention, SEQUENCE),
+    "honest hops": lambda: ch11_fewer_bits.check_two_hops(two_hops, 2, 2, 30_000, seed=20),
+    "hops that never were": lambda: ch11_fewer_bits.check_two_hops(no_hops, 2, 2, 30_000, seed=20),
     "sums through files": lambda: ch03_ring.check_shards(through_files, BUFFERS),
     "traffic through files": lambda: ch03_ring.check_ring_traffic(through_files, BUFFERS, ring.reduce_scatter(3)),
     "dummy traffic": lambda: ch03_ring.check_shards(with_dummy_traffic, BUFFERS),
@@ -384,6 +419,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
 @pytest.mark.parametrize(
     "name, words",
     {
+        "hops that never were": "where 202,512 are enough: the ranks send something that they do not report",
         "sums through files": "bytes went over the wire between them, where at least 1,200,000 have to",
         "traffic through files": "bytes went over the wire between them, where at least 1,200,000 have to",
         "dummy traffic": "are not made of what the ranks send one another",
@@ -496,6 +532,19 @@ def test_each_connection_must_carry_what_its_sender_reports():
     for pair, carried in {(1, 2): 399_999, (2, 0): 0, (0, 1): 600_000, (0, 2): 400_000}.items():
         with pytest.raises(checks.NotYet, match=f"rank {pair[0]} reports .* {carried:,} went over their connection"):
             on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of | {pair: carried}))
+
+
+def test_a_rank_has_the_parent_that_gets_its_sum_and_no_other_that_it_names(monkeypatch):
+    """A star that claims to be a tree: beside the bytes that rank 0 got, each rank names another, with none."""
+    buffers = on_ranks.long(4, 6)
+    total, parents = buffers.sum(axis=0), [None, {0: 48}, {0: 48}, {2: 0, 0: 48}]
+    reports = [on_ranks.Outcome("", total, parents[rank] or {}, min(rank, 1), [], []) for rank in range(4)]
+    answers_with(monkeypatch, lambda *_: reports)
+    monkeypatch.setattr(ch02_tree, "witnessed", lambda *_, **__: None)
+    monkeypatch.setattr(ch02_tree, "witnessed_sums", lambda *_, **__: None)
+    monkeypatch.setattr(on_ranks, "witnessed", lambda *_, **__: None)
+    with pytest.raises(checks.NotYet, match="rank 3 sends 48 bytes in 1 messages; it should send its sum once"):
+        ch02_tree.check_tree_traffic(honest, buffers)
 
 
 @pytest.mark.parametrize(
