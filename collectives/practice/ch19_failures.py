@@ -5,8 +5,10 @@ order. In part c it is the same job on one rank, never disturbed. The job's sums
 fp64, so its losses are equal to the bit on any number of ranks.
 
 Part c runs **lives** of a job on real ranks, one after the other, on one disk. A life may end by SIGKILL: a rank is
-killed before a step, or at a **moment** of `save`, which is before an operation on the disk or in the middle of a
-write. The other ranks go on for as long as they can.
+killed before a step, or at a **moment** of `save`, which is before an operation that changes the disk or in the middle
+of a write. The other ranks go on for as long as they can. Or all ranks are killed at once: a life ends as if nothing
+were wrong, and then the disk is taken back to a moment of its save. So no code can do its work where it won't be looked
+at.
 
 A rank shares its process with the learner's code, so it decides nothing. A `Witness`, in the process that starts the
 ranks, holds the disk, counts the moments, has ranks killed, and notes what they report. What they report must follow
@@ -16,6 +18,7 @@ from the disk: before the next life the check changes numbers on it, and a job t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import operator
 import pickle
@@ -660,11 +663,33 @@ class Life(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """When a rank is killed: before step `at_step`, or else at moment `moment` of its life. No rank knows of it."""
+    """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
+
+    `moment`: which of its moments, or `large`: which of those at writes that may be a shard's. `in_shard`: before the
+    write with which it has written half of its shard.
+    """
 
     rank: int
     at_step: int = -1
     moment: int = -1
+    large: int = -1
+    in_shard: bool = False
+
+
+EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
+Files = dict[str, bytes]  # by name
+
+
+class Operation(NamedTuple):
+    """What a rank has changed on the disk. `before`, `after`: {name: what the file held, or None if there was none}.
+
+    `words`: such as "disk.delete('old')". `torn`: {name: the half that is there in the middle of a write}.
+    """
+
+    words: str
+    before: Mapping[str, bytes | None]
+    after: Mapping[str, bytes | None]
+    torn: Files
 
 
 class State(NamedTuple):
@@ -735,14 +760,16 @@ def _state_of(job: Job, rank: int) -> State:
 
 FULL = 100 * STATE  # bytes that the disk holds
 LARGE = 10_000  # bytes of a write that may be a shard's
+MOST_OPERATIONS = 500  # on the disk, in one life
+SAMPLE = 12  # numbers of each field by which a checkpoint is looked for on the disk
 
 
 class Witness:
     """What watches one life from outside the ranks, where no code of the learner's runs.
 
     It holds the disk and notes, by rank: `resumed`, the state after `resume`; `losses`, of each step; `moments`, the
-    bytes that each operation on the disk writes, at each moment; `written`, bytes. `killed`: when the rank was, in
-    words. Any question may be the learner's own, so it is checked first.
+    bytes that each operation on the disk writes, at each moment; `written`, bytes. `operations`: of all ranks, in
+    order. `killed`: when the rank was, in words. Any question may be the learner's own, so it is checked first.
     """
 
     QUESTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -755,8 +782,9 @@ class Witness:
         "names": (),
     }
 
-    def __init__(self, files: dict[str, bytes], world_size: int, kill: Kill | None):
+    def __init__(self, files: Files, world_size: int, kill: Kill | None):
         self.files, self.kill, self.killed = files, kill, ""
+        self.operations: list[Operation] = []
         self.resumed: dict[int, State] = {}
         self.losses: list[list[float]] = [[] for _ in range(world_size)]
         self.moments: list[list[int]] = [[] for _ in range(world_size)]
@@ -787,10 +815,12 @@ class Witness:
         if sum(map(len, self.files.values())) + len(content) > FULL:
             raise NotYet(f"the disk is full: a checkpoint is {STATE:,} bytes, and the disk holds {FULL:,}")
         data = len(content).to_bytes(8, "big") + content
-        if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
-            return ranks.Killed(LINGER)
-        torn = self._dies(rank, f"in the middle of disk.write({name!r}, ...)", len(data))
-        self.files[name] = data[: len(data) // 2] if torn else data
+        half, torn = {name: data[: len(data) // 2]}, False
+        if self.files.get(name) != data:
+            if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
+                return ranks.Killed(LINGER)
+            torn = self._dies(rank, f"in the middle of disk.write({name!r}, ...)", len(data))
+        self._change(f"disk.write({name!r}, ...)", half if torn else {name: data}, half)
         self.written[rank] += len(data)
         return ranks.Killed(LINGER) if torn else None
 
@@ -798,28 +828,52 @@ class Witness:
         return self.files.get(name)
 
     def _rename(self, rank: int, old: str, new: str) -> ranks.Killed | bool:
+        if old not in self.files:
+            return False
         if self._dies(rank, f"before disk.rename({old!r}, {new!r})"):
             return ranks.Killed(LINGER)
-        if there := old in self.files:
-            self.files[new] = self.files.pop(old)
-        return there
+        self._change(f"disk.rename({old!r}, {new!r})", {old: None, new: self.files[old]})
+        return True
 
     def _delete(self, rank: int, name: str) -> ranks.Killed | None:
+        if name not in self.files:
+            return None
         if self._dies(rank, f"before disk.delete({name!r})"):
             return ranks.Killed(LINGER)
-        self.files.pop(name, None)
+        self._change(f"disk.delete({name!r})", {name: None})
         return None
 
     def _names(self, rank: int) -> list[str]:
         return sorted(self.files)
 
+    def _change(self, words: str, after: Mapping[str, bytes | None], torn: Files | None = None) -> None:
+        """Change files, and note the operation."""
+        if len(self.operations) == MOST_OPERATIONS:
+            raise NotYet(f"a life of the job changes the disk more than {MOST_OPERATIONS} times")
+        self.operations.append(Operation(words, {name: self.files.get(name) for name in after}, after, torn or {}))
+        _put(self.files, after)
+
     def _dies(self, rank: int, words: str, num_bytes: int = 0) -> bool:
         """Count a moment, and return whether the rank is killed at it."""
         self.moments[rank].append(num_bytes)
-        if self.kill is None or (rank, len(self.moments[rank]) - 1) != (self.kill.rank, self.kill.moment):
+        kill = self.kill
+        if kill is None or rank != kill.rank:
+            return False
+        large = sum(each >= LARGE for each in self.moments[rank]) - 1 if num_bytes >= LARGE else -1
+        reached = kill.in_shard and num_bytes and self.written[rank] + num_bytes >= STATE // len(self.moments) // 2
+        if not (len(self.moments[rank]) - 1 == kill.moment or large == kill.large >= 0 or reached):
             return False
         self.killed = words
         return True
+
+
+def _put(files: Files, contents: Mapping[str, bytes | None]) -> None:
+    """Give files these contents; delete those that have None."""
+    for name, content in contents.items():
+        if content is None:
+            files.pop(name, None)
+        else:
+            files[name] = content
 
 
 class Undisturbed(NamedTuple):
@@ -868,8 +922,8 @@ class Story:
     """
 
     def __init__(self, save: Callable, resume: Callable, steps: int, seed: int):
-        self.save, self.resume, self.seed, self.steps = save, resume, seed, steps
-        states, losses, self.documents = undisturbed(steps, seed)
+        self.save, self.resume, self.seed, self.steps = save, resume, _unlike(seed), steps
+        states, losses, self.documents = undisturbed(steps, self.seed)
         self.states, self.losses = [*states], [*losses]
         self.files: dict[str, bytes] = {}
         self.before = ""  # what happened before the next life, in words
@@ -902,8 +956,43 @@ class Story:
         self.before = f"in the run after that of {life.world_size}, "
         if kill and seen.killed:
             self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
+        if kill is EVERYONE and seen.operations:
+            seen.killed = self._take_back(seen, life)
+            self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
         self._change_numbers()
         return seen
+
+    def _take_back(self, seen: Witness, life: Life) -> str:
+        """Take the disk back to a moment of a life's save, as if all ranks had been killed at it; say at which.
+
+        It is one at which no checkpoint is whole on the disk, if there is one. Else all kinds of moments are as likely.
+        """
+        (end,) = self.allowed
+        self.allowed = {end - life.every, end}
+        files, moments = self.files.copy(), []
+        for operation in reversed(seen.operations):
+            _put(files, operation.before)
+        for operation in seen.operations:
+            for when, there in (("before", {}), ("in the middle of", operation.torn)):
+                if there or when == "before":
+                    moments.append((f"{when} {operation.words}", {**files, **there}))
+            _put(files, operation.after)
+        looked_for = [_sample(self.states[step]) for step in sorted(self.allowed)]
+        found: dict[bytes, set[bytes]] = {}
+        for content in {each for _, disk in moments for each in disk.values()}:
+            found[content] = {number for numbers in looked_for for number in numbers if _holds(content, number)}
+        lost = [
+            (words, disk)
+            for words, disk in moments
+            if not any(numbers <= set().union(*(found[each] for each in disk.values())) for numbers in looked_for)
+        ]
+        draw = Random(int(checks.generator().integers(2**32)))
+        kinds = {words.partition("(")[0] for words, _ in moments}
+        kind = draw.choice(sorted(kinds))
+        words, disk = draw.choice(lost or [each for each in moments if each[0].startswith(f"{kind}(")])
+        self.files.clear()
+        self.files.update(disk)
+        return words
 
     def _failed(self, error: ranks.RanksError, seen: Witness, life: Life, where: str) -> NotYet:
         """Return what to say of a life that failed: what its ranks had brought back wrong, or else the error."""
@@ -1068,6 +1157,22 @@ class Story:
                 raise NotYet(f"{where}rank {rank} reports the losses of {len(losses)} steps; the run has {steps}")
 
 
+def _unlike(seed: int) -> int:
+    """Return another seed, for the job. Its ranks know that one, and can't find out what the check draws by its own."""
+    return int.from_bytes(hashlib.pbkdf2_hmac("sha256", f"{seed}".encode(), b"job", 1_000)[:4], "big") >> 1
+
+
+def _sample(state: State) -> set[bytes]:
+    """Return some numbers of each field of a state, as fp64."""
+    draw = checks.generator()
+    fields = [np.unique(getattr(state, field)) for field in FIELDS]
+    return {number.tobytes() for each in fields for number in draw.permutation(each[each != 0])[:SAMPLE]}
+
+
+def _holds(content: bytes, number: bytes) -> bool:
+    return number in content or number[::-1] in content
+
+
 def _shard(whole: np.ndarray, rank: int, world_size: int) -> np.ndarray:
     """Return a rank's shard, padded."""
     size = memory.shard_size(len(whole), world_size)
@@ -1102,20 +1207,24 @@ MOST_MOMENTS = 14
 def check_any_moment(
     save: Callable, resume: Callable, world_size: int, most: int = MOST_MOMENTS, seed: int = 0
 ) -> list[str]:
-    """Check that a rank may be killed at any moment of `save`, in life after life; return what happened, in lines.
+    """Check that ranks may be killed at any moment of `save`, in life after life; return what happened, in lines.
 
-    `most`: how many moments are tried, drawn from all of all ranks if there are more.
+    `most`: how many moments are tried, drawn from all of all ranks if there are more. At a third of them all ranks are
+    killed at once.
     """
     every = 2
     story, life = Story(save, resume, every * (most + 5), seed), Life(world_size, every, saves=1)
     story.live(life)
-    kills = _drawn_kills(story.live(life).moments, most, seed)
+    usual = story.live(life)
+    kills = [*_drawn_kills(usual.moments, most - most // 3, seed), *[EVERYONE] * (most // 3)]
     lines, words = [], ""
     for kill in [*kills, None]:
         seen = story.live(life, kill)
+        _check_usual(save, seen, usual)
         if words:
             lines.append(f"{words}: resumed from step {story.resumed}")
-        words = f"rank {kill.rank} killed {seen.killed}" if kill and seen.killed else ""
+        who = "all ranks" if kill is EVERYONE else f"rank {kill.rank}" if kill else ""
+        words = f"{who} killed {seen.killed}" if seen.killed else ""
     story.judged()
     if 2 * len(lines) < len(kills):
         raise NotYet(
@@ -1123,6 +1232,18 @@ def check_any_moment(
             f"killed, only {len(lines)} came again"
         )
     return lines
+
+
+def _check_usual(save: Callable, seen: Witness, usual: Witness) -> None:
+    """Check that `save` does about as much in a life as in the one from whose moments the kills are drawn."""
+    for rank, (now, before) in enumerate(zip(seen.moments, usual.moments, strict=True)):
+        written = seen.written[rank], usual.written[rank]
+        if len(now) > 2 * len(before) + 8 or written[0] > 1.5 * written[1] + ROOM:
+            raise NotYet(
+                f"{save.__name__} works otherwise on the disk from save to save: rank {rank} changed it at "
+                f"{len(before)} moments and wrote {written[1]:,} bytes in one, and in another it is {len(now)} moments "
+                f"and {written[0]:,} bytes"
+            )
 
 
 def _drawn_kills(moments: Sequence[Sequence[int]], most: int, seed: int) -> list[Kill]:
@@ -1136,8 +1257,12 @@ def _drawn_kills(moments: Sequence[Sequence[int]], most: int, seed: int) -> list
     large = [(rank, number) for rank, number in every if moments[rank][number] >= LARGE]
     drawn = draw.sample(large, min(most // 2, len(large)))
     others = [moment for moment in every if moment not in drawn]
-    drawn += draw.sample(others, min(most - len(drawn), len(others)))
-    return [Kill(rank, moment=number) for rank, number in sorted(drawn)]
+    rest = draw.sample(others, min(most - len(drawn), len(others)))
+    kills = {(rank, number): Kill(rank, moment=number) for rank, number in rest}
+    for rank, number in drawn:
+        earlier = sum(each >= LARGE for each in moments[rank][:number])
+        kills[rank, number] = Kill(rank, large=earlier)
+    return [kills[moment] for moment in sorted(kills)]
 
 
 def check_other_ranks(save: Callable, resume: Callable, world_sizes: Sequence[int], seed: int = 0) -> None:
@@ -1149,10 +1274,26 @@ def check_other_ranks(save: Callable, resume: Callable, world_sizes: Sequence[in
     first, second, third = world_sizes
     story = Story(save, resume, 4 * EVERY, seed)
     story.live(Life(first, EVERY, saves=1))
-    story.live(Life(first, EVERY, saves=1), Kill(0, moment=0))
+    _tear(story, first)
     story.live(Life(second, EVERY), Kill(second - 1, at_step=2 * EVERY + 1))
     story.live(Life(third, EVERY, steps=3 * EVERY + 1))
     story.judged()
+
+
+def _tear(story: Story, world_size: int) -> None:
+    """Kill rank 0 when it begins to save. If the others' shards aren't on the disk then, kill it again, in its own."""
+    life = Life(world_size, EVERY, saves=1)
+    seen = story.live(life, Kill(0, moment=0))
+    older, newer = (story.states[step].weights[memory.shard_size(WEIGHTS, world_size) :] for step in _ends(story))
+    sample = checks.generator().permutation(newer[newer != older])[:SAMPLE]
+    found = [any(_holds(content, number.tobytes()) for content in story.files.values()) for number in sample]
+    if seen.killed and 2 * sum(found) <= len(found):
+        story.live(life, Kill(0, in_shard=True))
+
+
+def _ends(story: Story) -> tuple[int, int]:
+    """Return the oldest and the newest step that the next life may resume from."""
+    return min(story.allowed), max(story.allowed)
 
 
 ROOM = 16_000  # bytes beyond weights and moments, for the generator's 5,056 and names
@@ -1163,7 +1304,7 @@ def check_room(save: Callable, resume: Callable, world_size: int, seed: int = 0)
     story = Story(save, resume, 5 * EVERY, seed)
     story.live(Life(world_size, EVERY, saves=1))
     saved = story.live(Life(world_size, EVERY, saves=1))
-    story.live(Life(world_size, EVERY, saves=1), Kill(0, moment=0))
+    _tear(story, world_size)
     story.live(Life(world_size - 1, EVERY, saves=1))
     story.judged()
     for rank, written in enumerate(saved.written):

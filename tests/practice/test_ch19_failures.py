@@ -2,7 +2,9 @@
 
 import pytest
 from answers import assert_accepted, assert_refused, broken, graded, solution_of, with_slip, written
-from survivors import SURVIVORS
+from survivors import DODGERS, SURVIVORS
+
+from collectives.practice import ch19_failures
 
 EXERCISE = "19_failures"
 REPLAY, WRITING, BETWEEN = "a1-replay", "a2-writing", "a3-between"
@@ -499,7 +501,7 @@ MUTANTS = [
         {MOMENT},
         "there is no file",
     ),
-    written("marker first", "survive", MARKER_FIRST + RESUME, {MOMENT}, "there is no file"),
+    written("marker first", "survive", MARKER_FIRST + RESUME, {MOMENT, OTHER, ROOM}, "there is no file"),
     broken("marker in place", '"latest.new"', '"latest"', {MOMENT}, "is torn"),
     broken(
         "one folder overwritten",
@@ -564,3 +566,16 @@ def test_a_job_that_survives_by_anything_but_its_checkpoint_gets_no_point(name, 
     said = graded(EXERCISE, {"survive": SURVIVORS[name]}, "c", looks=False)
     assert said.keys() == ALL_C
     assert {check: points for check, (points, _) in said.items() if points} == {}, said
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", DODGERS)
+def test_no_dummy_on_the_disk_draws_the_kills_from_a_save_that_is_not_safe(name):
+    said = graded(EXERCISE, {"survive": DODGERS[name]}, {MOMENT, OTHER, ROOM}, looks=False)
+    assert {check: points for check, (points, _) in said.items() if points} == {}, said
+
+
+def test_ranks_get_no_seed_that_tells_what_the_check_draws():
+    story = ch19_failures.Story(None, None, 6, seed=1)
+    assert story.seed not in (1, ch19_failures.Story(None, None, 6, seed=2).seed)
+    assert story.seed == ch19_failures._unlike(1) < 2**31
