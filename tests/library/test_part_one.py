@@ -125,7 +125,7 @@ def test_chapters_that_count_don_t_time_loopback(name):
 def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
     page = text_of("index")
     assert "The readings agree, at every size" not in page
-    assert "agree on values and on bytes" in page
+    assert "agree on values, and both with the price on bytes" in page
     assert "*Seconds* come from two models" in page
 
 

@@ -469,6 +469,25 @@ def test_published_layouts_are_not_refused(used):
     assert misprint.run.layout.stage == 1
 
 
+def test_no_published_layout_is_refused_for_its_axes_or_its_way(used):
+    """What is refused as it is printed is refused for memory: most sources don't say what is computed again."""
+    reasons = [refuse(*sample.run, sample.run.layout.batch) for sample in used]
+    assert len(reasons) > 400
+    assert [reason for reason in reasons if reason and not re.search(r"\bGB of \d", reason)] == []
+
+
+def test_a_token_goes_to_a_rank_once_to_a_node_once_and_to_few_nodes_where_routing_says_so():
+    """8 experts of a token, drawn evenly on 64 ranks in 8 nodes."""
+    groups = Groups(RUNNING_CASE)
+    inside, across = groups.dispatch(1, 64, 1e9, copies=8)
+    _, on_four_nodes = groups.dispatch(1, 64, 1e9, copies=8, node_limit=4)
+    on_ranks, on_nodes = 64 * (1 - (63 / 64) ** 8), 8 * (1 - (7 / 8) ** 8)  # 7.6 and 5.3, of 8 draws
+    assert inside == pytest.approx(groups.seconds("all_to_all", 1, 8, on_ranks * 1e9))
+    assert across == pytest.approx(groups.seconds("all_to_all", 8, 8, on_nodes * 1e9))
+    assert on_four_nodes == pytest.approx(groups.seconds("all_to_all", 8, 8, 4e9))
+    assert on_four_nodes < across
+
+
 def test_of_80e9_bytes_two_published_layouts_would_need_more_and_of_what_a_gpu_reports_less_a_reserve_they_fit():
     """Llama 3 405B on 8,192 GPUs, and DeepSeek-V3."""
     for run in (published.llama_3_runs()[0][0], published.deepseek_v3_run()):

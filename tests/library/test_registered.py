@@ -106,7 +106,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path):
         registered.Record.load(tmp_path / "old.json")
 
 
-@pytest.mark.parametrize("name", ["crossover_lines", "loopback"])
+@pytest.mark.parametrize("name", ["crossover_lines", "loopback", "mesh_lines"])
 def test_the_recorded_experiments_were_predicted_first_and_name_their_day_and_machine(name):
     record = registered.Record.load(DATA / f"{name}.json")
     assert record.header["predicted"] <= record.header["measured"]
