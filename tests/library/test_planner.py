@@ -490,8 +490,9 @@ def test_a_token_goes_to_a_rank_once_to_a_node_once_and_to_few_nodes_where_routi
 
 def test_of_80e9_bytes_two_published_layouts_would_need_more_and_of_what_a_gpu_reports_less_a_reserve_they_fit():
     """Llama 3 405B on 8,192 GPUs, and DeepSeek-V3."""
-    for run in (published.llama_3_runs()[0][0], published.deepseek_v3_run()):
+    for run, needed in ((published.llama_3_runs()[0][0], 81.1), (published.deepseek_v3_run(), 82.1)):
         assert 80e9 < memory(run.model, run.layout).total < run.machine.usable
+        assert memory(run.model, run.layout).total / 1e9 == pytest.approx(needed, abs=0.05)
         old = replace(run.machine, tuned=run.machine.spec._replace(memory=80e9), reserve=0)
         assert refuse(run.model, old, run.layout, run.layout.batch).endswith("GB of 80")
 
