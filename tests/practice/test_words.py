@@ -93,6 +93,14 @@ def finish(step):
         step.unpack(bucket, sum(everyone) / step.world_size)
 """
 # A right reduce-scatter, the other way round the ring.
+AFTER_THE_SUM = """
+
+summed = tree_reduce
+
+
+def tree_reduce(rank, world_size, buffer):
+    summed(rank, world_size, buffer)
+"""
 LEFTWARD = """
 
 def ring_reduce_scatter(rank, world_size, buffer):
@@ -406,10 +414,7 @@ CHANGED = [
         "02_tree",
         "tree-reduce",
         "",
-        "\n\nsummed = tree_reduce\n"
-        "\n\ndef tree_reduce(rank, world_size, buffer):\n"
-        "    summed(rank, world_size, buffer)\n"
-        "    buffer += 1\n",
+        AFTER_THE_SUM + "    buffer += 1\n",
         "c1-powers-of-two",
         ", but the sum is array([",
     ),
@@ -417,10 +422,7 @@ CHANGED = [
         "02_tree",
         "tree-reduce",
         "",
-        "\n\nsummed = tree_reduce\n"
-        "\n\ndef tree_reduce(rank, world_size, buffer):\n"
-        "    summed(rank, world_size, buffer)\n"
-        "    if world_size > 1 and rank == 0:\n"
+        AFTER_THE_SUM + "    if world_size > 1 and rank == 0:\n"
         "        dist.send(buffer, 1)\n"
         "    if rank == 1:\n"
         "        dist.recv(buffer, 0)\n",
