@@ -1284,16 +1284,12 @@ def _tear(story: Story, world_size: int) -> None:
     """Kill rank 0 when it begins to save. If the others' shards aren't on the disk then, kill it again, in its own."""
     life = Life(world_size, EVERY, saves=1)
     seen = story.live(life, Kill(0, moment=0))
-    older, newer = (story.states[step].weights[memory.shard_size(WEIGHTS, world_size) :] for step in _ends(story))
+    others = slice(memory.shard_size(WEIGHTS, world_size), None)
+    older, newer = (story.states[end(story.allowed)].weights[others] for end in (min, max))
     sample = checks.generator().permutation(newer[newer != older])[:SAMPLE]
     found = [any(_holds(content, number.tobytes()) for content in story.files.values()) for number in sample]
     if seen.killed and 2 * sum(found) <= len(found):
         story.live(life, Kill(0, in_shard=True))
-
-
-def _ends(story: Story) -> tuple[int, int]:
-    """Return the oldest and the newest step that the next life may resume from."""
-    return min(story.allowed), max(story.allowed)
 
 
 ROOM = 16_000  # bytes beyond weights and moments, for the generator's 5,056 and names
