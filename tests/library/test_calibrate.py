@@ -197,7 +197,7 @@ def test_on_recorded_lines_two_constants_serve_large_buffers_and_fail_small_ones
     large = [cell for cell in record.cells if cell["num_bytes"] >= 256 * KIB]
     assert registered.off(large, "link") < 0.08
     assert registered.off(up_to(record, 16 * KIB), "link") > 0.5
-    choice = record.at(world_size=8, num_bytes=16 * KIB)  # halving-doubling, where the tree has few messages
+    choice = record.at(world_size=8, num_bytes=4 * KIB)  # halving-doubling, where doubling has few messages
     assert registered.regret(choice, "link") > 0.5 > registered.regret(choice, "link and processors")
 
 
