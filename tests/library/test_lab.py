@@ -578,6 +578,85 @@ def test_what_a_newer_page_keeps_is_left_alone(open_lab):
     assert text_of(page) == "step 0: 0:0→1"
 
 
+@pytest.fixture
+def tabs(browser, tmp_path):
+    """A function that opens the Lab in another tab of one browser, after running a script there."""
+    path, context = tmp_path / "lab.html", browser.new_context()
+    path.write_text(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>lab</title>{LabElement(paged=True).html()}"
+    )
+
+    def opened(first="", fragment=""):
+        page = context.new_page()
+        page.add_init_script(first)
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_function(f"{LAB}.schedule")
+        return page
+
+    yield opened
+    context.close()
+
+
+STORED = "JSON.parse(localStorage.getItem('collectives-lab'))"
+DEAF = "addEventListener('storage', (event) => event.stopImmediatePropagation(), true)"
+STALE = """const get = Storage.prototype.getItem, opened = performance.now();
+    Storage.prototype.getItem = function (key) { return performance.now() - opened < 500 ? null : get.call(this, key); };"""
+
+
+def solve_sum(page):
+    slot(page, 0).drag_to(slot(page, 1))
+    slot(page, 1).drag_to(slot(page, 0))
+    page.wait_for_timeout(KEPT_MS)
+
+
+def test_two_tabs_keep_what_each_has_solved(tabs):
+    first, second = tabs(), tabs(DEAF)  # the second misses what the first keeps
+    first.get_by_role("button", name="Next puzzle").first.click()
+    solve_sum(first)
+    slot(second, 0).drag_to(slot(second, 1))
+    second.wait_for_timeout(KEPT_MS)
+    kept = second.evaluate(STORED)
+    assert kept["solved"] == {"sum-2": True}
+    assert kept["answers"] == {"sum-2": "0:0~1+,0:1~0+", "broadcast-4": "0:0~1"}
+    assert "1 of 20 solved" in second.locator(".sheet").inner_text()
+    first.wait_for_function(f"{LAB}.kept.answers['broadcast-4']")
+    second.get_by_role("button", name="Next puzzle").first.click()
+    assert text_of(second) == "step 0: 0:0→1+  0:1→0+"
+
+
+def test_a_tab_in_which_the_reader_only_looks_overwrites_no_answer(tabs):
+    first, second = tabs(fragment="#v=1&puzzle=sum-2"), tabs(DEAF, "#v=1&puzzle=sum-2")
+    solve_sum(first)
+    for name in ("Race", "Build", "Puzzles"):
+        second.get_by_role("button", name=name, exact=True).click()
+    second.wait_for_timeout(KEPT_MS)
+    assert second.evaluate(STORED)["answers"] == {"sum-2": "0:0~1+,0:1~0+"}
+
+
+def test_a_page_that_opens_with_old_storage_overwrites_nothing(tabs):
+    first = tabs(fragment="#v=1&puzzle=sum-2")
+    solve_sum(first)
+    kept = first.evaluate(STORED)
+    second = tabs(DEAF + ";" + STALE, "#v=1&puzzle=broadcast-4")
+    second.wait_for_timeout(KEPT_MS)
+    assert first.evaluate(STORED) == kept
+    slot(second, 0).drag_to(slot(second, 1))
+    second.wait_for_timeout(KEPT_MS)
+    assert first.evaluate(STORED)["answers"] == kept["answers"] | {"broadcast-4": "0:0~1"}
+    assert first.evaluate(STORED)["solved"] == {"sum-2": True}
+
+
+def test_storage_that_the_reader_clears_stays_clear(tabs):
+    first, second = tabs(fragment="#v=1&puzzle=sum-2"), tabs()
+    solve_sum(first)
+    second.evaluate("localStorage.clear()")
+    first.wait_for_function(f"!Object.keys({LAB}.kept.solved).length")
+    first.get_by_role("button", name="Previous puzzle").click()
+    slot(first, 0).drag_to(slot(first, 1))
+    first.wait_for_timeout(KEPT_MS)
+    assert first.evaluate(STORED)["answers"] == {"broadcast-4": "0:0~1"}
+
+
 def test_a_schedule_too_long_for_an_address_says_so(open_lab):
     page = open_lab()
     steps = "\n".join(" ".join(f"{chunk}:{step % 16}→{(step + 1) % 16}+" for chunk in range(64)) for step in range(200))

@@ -54,6 +54,12 @@
     }
   };
 
+  // What several tabs or readings know, together: of what they have in common, the last one counts.
+  const merged = (...all) => ({
+    v: 1, solved: Object.assign({}, ...all.map(({ solved }) => solved)), answers: Object.assign({}, ...all.map(({ answers }) => answers)),
+    free: all.findLast(({ free }) => free)?.free ?? null, last: all.findLast(({ last }) => last)?.last ?? null,
+  });
+
   class CollectiveLab extends HTMLElement {
     connectedCallback() {
       if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start());
@@ -64,13 +70,17 @@
       const source = this.querySelector(":scope > script[type='application/json']");
       if (this.board || !source) return;
       const { puzzles, presets, machines, lines, colours, kinds, given } = JSON.parse(source.textContent);
-      Object.assign(this, { puzzles, presets, machines, lines, colours, kinds, kept: kept(), boards: new Map() });
+      Object.assign(this, { puzzles, presets, machines, lines, colours, kinds, kept: kept(), unkept: {}, boards: new Map() });
       this.paged = this.dataset.page !== undefined; // a page of its own, whose address says what it shows
       this.build();
       this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles keys as commands for its cells
       this.open((this.paged && this.asked()) || given || `v=1&puzzle=${this.resumed().id}`);
       if (this.paged) addEventListener("hashchange", () => this.asked() && this.asked() !== this.written && this.open(this.asked()));
-      addEventListener("storage", (event) => event.key === KEY && ((this.kept = kept()), this.list()));
+      addEventListener("storage", ({ key, newValue }) => {
+        if (key !== null && key !== KEY) return;
+        this.kept = newValue ? merged(this.kept, kept(), this.unkept) : kept(); // no value: the reader has cleared it
+        this.list();
+      });
     }
 
     // The fragment of the page's address; "" if it is only the name of a heading.
@@ -167,8 +177,8 @@
 
     // Remembers the board before another is shown.
     leave() {
-      const { schedule, puzzle, at, past, future, lent } = this;
-      if (schedule) this.boards.set(puzzle, { schedule, at, past, future, lent, kept: this.keptOf(puzzle) });
+      const { schedule, puzzle, at, past, future, lent, base } = this;
+      if (schedule) this.boards.set(puzzle, { schedule, at, past, future, lent, kept: base });
     }
 
     keptOf(puzzle) {
@@ -233,6 +243,7 @@
       const seen = this.seenOf(schedule);
       Object.assign(this, { puzzle, past, future, lent, latest: puzzle ?? this.latest });
       this.restore(schedule, at, seen);
+      [this.edited, this.base] = [false, this.keptOf(puzzle)];
     }
 
     // The analysis of a schedule; refuses one that is too big to draw.
@@ -245,7 +256,7 @@
     }
 
     restore(schedule, at, seen = Lab.analyse(schedule)) {
-      Object.assign(this, { schedule, seen, at: Math.max(0, Math.min(schedule.steps.length, at)) });
+      Object.assign(this, { schedule, seen, at: Math.max(0, Math.min(schedule.steps.length, at)), edited: true });
       this.stop();
       this.write();
       this.update();
@@ -546,11 +557,7 @@
       this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, fault.message)] : []),
         ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && !fault ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
-      if (solved && !this.lent && !this.kept.solved[puzzle.id]) {
-        this.kept.solved[puzzle.id] = true;
-        this.store();
-        this.list();
-      }
+      if (solved && !this.lent && !this.kept.solved[puzzle.id]) this.store({ solved: { [puzzle.id]: true } });
     }
 
     // A link to a chapter; only where the book is.
@@ -616,12 +623,12 @@
       this.saving = null;
       const fragment = Lab.toFragment(this.schedule, this.puzzle?.id);
       if (fragment === null) return this.tooBigToKeep();
-      if (!this.lent) {
-        if (this.puzzle) this.kept.answers[this.puzzle.id] = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
-        else this.kept.free = fragment;
-      }
-      this.kept.last = this.latest?.id ?? this.kept.last;
-      this.store();
+      // A board that the reader only looks at is no change, and another tab may have kept a newer one. `where` is null while a page opens.
+      const { puzzle, kept } = this, last = this.latest?.id ?? kept.last, steps = (/(?:^|&)steps=([^&]*)/.exec(fragment) ?? ["", ""])[1];
+      if (this.edited && !this.lent) {
+        this.store({ ...(puzzle ? { answers: { [puzzle.id]: steps } } : { free: fragment }), last });
+        [this.edited, this.base] = [false, this.keptOf(puzzle)];
+      } else if (last !== kept.last && this.where) this.store({ last });
       if (this.paged) this.publish(this.fragment());
       this.where = this.here();
     }
@@ -643,10 +650,16 @@
       this.say("This schedule is too long for an address, so it isn't kept when you leave. Save it as JSON.");
     }
 
-    store() {
-      if (kept().newer) return; // read again, for another tab may have the newer page
+    // Keeps changes, on top of what is stored by now: another tab may have kept more since this one read it.
+    store(more) {
+      const stored = kept(), had = Object.keys(this.kept.solved).length; // another tab may have the newer page, too
+      this.unkept = merged(this.unkept, more);
+      this.kept = merged(this.kept, stored, this.unkept);
+      if (Object.keys(this.kept.solved).length !== had) this.list();
+      if (stored.newer) return;
       try {
         localStorage.setItem(KEY, JSON.stringify(this.kept));
+        this.unkept = {};
       } catch {
         this.forgets.textContent = FORGETS; // a private window, or a full one
       }
