@@ -121,9 +121,10 @@ def test_the_page_calls_every_solution_solved_and_no_start(open_lab):
 
 def test_a_rule_that_is_broken_is_named(open_lab):
     page = open_lab()
+    another = "Use another step: press “Next step”."
     cases = {
-        ("broadcast-4", "0:0→1 0:0→2\n0:0→3"): "In step 0, rank 0 already sends one message. Use another step.",
-        ("reduce-4", "0:1→0+ 0:3→0+ 0:2→3+"): "In step 0, rank 0 already receives one message. Use another step.",
+        ("broadcast-4", "0:0→1 0:0→2\n0:0→3"): f"In step 0, rank 0 already sends one message. {another}",
+        ("reduce-4", "0:1→0+ 0:3→0+ 0:2→3+"): f"In step 0, rank 0 already receives one message. {another}",
         ("all-gather-4", "0:0→2"): "There is no cable between ranks 0 and 2.",
         ("pipeline-4", "0-1:0→2"): "0-1:0→2 carries 2 chunks; here a message carries one.",
         ("all-to-all-4", "1:0→1:0 0:1→0:1"): "No rank is idle (now rank 2 in step 0 and 1 more)",
@@ -161,7 +162,7 @@ def test_the_first_puzzle_is_solved_by_dragging(open_lab):
     slot(page, 0).drag_to(slot(page, 1))
     assert status(page).startswith("Step 0: rank 0 sends chunk 0 to rank 1, which keeps a copy.")
     slot(page, 0).drag_to(slot(page, 2))
-    assert status(page) == "In step 0, rank 0 already sends one message. Use another step."
+    assert status(page) == "In step 0, rank 0 already sends one message. Use another step: press “Next step”."
     page.get_by_role("button", name="Next step").click()
     page.wait_for_function(f"{LAB}.at === 1")
     slot(page, 0).drag_to(slot(page, 2))
@@ -247,6 +248,63 @@ def test_no_goal_is_ticked_before_the_contract_is_met(open_lab):
     assert page.locator(".goals .met").count() == 0
     page.evaluate("text => document.querySelector('collective-lab').typed(text)", SOLUTIONS["reduce-scatter-3"])
     assert page.locator(".goals .met").count() == 2
+
+
+def test_a_right_result_over_the_limit_is_not_called_proved(open_lab):
+    page, words = open_lab("v=1&puzzle=reduce-4&steps=0:1~0%2B;0:2~0%2B"), "at most 2 steps (now 3)."
+    page.get_by_role("button", name="new step").click()
+    slot(page, 3).drag_to(slot(page, 0))
+    assert verdict(page) == f"The result is right, but the puzzle isn't solved: {words}"
+    assert status(page).endswith(verdict(page))
+    assert page.locator(".goals .missed").inner_text() == "At most 2 steps (now 3)"
+    page.get_by_role("button", name="Undo").click()
+    assert page.locator(".goals .missed").count() == 0
+
+
+def test_a_solved_puzzle_looks_solved_beside_the_board_and_next_step_says_so_again(open_lab):
+    page = open_lab("v=1&puzzle=sum-2&steps=0:0~1%2B", **PHONE, reduced_motion="reduce")
+    assert status(page) == "Press “Play” to see these steps, or change them."
+    slot(page, 1).tap()
+    slot(page, 0).tap()
+    assert page.locator(".status.solved").inner_text().startswith("Solved. Step 0: rank 1 sends")
+    for _ in range(2):
+        page.get_by_role("button", name="Next step").tap()
+    assert page.locator(".status.solved").inner_text().strip() == "Solved."
+    page.get_by_role("button", name="Undo").tap()
+    assert page.locator(".status.solved").count() == 0
+
+
+def test_the_keyboard_s_first_visit_to_the_board_tells_the_keys(open_lab):
+    page = open_lab()
+    page.get_by_role("button", name="Puzzles").focus()
+    page.keyboard.press("Tab")
+    assert status(page).startswith("The arrow keys move.")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert status(page) == "Rank 1 has nothing in chunk 0 yet, so it can't send it."
+
+
+def test_slots_that_must_end_finished_say_so(open_lab):
+    page = open_lab("v=1&puzzle=reduce-scatter-3")
+    marked = page.get_by_role("button", name=re.compile("must end finished"))
+    assert [each.get_attribute("aria-label")[:15] for each in marked.all()] == [
+        f"rank {rank}, chunk {rank}" for rank in range(3)
+    ]
+
+
+def test_the_signs_and_names_on_the_board_are_whole_on_a_phone(open_lab):
+    page = open_lab("v=1&puzzle=reduce-scatter-3", **PHONE)
+    right = """Math.max(...[...document.querySelectorAll('.board svg text')]
+        .filter((text) => text.textContent.startsWith('chunk')).map((text) => text.getBoundingClientRect().right))"""
+    left = "document.querySelector('.board .goal').getBoundingClientRect().left"
+    assert page.evaluate(right) < page.evaluate(left)
+
+
+def test_after_the_last_hint_the_button_says_so(open_lab):
+    page = open_lab()
+    for name in ("A hint", "Next hint", "Next hint"):
+        page.get_by_role("button", name=name).click()
+    assert page.get_by_role("button", name="No more hints").is_disabled()
 
 
 def test_the_main_actions_are_few_tabs_away(open_lab):
@@ -599,8 +657,8 @@ def tabs(browser, tmp_path):
 
 STORED = "JSON.parse(localStorage.getItem('collectives-lab'))"
 DEAF = "addEventListener('storage', (event) => event.stopImmediatePropagation(), true)"
-STALE = """const get = Storage.prototype.getItem, opened = performance.now();
-    Storage.prototype.getItem = function (key) { return performance.now() - opened < 500 ? null : get.call(this, key); };"""
+STALE = """const get = Storage.prototype.getItem;
+    Storage.prototype.getItem = function (key) { return performance.now() < 500 ? null : get.call(this, key); };"""
 
 
 def solve_sum(page):
@@ -778,7 +836,9 @@ def test_a_chunk_in_the_row_of_another_is_marked_and_named(open_lab):
     page = open_lab("v=1&puzzle=scatter-4&steps=0:0~1:1;1:0~2")
     slot(page, 0).press("PageDown")
     assert page.locator(".board .w .fault").count() == 1
-    assert slot(page, 1, 1).get_attribute("aria-label") == "rank 1, chunk 1: chunk 0 of rank 0, wrong"
+    assert (
+        slot(page, 1, 1).get_attribute("aria-label") == "rank 1, chunk 1: chunk 0 of rank 0, wrong, must end finished"
+    )
 
 
 def test_what_can_t_be_copied_is_shown_to_be_copied_by_hand(open_lab):

@@ -71,13 +71,19 @@
       picture.fit(this.width);
       const scale = Math.min(LARGEST, this.width / LEAST, this.width / picture.natural(picture.columns, 32), TALL / picture.height);
       if (scale > 1) picture.fit(this.width / scale);
+      if (picture.narrow) picture.left += Math.min(8, picture.start - picture.left); // the names of the rows, clear of the frames
       this.scale = this.width / picture.width;
     }
 
-    // Marks the slots that must end finished, unless all must.
+    // Whether the slots that must end finished are marked: not if all must, or all are.
+    marked() {
+      const { promise, fault } = this.host.seen;
+      return fault && !promise.wanted.flat().every(Boolean);
+    }
+
     goals() {
-      const { seen: { promise, fault } } = this.host, [width, height] = this.picture.cell;
-      if (promise.wanted.flat().every(Boolean) || !fault) return [];
+      const { seen: { promise } } = this.host, [width, height] = this.picture.cell;
+      if (!this.marked()) return [];
       return promise.wanted.flatMap((row, rank) => row.flatMap((wanted, chunk) => {
         const [x, y] = this.picture.corner(rank, chunk);
         return wanted ? [make("rect", { class: "goal", x: x - 3, y: y - 3, width: width + 6, height: height + 6, rx: 7 })] : [];
@@ -86,7 +92,7 @@
 
     // Puts a button over every slot: it takes pointers and the keyboard, and says what the slot holds.
     place() {
-      const { schedule: { ranks, chunks }, seen, at } = this.host, [width, height] = this.picture.cell.map((size) => size * this.scale);
+      const { schedule: { ranks, chunks }, seen, at } = this.host, { wanted } = seen.promise, marked = this.marked(), [width, height] = this.picture.cell.map((size) => size * this.scale);
       const least = Math.min(24, this.picture.pitch[0] * this.scale);
       this.focus = [Math.min(this.focus[0], ranks - 1), Math.min(this.focus[1], chunks - 1)];
       const had = this.hits.contains(document.activeElement), wide = Math.max(width, least);
@@ -96,7 +102,7 @@
       [...this.hits.children].forEach((button, slot) => {
         const rank = Math.floor(slot / chunks), chunk = slot % chunks, [x, y] = this.picture.corner(rank, chunk).map((corner) => corner * this.scale);
         button.style.cssText = `left:${x - (wide - width) / 2}px;top:${y}px;width:${wide}px;height:${height}px`;
-        const label = `rank ${rank}, chunk ${chunk}: ${Lab.holds(seen, at, rank, chunk)}`;
+        const label = `rank ${rank}, chunk ${chunk}: ${Lab.holds(seen, at, rank, chunk)}${marked && wanted[rank][chunk] ? ", must end finished" : ""}`;
         if (button.getAttribute("aria-label") !== label) button.setAttribute("aria-label", label);
         button.tabIndex = rank === this.focus[0] && chunk === this.focus[1] ? 0 : -1;
         button.setAttribute("aria-pressed", this.from?.[0] === rank && this.from[1] === chunk);

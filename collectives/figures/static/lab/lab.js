@@ -8,6 +8,7 @@
   const ROOTED = ["broadcast", "reduce", "scatter", "gather"], WHOLE = ["broadcast", "reduce", "all_reduce", "barrier"]; // contracts that need no shards
   const BUILT = Lab.CONTRACTS.filter((name) => name !== "all_to_all_uneven");
   const GREETING = "Drag from one slot to another to send what it holds, or tap one and then the other.";
+  const KEYS = "The arrow keys move. Enter picks the slot that sends, and then the slot to write. Page Down is the next step.";
   const FORGETS = "This browser can't store anything for this page now, so copy a link before you leave to keep your work.";
   const plural = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
 
@@ -126,6 +127,7 @@
       this.race = new Lab.Race(this);
       this.append(tabs, this.forgets, this.workshop, this.race.element);
       this.addEventListener("keydown", (event) => this.onKey(event));
+      this.board.element.addEventListener("focusin", ({ target }) => this.status.textContent === GREETING && target.matches(":focus-visible") && this.say(KEYS));
     }
 
     typing() {
@@ -155,7 +157,7 @@
         [this.where, this.written] = [null, fragment];
         if (race) this.race.restore(race);
         this.show(view === "race" ? view : puzzle ? "puzzles" : "build");
-        if (replaced && this.view !== "race") this.say("This is what the link holds. Undo brings back what you had built here.");
+        if (this.view !== "race" && this.lent && this.schedule.steps.length) this.say(replaced ? "This is what the link holds. Undo brings back what you had built here." : "Press “Play” to see these steps, or change them.");
       } catch (error) {
         if (!this.schedule) this.openPuzzle(this.puzzles[0]);
         this.explain(error);
@@ -293,7 +295,7 @@
       const [combine, why] = Lab.usual(seen, at, src, chunk, dst, into), one = Lab.transfer(src, dst, chunk, combine, into);
       if (here.some((t) => Lab.singles([t]).some((each) => Lab.print(each) === Lab.print(one)))) return this.refuse(`Step ${at} already has ${Lab.print(one)}.`);
       const next = this.joined(here, one), fault = Lab.stepFault(next, schedule.ranks, schedule.chunks);
-      const trouble = fault ? `${fault}, and only one can be last. Use another step.` : puzzle && Lab.stepTrouble(puzzle, next, at);
+      const trouble = fault ? `${fault}, and only one can be last. Use another step: press “Next step”.` : puzzle && Lab.stepTrouble(puzzle, next, at);
       if (trouble) return this.refuse(trouble);
       this.setStep(next);
       this.did(`Step ${at}: ${Lab.sentence(one)}${why}.`);
@@ -329,7 +331,7 @@
     change(place, transfer) {
       const here = this.schedule.steps[this.at], next = transfer ? here.with(place, transfer) : here.filter((_, other) => other !== place);
       const fault = Lab.stepFault(next, this.schedule.ranks, this.schedule.chunks);
-      if (fault) return this.refuse(`${fault}. Use another step.`);
+      if (fault) return this.refuse(`${fault}. Use another step: press “Next step”.`);
       this.setStep(next);
       this.did(`${transfer ? `Now ${Lab.sentence(transfer)}` : "Taken back"}.`);
     }
@@ -403,7 +405,7 @@
 
     next() {
       this.arrive();
-      if (this.at >= this.schedule.steps.length) return this.refuse("This step is empty. Drag from one slot to another first.");
+      if (this.at >= this.schedule.steps.length) return this.told() === SOLVED ? this.did("") : this.refuse("This step is empty. Drag from one slot to another first.");
       const run = (this.run = {});
       this.board.animate(() => this.run === run && this.go(this.at + 1));
     }
@@ -491,7 +493,7 @@
       all.value = puzzle.id;
       all.setAttribute("aria-label", "Puzzle");
       const solved = Object.keys(this.kept.solved).length, shown = this.hints?.id === puzzle.id ? this.hints.count : 0;
-      const hint = button(shown ? "Next hint" : "A hint", () => {
+      const hint = button(shown === puzzle.hints.length ? "No more hints" : shown ? "Next hint" : "A hint", () => {
         this.hints = { id: puzzle.id, count: shown + 1 };
         this.list();
         this.say(`Hint ${shown + 1} of ${puzzle.hints.length}: ${puzzle.hints[shown]}`);
@@ -548,14 +550,14 @@
     judge() {
       const { seen, schedule, puzzle } = this, { fault, goal, done } = seen;
       const sent = Math.max(0, ...Array.from({ length: schedule.ranks }, (_, rank) => schedule.steps.flat().reduce((sum, t) => sum + (t.src === rank ? t.count : 0), 0)));
-      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; the busiest rank sends ${plural(sent, "chunk")}, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer.`;
+      const cost = `${plural(schedule.steps.length, "step")}, ${plural(schedule.steps.flat().length, "message")}; the busiest rank sends ${plural(sent, "chunk")}${schedule.chunks > 1 ? `, ${Number((sent / schedule.chunks).toPrecision(3))} times its buffer of ${schedule.chunks}` : ""}.`;
       const goals = puzzle ? Lab.judge(puzzle, schedule, fault) : [], solved = puzzle && goals.every(([, met]) => met);
       const state = !schedule.collective ? "open" : fault ? (fault.spoilt ? "bad" : "open") : puzzle && !solved ? "open" : "good";
-      const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault ? `${done} of ${plural(goal, "slot")} finished.` : `Proved: ${prose(schedule.collective)}, for every input.`;
+      const head = !schedule.collective ? "No contract to check." : solved ? `Solved. ${puzzle.best}` : fault || puzzle ? this.told() : `Proved: ${prose(schedule.collective)}, for every input.`;
       const bar = make("progress", { max: goal, value: done, "aria-label": "slots finished" });
       this.verdict.className = `verdict ${state}`;
       this.refill(this.verdict, [make("p", { class: "head" }, head), ...(schedule.collective ? [bar] : []), ...(fault && schedule.steps.length ? [make("p", {}, fault.message)] : []),
-        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: met && !fault ? "met" : "" }, text)))] : []), make("p", { class: "cost" }, cost),
+        ...(puzzle ? [make("ul", { class: "goals" }, ...goals.slice(1).map(([text, met]) => make("li", { class: fault ? "" : met ? "met" : "missed" }, text)))] : []), make("p", { class: "cost" }, cost),
         ...(solved ? [make("p", {}, `${puzzle.why} `, this.link(puzzle.page)), button("Next puzzle", () => this.openPuzzle(this.puzzles[(this.puzzles.indexOf(puzzle) + 1) % this.puzzles.length]), { class: "main" })] : [])]);
       if (solved && !this.lent && !this.kept.solved[puzzle.id]) this.store({ solved: { [puzzle.id]: true } });
     }
@@ -570,19 +572,22 @@
     told() {
       const { fault, goal, done } = this.seen;
       if (!this.schedule.collective) return "";
-      if (!fault && this.puzzle && Lab.judge(this.puzzle, this.schedule, fault).every(([, met]) => met)) return SOLVED;
-      return fault ? `${done} of ${plural(goal, "slot")} finished.` : "The contract is met.";
+      if (fault) return `${done} of ${plural(goal, "slot")} finished.`;
+      if (!this.puzzle) return "The contract is met.";
+      const [open] = Lab.judge(this.puzzle, this.schedule, fault).find(([, met]) => !met) ?? [];
+      return open ? `The result is right, but the puzzle isn't solved: ${open[0].toLowerCase()}${open.slice(1).replace(/\.$/, "")}.` : SOLVED;
     }
 
     // Says what the reader has changed. That the puzzle is solved comes first: a long line is cut at its end.
     did(text) {
       const told = this.told();
       this.say(told === SOLVED ? `${told} ${text}` : `${text} ${told}`);
+      this.status.classList.toggle("solved", told === SOLVED);
     }
 
     say(text) {
       this.status.textContent = text || (this.schedule.steps.length || this.view === "race" ? "" : GREETING);
-      this.status.classList.remove("wrong");
+      this.status.classList.remove("wrong", "solved");
     }
 
     // Says why nothing has happened.

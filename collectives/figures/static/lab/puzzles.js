@@ -19,8 +19,8 @@
       if (puzzle.single && count > 1) return `${Lab.print(t)} carries ${count} chunks; here a message carries one.`;
       sends.set(src, (sends.get(src) ?? 0) + 1);
       gets.set(dst, (gets.get(dst) ?? 0) + 1);
-      if (ports !== null && sends.get(src) > ports) return `In step ${number}, rank ${src} already sends ${more(ports)} message${ports > 1 ? "s" : ""}. Use another step.`;
-      if (ports !== null && gets.get(dst) > ports) return `In step ${number}, rank ${dst} already receives ${more(ports)} message${ports > 1 ? "s" : ""}. Use another step.`;
+      if (ports !== null && sends.get(src) > ports) return `In step ${number}, rank ${src} already sends ${more(ports)} message${ports > 1 ? "s" : ""}. Use another step: press “Next step”.`;
+      if (ports !== null && gets.get(dst) > ports) return `In step ${number}, rank ${dst} already receives ${more(ports)} message${ports > 1 ? "s" : ""}. Use another step: press “Next step”.`;
     }
     return null;
   };
