@@ -704,6 +704,13 @@ def test_a_page_that_opens_with_old_storage_overwrites_nothing(tabs):
     assert first.evaluate(STORED)["solved"] == {"sum-2": True}
 
 
+def test_what_was_drawn_just_before_the_reader_left_is_kept(tabs):
+    first = tabs(fragment="#v=1&puzzle=broadcast-4")
+    slot(first, 0).drag_to(slot(first, 1))
+    first.goto("about:blank")
+    assert tabs().evaluate(STORED)["answers"] == {"broadcast-4": "0:0~1"}
+
+
 def test_storage_that_the_reader_clears_stays_clear(tabs):
     first, second = tabs(fragment="#v=1&puzzle=sum-2"), tabs()
     solve_sum(first)

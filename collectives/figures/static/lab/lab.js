@@ -77,6 +77,7 @@
       this.dataset.lmSuppressShortcuts = "true"; // or JupyterLab handles keys as commands for its cells
       this.open((this.paged && this.asked()) || given || `v=1&puzzle=${this.resumed().id}`);
       if (this.paged) addEventListener("hashchange", () => this.asked() && this.asked() !== this.written && this.open(this.asked()));
+      addEventListener("pagehide", () => this.flush());
       addEventListener("storage", ({ key, newValue }) => {
         if (key !== null && key !== KEY) return;
         this.kept = newValue ? merged(this.kept, kept(), this.unkept) : kept(); // no value: the reader has cleared it
