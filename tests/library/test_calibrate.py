@@ -64,7 +64,7 @@ def test_no_term_costs_less_than_nothing_and_no_other_choice_fits_better():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fit_knows_its_terms_by_name_in_whatever_order_they_come(seed):
-    """Two columns in another order than the costs once moved a crossing of 83 MiB to 0."""
+    """E01: two columns in another order than the costs once moved a crossing of 83 MiB to 0."""
     terms = list(calibrate.TERMS)
     np.random.default_rng(seed).shuffle(terms)
     times = [TRUE.seconds(work) for work in WORK]
@@ -190,6 +190,43 @@ def recorded(name):
 
 def up_to(record, most):
     return [cell for cell in record.cells if cell["num_bytes"] <= most]
+
+
+# What chapter 05 recorded first, on 21 November 2026: eight ranks on lines of 100 Mbit/s, seconds by size and algorithm
+FIRST_PING_PONG = [16, 64, 256, 2**20, 2**21], [0.0001279, 0.0001152, 0.0001229, 0.08326, 0.1678]
+FIRST_TIMES = {
+    4 * KIB: {"ring": 0.04528, "tree": 0.006546, "halving-doubling": 0.01135, "doubling": 0.009602},
+    16 * KIB: {"ring": 0.04206, "tree": 0.005877, "halving-doubling": 0.01713, "doubling": 0.007751},
+}
+
+
+def test_the_small_sizes_that_the_first_record_left_out_lose_three_quarters_and_nearly_two_hundred_percent():
+    """E02: the link picks halving-doubling at 16 KiB, 17.1 ms where the tree took 5.9, and its crossing is far too low.
+
+    Ring and tree changed places between 64 and 256 KiB. By a fit of then, that was 85 times what the link says.
+    """
+    link = calibrate.Machine(calibrate.fit(*FIRST_PING_PONG))
+    for num_bytes, slower_by in ((4 * KIB, 0.73), (16 * KIB, 1.91)):
+        times = FIRST_TIMES[num_bytes]
+        says = {name: link.seconds(calibrate.features(calibrate.ALL_REDUCES[name](8), num_bytes)) for name in times}
+        assert min(says, key=says.get) == "halving-doubling" and min(times, key=times.get) == "tree"
+        cells = [{"seconds": [times[name]], "predicted": {"link": says[name]}} for name in times]
+        assert registered.regret(cells, "link") == pytest.approx(slower_by, abs=0.005)
+    crossing = calibrate.ahead_from(ring.all_reduce(8), tree.all_reduce(8), link.seconds)
+    assert (64 * KIB / crossing, 256 * KIB / crossing) == pytest.approx((24, 98), rel=0.02)
+
+
+def test_the_record_and_its_page_leave_out_no_size_and_no_failure():
+    """E02: the first record reported its errors from 256 KiB up. By today's, the link fails worst below 64 KiB."""
+    record = recorded("crossover_lines")
+    assert record.sizes == [KIB * 4**power for power in range(7)]
+    table = registered.by_size(record)
+    assert all(f"P = {ranks} {size // KIB:>7} KiB" in table for ranks in (4, 8) for size in record.sizes)
+    assert "print(registered.by_size(lines))" in (DATA.parent / "05_crossover.md").read_text()
+    choice = {size: registered.regret(record.at(world_size=8, num_bytes=size), "link") for size in record.sizes}
+    assert max(choice, key=choice.get) == 4 * KIB and choice[4 * KIB] == pytest.approx(3.98, abs=0.01)
+    assert choice[16 * KIB] == pytest.approx(2.42, abs=0.01), "12.6 ms, where doubling took 3.7"
+    assert max(choice[size] for size in record.sizes if size >= 64 * KIB) < 0.02
 
 
 def test_on_recorded_lines_two_constants_serve_large_buffers_and_fail_small_ones():

@@ -159,12 +159,46 @@ def test_imbalance_is_that_of_a_step_and_not_of_the_mean_over_steps():
 
 
 def test_chance_alone_makes_a_step_a_quarter_uneven_and_the_mean_of_twenty_steps_hides_it():
-    """256 tokens that choose among 8 experts evenly. Of the mean of 20 steps, chapter 15 once said 1.07 for 1.30."""
+    """E21: 256 tokens that choose evenly among 8. Of the mean of 20 steps, chapter 15 once said 1.07 for 1.30."""
     generator = torch.Generator().manual_seed(0)
     steps = torch.randint(8, (200, 20, 256), generator=generator)
     loads = torch.nn.functional.one_hot(steps, 8).sum(2).double()  # [run, step, expert]
     assert imbalance(loads).mean().item() == pytest.approx(1.25, abs=0.02)
     assert imbalance(loads.mean(1)).mean().item() < 1.07
+
+
+def loads_of_a_toy(pull, steps=300, width=16, batch=256, experts=8):
+    """Return the load of each step [steps, experts] in chapter 15's toy; `pull` weighs the auxiliary loss."""
+    torch.manual_seed(0)
+    centres = 2 * torch.randn(experts, width)
+    maps = torch.randn(experts, width, width) / width**0.5
+    router = nn.Linear(width, experts, bias=False)
+    layer = nn.Parameter(torch.randn(experts, width, width) / width**0.5)
+    adam, each, loads = torch.optim.Adam([*router.parameters(), layer], lr=0.02), torch.arange(batch), []
+    for _ in range(steps):
+        kind = torch.randint(experts, (batch,))
+        tokens = centres[kind] + torch.randn(batch, width)
+        wanted = torch.einsum("tw,ewv->tev", tokens, maps)[each, kind]
+        routing = route(router(tokens))
+        answers = torch.einsum("tw,ewv->tev", tokens, layer)[each, routing.experts[:, 0]] * routing.weights
+        adam.zero_grad()
+        ((answers - wanted).square().mean() + pull * auxiliary_loss(routing)).backward()
+        adam.step()
+        loads.append(routing.load)
+    return torch.stack(loads).double()
+
+
+@pytest.mark.parametrize("pull, by_step, of_means", [(1, 1.30, 1.07), (0.01, 3.68, 3.68), (0, 3.92, 3.92)])
+def test_with_the_weight_of_switch_the_toy_stays_uneven_and_a_weight_of_1_ends_at_what_chance_leaves(
+    pull, by_step, of_means
+):
+    """E21: 1.07 was the imbalance of the mean load of 20 steps. Switch's weight of the loss is 0.01."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the sums of more threads round differently, and a router amplifies it
+    last = loads_of_a_toy(pull)[-20:]
+    torch.set_num_threads(threads)
+    assert imbalance(last).mean().item() == pytest.approx(by_step, abs=0.03)
+    assert imbalance(last.mean(0)).item() == pytest.approx(of_means, abs=0.03)
 
 
 def random_logits(tokens=20_000, num_experts=256):
@@ -173,7 +207,7 @@ def random_logits(tokens=20_000, num_experts=256):
 
 @pytest.mark.parametrize("count, mean", [(64, 7.7), (8, 5.3), (1, 1.0)])
 def test_a_random_router_touches_fewer_nodes_than_experts(count, mean):
-    """8 of 256 experts, as in DeepSeek-V3, on 64 ranks, on 8 nodes, and in one place."""
+    """E29: 8 of 256 experts, as in DeepSeek-V3, on 64 ranks, on 8 nodes, and in one place."""
     counted = places(route(random_logits(), 8), count).double().mean().item()
     assert counted == pytest.approx(expected_places(8, 256, count), rel=0.01)
     assert counted == pytest.approx(mean, abs=0.06)

@@ -346,22 +346,24 @@ def test_on_a_cluster_a_collective_takes_what_nccl_takes_and_a_send_is_a_message
 
 
 def test_hsdp_is_slower_than_flat_fsdp_on_eight_nodes_and_less_than_twice_as_fast_on_sixty_four():
-    """A single ring over one card would make it 5 times as fast: what chapter 17 once said, as 7.4 in bf16 (E41)."""
+    """E41: by a single ring over one card, 7.4 times as fast in bf16: 1,458 ms against 197. Now 332 against 196."""
 
-    def step(machine, mesh):
-        sent = sends(mesh, layers=32, hidden=4096, tokens=8192, gradient_itemsize=4)
+    def step(machine, mesh, gradients=4):
+        sent = sends(mesh, layers=32, hidden=4096, tokens=8192, gradient_itemsize=gradients)
         return sum(seconds(mesh, machine, sent).values())
 
     flat, hybrid, wrong = Mesh(dp=64), Mesh(replicate=8, shard=8), Mesh(shard=8, replicate=8)
     assert step(RUNNING_CASE, flat) < step(RUNNING_CASE, hybrid) < step(RUNNING_CASE, wrong) / 2
     flat, hybrid, large = Mesh(dp=512), Mesh(replicate=64, shard=8), RUNNING_CASE.of(64)
-    assert 1.1 < step(large, flat) / step(large, hybrid) < 2
+    assert step(large, flat) / step(large, hybrid) == pytest.approx(1.19, abs=0.02)
     one_ring = topology.two_level(64, 8, machines.link("NVLink 4 (H100)"), machines.link("InfiniBand NDR"))
-    assert step(one_ring, flat) / step(one_ring, hybrid) > 4
+    for machine, in_bf16 in ((one_ring, (1458, 197)), (large, (332, 196))):
+        found = [step(machine, mesh, gradients=2) * 1e3 for mesh in (flat, hybrid)]
+        assert found == pytest.approx(in_bf16, rel=0.01)
 
 
 def test_three_layers_expose_four_times_the_share_of_the_gathers_that_eighty_do():
-    """E42: what is exposed is the first gather of a pass, whatever the number of layers."""
+    """E42: what is exposed is the first gather of a pass, whatever the number of layers. It was 39 % against 9."""
     model, mesh = MODELS["llama-3-70b"], Mesh(dp=8, tp=8)
     share = (model.attention + model.mlp) / 8
     forward = 2 * share * model.sequence / 400e12
@@ -373,7 +375,7 @@ def test_three_layers_expose_four_times_the_share_of_the_gathers_that_eighty_do(
         tasks = timeline.tensor_and_sharded(layers, *prices, 2 * model.sequence * model.hidden)
         gathers.append(timeline.run(tasks).by_kind["all_gather"])
     few, many = (each.exposed / sum(each) for each in gathers)
-    assert few > 0.35 and many < 0.1
+    assert (few, many) == pytest.approx((0.382, 0.085), abs=0.005)
 
 
 def test_llama_s_step_takes_the_same_time_wherever_the_course_says_it():
@@ -381,6 +383,7 @@ def test_llama_s_step_takes_the_same_time_wherever_the_course_says_it():
     run, teraflops = published.llama_3_runs()[1]
     chapter_14 = MODELS["llama-3-405b"].flops(128 * 16 * 8192) / (16384 * teraflops * 1e12)
     assert costs.step(*run).model_flops / (teraflops * 1e12) == pytest.approx(chapter_14)
+    assert chapter_14 == pytest.approx(6.46, abs=0.005), "it was 6.2 s in one chapter and 6.40 in another"
 
 
 def test_tensor_parallelism_belongs_in_the_node():

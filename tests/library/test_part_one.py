@@ -31,6 +31,7 @@ def code_of(name):
 
 @pytest.mark.parametrize("world_size", [4, 8, 64])
 def test_a_switch_that_adds_goes_below_the_bound_of_ranks_that_add(world_size):
+    """E05: each rank sends the buffer once, and not 2 (P - 1) / P times."""
     up = [(rank, world_size, 0, "reduce") for rank in range(world_size)]
     down = [(world_size, rank, 0, "copy") for rank in range(world_size)]
     schedule = Schedule.of(world_size + 1, 1, [up, down])
@@ -68,6 +69,7 @@ def test_two_ports_beat_the_tree_s_bound_of_one_message_at_a_time():
 
 
 def test_a_partial_sum_carried_in_bf16_stops_growing_and_fp32_does_not():
+    """E06: rounding at every hop, and the accumulation dtype."""
     partial, exact = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1)
     for _ in range(512):
         partial, exact = partial + 1, exact + 1
@@ -99,7 +101,7 @@ def test_the_first_function_on_real_ranks_puts_its_tensor_where_the_backend_can_
 
 
 def test_the_other_functions_on_real_ranks_make_cpu_tensors_and_ask_for_gloo():
-    """On a machine with a GPU for each rank the default is NCCL, which can't carry them."""
+    """E07: on a machine with a GPU for each rank the default is NCCL, which can't carry them."""
     for name in ("01_messages", "02_tree"):
         for source in code_of(name):
             for call in re.findall(r"ranks\.run\((?:[^()]|\([^()]*\))*\)", source):
@@ -118,11 +120,12 @@ def test_the_page_says_what_nccl_does_otherwise():
 
 @pytest.mark.parametrize("name", ["02_tree", "03_ring", "04_all_reduce", "06_all_to_all"])
 def test_chapters_that_count_don_t_time_loopback(name):
-    """Alpha came out between 44 and 1,317 microseconds in successive chapters: noise, measured five times."""
+    """E08: alpha came out between 44 and 1,317 microseconds in successive chapters: noise, measured five times."""
     assert [source for source in code_of(name) if PREDICT_AND_CLOCK.search(source)] == []
 
 
 def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
+    """E09: values and bytes agree, the clock doesn't."""
     page = text_of("index")
     assert "The readings agree, at every size" not in page
     assert "agree on values, and both with the price on bytes" in page
@@ -130,7 +133,7 @@ def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
 
 
 def test_the_page_of_other_wires_names_the_place_where_its_own_transport_loses_most():
-    """At 64 KiB on eight ranks Open MPI is 58 times as fast as gloo's own, and the arena 11 times."""
+    """E10: at 64 KiB on eight ranks Open MPI is 58 times as fast as gloo's own, and the arena 11 times."""
     rows = [benchmark.Timing(**row) for row in json.loads((BOOK / "data" / "bench.json").read_text())["timings"]]
     ratio = {row.method: row.ratio for row in benchmark.best(rows) if row[:2] == (8, 2**16)}
     assert ratio["Open MPI"] == pytest.approx(58, abs=1)

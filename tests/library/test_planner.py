@@ -489,7 +489,7 @@ def test_a_token_goes_to_a_rank_once_to_a_node_once_and_to_few_nodes_where_routi
 
 
 def test_of_80e9_bytes_two_published_layouts_would_need_more_and_of_what_a_gpu_reports_less_a_reserve_they_fit():
-    """Llama 3 405B on 8,192 GPUs, and DeepSeek-V3."""
+    """E40: Llama 3 405B on 8,192 GPUs, and DeepSeek-V3."""
     for run, needed in ((published.llama_3_runs()[0][0], 81.1), (published.deepseek_v3_run(), 82.1)):
         assert 80e9 < memory(run.model, run.layout).total < run.machine.usable
         assert memory(run.model, run.layout).total / 1e9 == pytest.approx(needed, abs=0.05)
@@ -515,7 +515,7 @@ def test_the_bubble_is_the_schedules_for_any_number_of_micro_batches(pp, interle
 
 
 def test_micro_batches_need_not_divide_by_the_stages():
-    """Llama 3, section 3.3.2: 2 or 6 micro-batches on 4 stages, interleaved."""
+    """E43: Llama 3, section 3.3.2: 2 or 6 micro-batches on 4 stages, interleaved."""
     for m in (2, 6):
         layout = Layout(dp=2, tp=4, pp=4, stage=1, interleave=2, num_micro_batches=m, recompute="full")
         assert refuse(LLAMA, H100.of(4), layout, 2 * m) is None
@@ -627,12 +627,31 @@ def test_steps_of_repositories_that_the_fit_never_saw_are_predicted_within_eight
 
 @pytest.mark.parametrize(("repository", "runs_of_it"), [("torchtitan", 22), ("llm-foundry", 131)])
 def test_fsdp_since_2021_is_predicted_within_eight_percent_without_its_repository(repository, runs_of_it):
-    """ZeRO-3 was once judged by rows of 2021 alone, by up to 302 %."""
+    """E44: ZeRO-3 was once judged by rows of 2021 alone, by up to 302 %."""
     pairs = zip(RECORDED.used, RECORDED.errors[evidence.REPOSITORY], strict=True)
     theirs = [(sample, error) for sample, error in pairs if repository in sample.source]
     assert all(sample.run.layout.stage == 3 for sample, _ in theirs)
     found = fitted.errors(error for _, error in theirs)
     assert found.number == runs_of_it and found.median < 0.08 and found.near > 0.9
+
+
+def test_public_rows_of_fsdp_that_were_up_to_half_too_slow_are_within_a_tenth_but_two():
+    """E44: by one compute fraction for all shapes, the errors were 21, -6, 14, 35 and 47 %. The last is now -18 %."""
+    worst = {}
+    for sample, error in zip(RECORDED.used, RECORDED.errors[evidence.REPOSITORY], strict=True):
+        row, gpu = sample.row, evidence.gpu(sample)
+        titan = "torchtitan" in sample.source and (gpu, row["n_gpus"]) == ("A100", 64)
+        foundry = "llm-foundry" in sample.source and (gpu, row["model"][4:]) in product(["H100"], ["13b", "30b", "70b"])
+        if titan or foundry:
+            what = row["model"] + (" at 8k" if (row["model"], row["seq"]) == ("MPT 30b", 8192) else "")
+            worst[what] = max(worst.get(what, 0), np.expm1(error), key=abs)
+    assert worst == pytest.approx(
+        {
+            "Llama 3 8B": -0.08, "Llama 3 70B": -0.05, "Llama 2 13B": -0.07, "Llama 2 70B": -0.05,
+            "MPT 70b": 0.02, "MPT 13b": 0.12, "MPT 30b": 0.06, "MPT 30b at 8k": -0.18,
+        },
+        abs=0.01,
+    )  # fmt: skip
 
 
 def test_without_any_recipe_of_nvidia_its_recipes_are_predicted_and_better_than_by_the_mfu_of_like_runs():

@@ -68,7 +68,7 @@ def test_the_printed_formula_is_what_the_schedule_counts_at_every_size(row):
 
 
 def test_a_formula_that_leaves_out_the_folding_is_caught_at_13_ranks():
-    """What the scorecard printed once: 1.85 where 3.75 are counted."""
+    """E11: what the scorecard printed once, 1.85 where 3.75 are counted."""
     row = next(row for row in ROWS if row.name == "halving-doubling")
     unfolded = r"2L\,\alpha + \tfrac{P-1}{P}S(2\beta+\gamma)"
     assert by_unit(unfolded, 13)[1] == pytest.approx(1.85, abs=0.01)

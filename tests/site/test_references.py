@@ -75,5 +75,6 @@ def test_what_the_library_names_by_number_or_in_the_scorecard_is_listed():
 
 @pytest.mark.quick
 def test_no_page_calls_a_source_document_by_a_number():
+    """E13: pages that never defined them had S0 to S4."""
     pages = [*PAGES, ROOT / "book" / "claims.yml"]
     assert [path.name for path in pages if re.search(r"\bS[0-4]\b", path.read_text())] == []
