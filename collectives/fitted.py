@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NEAR = 0.25  # a relative error within which a prediction is of use
+UNIT = 20  # times that a measurement may be off a prediction before its unit is taken to be wrong
 TRUST = 0.2  # weight of the guesses: how many spreads of a guess are worth one error of 100 %
 CHANGE = 1e-4  # of a constant's logarithm, for derivatives
 
@@ -166,6 +167,15 @@ def errors(logs: Iterable[float]) -> Errors:
         return Errors(0, *(4 * [float("nan")]))
     sizes, bias = np.abs(np.expm1(found)), np.expm1(np.median(found))
     return Errors(len(found), *map(float, (np.median(sizes), np.quantile(sizes, 0.9), (sizes <= NEAR).mean(), bias)))
+
+
+def wrong_unit(measured: float, predicted: float) -> str | None:
+    """Return what to say of seconds that are so far off the prediction that their unit must be wrong; else None."""
+    times = measured / predicted
+    if 1 / UNIT < times < UNIT:
+        return None
+    far = f"{times:,.0f} times as long as" if times > 1 else f"{1 / times:,.0f} times less than"
+    return f"{measured:.3g} s are {far} the model says: is a unit wrong?"
 
 
 # --- records ----------------------------------------------------------------------------------------------------

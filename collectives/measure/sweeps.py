@@ -145,7 +145,11 @@ def sweep(row: dict[str, Any]) -> Sweep:
     forced = _FORCED.search(f"{words} {row.get('hardware', '')}")
     from_torch = "torch all_reduce_bench" in words or "ml-engineering" in words
     name, source = str(row["id"]), str(row.get("source", "unknown"))
-    return Sweep(name, source, collective, cluster, points, forced and forced[1], from_torch)
+    found = Sweep(name, source, collective, cluster, points, forced and forced[1], from_torch)
+    size, measured = max(points)
+    if wrong := fitted.wrong_unit(measured, found.predict(size).seconds):
+        raise ValueError(f"{size:,} bytes: {wrong}")
+    return found
 
 
 def _points(rows: Sequence[list[float]] | None) -> list[tuple[int, float]]:
@@ -154,7 +158,7 @@ def _points(rows: Sequence[list[float]] | None) -> list[tuple[int, float]]:
     Raises `ValueError` if there is none, or if the largest contradicts the bandwidth beside it: then a unit is wrong.
     """
     for row in rows or ():
-        if len(row) < 2 or any(isinstance(each, str) for each in row):
+        if not isinstance(row, list) or len(row) < 2 or not all(isinstance(x, int | float | None) for x in row):
             raise ValueError(f"a row is bytes, microseconds and bandwidths, not {row}")
     timed = [row for row in rows or () if row[0] and row[1]]
     if not timed:
@@ -193,7 +197,12 @@ def cluster_of(hardware: str, gpus: int, nodes: int) -> Cluster:
 
 
 def _network(hardware: str, gpu: str) -> tuple[str, int]:
-    """Return the network's name and the cards of a node of 8 GPUs, from a description in words."""
+    """Return the network's name and the cards of a node of 8 GPUs, from a description in words.
+
+    A description that names none means InfiniBand. Raises `ValueError` for one that the model doesn't have.
+    """
+    if other := re.search(r"Slingshot|Omni-?Path|Token Ring", hardware, re.IGNORECASE):
+        raise ValueError(f"the model knows no network {other[0]!r}; it knows {', '.join(machines.NETWORKS)}")
     if "TCPXO" in hardware:
         return "GPUDirect-TCPXO", 8
     if "TCPX" in hardware:
@@ -406,6 +415,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, why in unused.items():
             print(f"- {name}: {why}")
         seen = points(each for each in sweeps if paths or each.fitted)
+        if not seen:
+            continue
         print(f"\n## {'Not fitted to these' if paths else 'Fitted'}\n\n{table(seen)}\n\n{worst(seen)}")
         print(f"\n## Sends, never fitted\n\n{worst(points(sends), len(sends))}" if sends else "")
     if not paths:

@@ -22,6 +22,7 @@ from ..fitted import Errors, errors, repository
 from ..machines import GIB
 from . import costs, groups, kernels, layout, models, registry, runs, software, traffic
 from .kernels import FITTED, Constants, Fitted
+from .planner import refuse_axes
 
 ROWS = Path(__file__).parents[2] / "book" / "data" / "published" / "training.json"
 LEFT_OUT = ROWS.with_name("left_out_runs.json")
@@ -70,10 +71,21 @@ def samples(rows: Iterable[runs.Row]) -> tuple[list[Sample], Counter[str]]:
         try:
             run = runs.read(row)
             source = str(row.get("source")).split(" @")[0]
-            used.append(Sample(row, run, runs.measured(row, run), source))
+            found = Sample(row, run, runs.measured(row, run), source)
+            _refuse(found)
+            used.append(found)
         except runs.Unusable as reason:
             unused[str(reason)] += 1
     return used, unused
+
+
+def _refuse(sample: Sample) -> None:
+    """Raise `Unusable` for a layout that can't be, of a model that we know, and for seconds in a wrong unit."""
+    model, machine, layout_ = sample.run
+    if not model.name.startswith("like ") and (refused := refuse_axes(model, machine, layout_)):
+        raise runs.Unusable(refused[1])
+    if wrong := fitted.wrong_unit(sample.seconds, costs.step(*sample.run).seconds):
+        raise runs.Unusable(wrong)
 
 
 # --- fitting, and judging what a fit did not see ------------------------------------------------------------------
@@ -163,8 +175,11 @@ def digest() -> str:
 
 
 def load(path: Path = ROWS) -> list[runs.Row]:
-    """Return the rows of a file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return the rows of a file. Raises `ValueError` if it holds no list."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(rows, list):
+        raise ValueError("it is no list of runs")
+    return rows
 
 
 # --- groups -----------------------------------------------------------------------------------------------------

@@ -86,11 +86,11 @@ def refuse(model: Model, machine: Cluster | Machine, layout: Layout, batch: int)
 
     Fewer key and value heads than tp are allowed. Ranks then hold the same ones, which the costs leave out.
     """
-    refusal = _refuse_axes(model, machine, layout) or _refuse_way(model, layout, batch)
+    refusal = refuse_axes(model, machine, layout) or _refuse_way(model, layout, batch)
     return (refusal or _refuse_memory(machine, memory(model, layout)) or ("", None))[1]
 
 
-def _refuse_axes(model: Model, machine: Cluster | Machine, layout: Layout | Axes) -> tuple[str, str] | None:
+def refuse_axes(model: Model, machine: Cluster | Machine, layout: Layout | Axes) -> tuple[str, str] | None:
     """Return (kind, reason) if no way of using this mesh is feasible, else None."""
     dp, tp, pp, ep, cp = layout.dp, layout.tp, layout.pp, layout.ep, layout.cp
     if min(dp, tp, pp, ep, cp) < 1:
@@ -267,7 +267,7 @@ def search(
     network, kernels = costs.prices(machine)
     kernels = Remembered(kernels.gpu) if isinstance(kernels, Fitted) else kernels
     for mesh in _axes(model, machine):
-        if refusal := _refuse_axes(model, machine, mesh):
+        if refusal := refuse_axes(model, machine, mesh):
             refused[refusal[0]] += prod(map(len, _options(mesh)))
             examples.setdefault(*refusal)
             continue

@@ -66,7 +66,7 @@ def kind(model: Model) -> str:
 
 def read(row: Row) -> Run:
     """Return the run that a row describes. Raises `Unusable` with the reason if it can't be known."""
-    _refuse_unit(row)
+    _refuse_values(row)
     ranks = row.get("n_gpus") or _KNOWN_RANKS.get(str(row.get("model")))
     if not ranks:
         raise Unusable("the number of GPUs isn't given")
@@ -74,8 +74,24 @@ def read(row: Row) -> Run:
     return Run(model, machine, _layout(row, model, machine, ranks))
 
 
-def _refuse_unit(row: Row) -> None:
-    """Raise `Unusable` for a metric whose unit leaves open what was measured."""
+def _refuse_values(row: Row) -> None:
+    """Raise `Unusable` for what is no row or no number, and for a unit that leaves open what was measured."""
+    if not isinstance(row, Mapping):
+        raise Unusable(f"a run is an object with model, gpu, layout, metric and so on, not {row!r}")
+    layout, also, metric = row.get("layout") or {}, row.get("also") or {}, row.get("metric")
+    if not isinstance(metric, Mapping):
+        raise Unusable(f"its metric must be an object with a value and a unit, not {metric!r}")
+    if not isinstance(layout, Mapping) or not isinstance(also, Mapping):
+        raise Unusable(f"its layout must be an object with tp, pp and so on, not {layout!r}")
+    whole = {name: row.get(name) for name in ("n_gpus", "seq", "global_batch", "micro_batch")}
+    whole |= {name: layout.get(name) for name in ("dp", "tp", "pp", "cp", "ep", "vpp")}
+    for name, given in whole.items():
+        if given and not (isinstance(given, int | float) and given > 0 and given == int(given)):
+            raise Unusable(f"its {name} must be a whole number from 1 on, not {given!r}")
+    above = {"value": metric.get("value"), "params_b": row.get("params_b"), "step_time_ms": also.get("step_time_ms")}
+    for name, given in above.items():
+        if (given is not None or name == "value") and not (isinstance(given, int | float) and 0 < given < math.inf):
+            raise Unusable(f"its {name} must be a number above 0, not {given!r}")
     if "rank log" in str(row["metric"].get("unit")):
         raise Unusable("a rank's log of tokens/s doesn't say whose tokens: the GPU's or the pipeline's")
 

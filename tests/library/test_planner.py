@@ -139,6 +139,30 @@ def test_a_row_that_cannot_be_used_gives_one_reason(change, reason, rows):
 
 
 @pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"n_gpus": 128, "layout": {"pp": 128}}, "pp 128 is more than 80 layers"),
+        ({"n_gpus": 48, "layout": {"tp": 6}}, "tp 6 spans nodes of 8"),
+        ({"layout": "tp 8"}, "its layout must be an object with tp, pp and so on, not 'tp 8'"),
+        ({"layout": {"tp": -8}}, "its tp must be a whole number from 1 on, not -8"),
+        ({"n_gpus": 63.5}, "its n_gpus must be a whole number from 1 on, not 63.5"),
+        ({"seq": "8k"}, "its seq must be a whole number from 1 on, not '8k'"),
+        ({"metric": None}, "its metric must be an object with a value and a unit, not None"),
+        ({"metric": {"value": "fast", "unit": "s"}}, "its value must be a number above 0, not 'fast'"),
+        ({"metric": {"value": 0, "unit": "s"}}, "its value must be a number above 0, not 0"),
+        ({"metric": {"value": 9000, "unit": "s"}, "also": {}}, "times as long as the model says: is a unit wrong?"),
+        ({"metric": {"value": 5e5, "unit": "tokens/s/GPU"}, "also": {}}, "times less than the model says: is a unit"),
+    ],
+)
+def test_a_row_of_one_s_own_that_cannot_be_gives_one_line_and_no_traceback(change, reason, rows, tmp_path, capsys):
+    row = next(row for row in rows if row["model"] == "LLAMA3_70B" and row["gpu"] == "H100") | change
+    (tmp_path / "mine.json").write_text(json.dumps([row]))
+    assert published.main([str(tmp_path / "mine.json")]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert head == "0 rows used, 1 not:" and reason in line
+
+
+@pytest.mark.parametrize(
     ("name", "billions", "is_like"),
     [
         ("DeepSeek-R1", 671, "deepseek-v3"),
@@ -179,10 +203,14 @@ def test_the_command_judges_rows_of_another_file(tmp_path, capsys, rows):
     path.write_text(json.dumps(rows[:5]))
     assert published.main([str(path)]) == 0
     assert "5 rows used, 0 not" in capsys.readouterr().out
-    path.write_text("not rows")
-    with pytest.raises(SystemExit, match="2"):
-        published.main([str(path)])
-    assert "holds no rows" in capsys.readouterr().err
+    path.write_text("[1]")
+    assert published.main([str(path)]) == 0
+    assert "a run is an object with model, gpu, layout, metric and so on, not 1" in capsys.readouterr().out
+    for text in ("not rows", '{"rows": []}'):
+        path.write_text(text)
+        with pytest.raises(SystemExit, match="2"):
+            published.main([str(path)])
+        assert "holds no rows" in capsys.readouterr().err
 
 
 # --- models ---

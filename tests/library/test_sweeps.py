@@ -146,7 +146,7 @@ def test_sends_are_predicted_and_stay_out_of_the_fit():
     assert all(point.predicted > 0 for point in sweeps.points(sends))
 
 
-def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
+def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path, capsys):
     row = {"id": "x", "hardware": "8x H100", "gpus": 8, "nodes": 1, "collective": "all_reduce", "notes": ""}
     for change, words in (
         ({"rows": [[2**30, 0.004, 0, 0]]}, "are the times in microseconds"),
@@ -154,6 +154,11 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
         ({"rows": [[2**20, 4000, 268, 470]]}, "1,048,576 bytes in 4000 µs are 0.262 GB/s"),
         ({"rows": [["1M", "12us", 0, 0]]}, "a row is bytes, microseconds and bandwidths, not"),
         ({"rows": [[2**30]]}, "a row is bytes, microseconds and bandwidths, not"),
+        ({"rows": [5]}, "a row is bytes, microseconds and bandwidths, not 5"),
+        ({"rows": [[8, [20], 0, 0]]}, "a row is bytes, microseconds and bandwidths, not"),
+        ({"rows": [[1024, 4000, 0, 0]]}, "1,024 bytes: 0.004 s are .* times as long as the model says: is a unit"),
+        ({"rows": [[2**18, 0.5, 0, 0]]}, "262,144 bytes: 5e-07 s are .* times less than the model says: is a unit"),
+        ({"hardware": "2x8 H100, Slingshot 11", "gpus": 16, "nodes": 2, "rows": [[8, 20]]}, "no network 'Slingshot'"),
         ({"gpus": None, "rows": [[2**30, 4000, 268, 470]]}, "its gpus must be a whole number from 1 on, not None"),
         ({"nodes": 0, "rows": [[2**30, 4000, 268, 470]]}, "its nodes must be a whole number from 1 on, not 0"),
         ({"rows": []}, "no rows of sizes and times"),
@@ -163,6 +168,11 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             sweeps.sweep({"source": "here", **row, **change})
+    (tmp_path / "mine.json").write_text(json.dumps([{"source": "here", **row, "rows": [[2**30, 4, 0, 0]]}]))
+    assert sweeps.main([str(tmp_path / "mine.json")]) == 0
+    head, blank, line = capsys.readouterr().out.splitlines()
+    assert (head, blank) == ("# mine.json: 0 sweeps, 1 not used", "")
+    assert line == "- x: 1,073,741,824 bytes in 4e-06 s can't be: are the times in microseconds?"
     (tmp_path / "no.json").write_text('{"rows": 1}')
     with pytest.raises(ValueError, match="holds no list of sweeps"):
         sweeps.read(tmp_path / "no.json")
