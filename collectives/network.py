@@ -48,45 +48,53 @@ class Constants:
     """
 
     launch: float = constant(9.43e-6, 7e-6, "from the call to the first message, and from the last one to the host")
-    from_torch: float = constant(19.4e-6, 20e-6, "added to it if torch.distributed makes the call")
+    from_torch: float = constant(19.4e-6, 20e-6, "more if torch.distributed makes the call")
     near_ll_ampere: float = constant(1.04e-6, 0.6e-6, "a message of LL within a node, Ampere")
-    near_ll_hopper: float = constant(0.437e-6, 0.6e-6, "the same, Hopper")
-    near_ll_blackwell: float = constant(1.03e-6, 0.6e-6, "the same, Blackwell")
-    near_ll128: float = constant(1.42e-6, 1.3e-6, "LL128 waits this much longer than LL, within a node")
-    near_simple: float = constant(0.884e-6, 1.5e-6, "and Simple this much longer than LL128")
+    near_ll_hopper: float = constant(0.437e-6, 0.6e-6, "a message of LL within a node, Hopper")
+    near_ll_blackwell: float = constant(1.03e-6, 0.6e-6, "a message of LL within a node, Blackwell")
+    near_ll128: float = constant(1.42e-6, 1.3e-6, "how much longer LL128 waits than LL within a node")
+    near_simple: float = constant(0.884e-6, 1.5e-6, "how much longer Simple waits than LL128 within a node")
     far_ll: float = constant(7.71e-6, 5e-6, "a message of LL over InfiniBand")
-    far_ll128: float = constant(4.66e-6, 3.5e-6, "LL128 waits this much longer than LL, across nodes")
-    far_simple: float = constant(4.74e-6, 5.5e-6, "and Simple this much longer than LL128")
-    roce: float = constant(18.4e-6, 10e-6, "added for a message over RoCE")
-    efa: float = constant(25e-6, 20e-6, "added over AWS's EFA, Hopper and later")
-    efa_v1: float = constant(68.1e-6, 60e-6, "added over the first EFA, Ampere")
+    far_ll128: float = constant(4.66e-6, 3.5e-6, "how much longer LL128 waits than LL across nodes")
+    far_simple: float = constant(4.74e-6, 5.5e-6, "how much longer Simple waits than LL128 across nodes")
+    roce: float = constant(18.4e-6, 10e-6, "more for a message over RoCE")
+    efa: float = constant(25e-6, 20e-6, "more for one over AWS's EFA, Hopper and later")
+    efa_v1: float = constant(68.1e-6, 60e-6, "more for one over the first EFA, Ampere")
     tcp: float = constant(
-        30e-6, 30e-6, "added over plain TCP: no sweep has it, nccl-tests issue 82 has 38 to 46 µs in all"
+        30e-6, 30e-6, "more for one over plain TCP: no sweep has it, nccl-tests issue 82 has 38 to 46 µs in all"
     )
-    tcpx: float = constant(684e-6, 500e-6, "added over GPUDirect-TCPX")
-    tcpxo: float = constant(50e-6, 50e-6, "added over GPUDirect-TCPXO: no sweep has it")
-    nvls_start: float = constant(11.9e-6, 20e-6, "before the switch of a node adds")
-    nvls_tree_start: float = constant(54.2e-6, 40e-6, "before the switches of a tree of nodes add", most=60e-6)
+    tcpx: float = constant(684e-6, 500e-6, "more for one over GPUDirect-TCPX")
+    tcpxo: float = constant(50e-6, 50e-6, "more for one over GPUDirect-TCPXO: no sweep has it")
+    nvls_start: float = constant(11.9e-6, 20e-6, "until the switch of a node adds (NVLS)")
+    nvls_tree_start: float = constant(
+        54.2e-6, 40e-6, "until the switches of a tree of nodes add (NVLSTree)", most=60e-6
+    )
     nvlink: float = constant(0.813, 0.8, "share of NVLink's rate, Ampere and Hopper", most=1)
-    nvlink_blackwell: float = constant(0.765, 0.8, "the same, Blackwell", most=1)
-    network: float = constant(0.982, 0.95, "share of the cards' rate", most=1)
-    tcp_share: float = constant(0.5, 0.5, "the same over plain TCP: NCCL issues 209 and 450 reach 0.4 to 0.6", most=1)
-    tcpx_share: float = constant(0.666, 0.7, "the same over GPUDirect-TCPX", most=1)
-    nvls_hopper: float = constant(0.735, 0.65, "share of NVLink's rate while the switch adds for 8 GPUs", most=1)
-    nvls_blackwell: float = constant(0.606, 0.65, "the same, Blackwell", most=1)
-    nvls_wear: float = constant(
-        0.0783, 0.05, "an exponent: among L > 8 GPUs, (8 / L) to this power is left of that", most=1
+    nvlink_blackwell: float = constant(0.765, 0.8, "share of NVLink's rate, Blackwell", most=1)
+    network: float = constant(0.982, 0.95, "share of the network cards' rate", most=1)
+    tcp_share: float = constant(
+        0.5, 0.5, "share of a card's rate over plain TCP: NCCL issues 209 and 450 reach 0.4 to 0.6", most=1
     )
-    nvls_tree_share: float = constant(0.825, 0.9, "share of that which is left where a tree of nodes follows", most=1)
-    near_ll_share: float = constant(0.5, 0.25, "share of its usual rate that a ring's NVLink keeps with LL", most=4 / 8)
-    far_ll_share: float = constant(0.0554, 0.1, "the same with LL, cards across nodes", most=4 / 8)
-    near_ll128_share: float = constant(0.938, 0.9, "the same with LL128, within a node", most=120 / 128)
-    far_ll128_share: float = constant(0.297, 0.5, "the same with LL128, across nodes", most=120 / 128)
-    tree_share: float = constant(0.752, 0.9, "the same in a tree, within a node", most=1)
-    two_children: float = constant(0.85, 0.85, "the same, cards of a node with two children in a tree", most=1)
-    fill: float = constant(3.38e-6, 5e-6, "seconds that one piece takes through the pipeline")
-    fill_blackwell: float = constant(2.96e-6, 5e-6, "the same, Blackwell")
-    fill_nvls: float = constant(9.37e-6, 5e-6, "the same, while the switch adds")
+    tcpx_share: float = constant(0.666, 0.7, "share of a card's rate over GPUDirect-TCPX", most=1)
+    nvls_hopper: float = constant(
+        0.735, 0.65, "share of NVLink's rate while the switch adds for 8 GPUs, Hopper", most=1
+    )
+    nvls_blackwell: float = constant(0.606, 0.65, "share of NVLink's rate while the switch adds, Blackwell", most=1)
+    nvls_wear: float = constant(
+        0.0783, 0.05, "an exponent: among L > 8 GPUs, that share times (8 / L) to this power is left", most=1
+    )
+    nvls_tree_share: float = constant(0.825, 0.9, "of the share while the switch adds, what NVLSTree keeps", most=1)
+    near_ll_share: float = constant(0.5, 0.25, "of NVLink's share, what a ring with LL keeps", most=4 / 8)
+    far_ll_share: float = constant(0.0554, 0.1, "of the cards' share, what LL keeps", most=4 / 8)
+    near_ll128_share: float = constant(0.938, 0.9, "of NVLink's share, what LL128 keeps", most=120 / 128)
+    far_ll128_share: float = constant(0.297, 0.5, "of the cards' share, what LL128 keeps", most=120 / 128)
+    tree_share: float = constant(0.752, 0.9, "of NVLink's share, what a tree keeps", most=1)
+    two_children: float = constant(
+        0.85, 0.85, "of the cards' share, what a node with two children in a tree keeps", most=1
+    )
+    fill: float = constant(3.38e-6, 5e-6, "one piece through the pipeline, Ampere and Hopper")
+    fill_blackwell: float = constant(2.96e-6, 5e-6, "one piece through the pipeline, Blackwell")
+    fill_nvls: float = constant(9.37e-6, 5e-6, "one piece through the pipeline while the switch adds")
     far_peer: float = constant(
         2.7e-6, 2.7e-6, "to start a message to each further peer across nodes: 16 B200 take 37.3 µs for a few bytes"
     )
