@@ -210,6 +210,34 @@ WAYS = {
             return library["unpack"](message[None], num_elements, bits, block)[0]
         """,
     ),
+    "what_ranks_of_11_b_must_write": (
+        "11_fewer_bits",
+        "sums",
+        TAKEN.replace("LIBRARY", "quantized")
+        + """
+
+        def carry(peers, messages, group):
+            rows, me = messages.view(len(peers), -1), peers.index(dist.get_rank())
+            others = [place for place in range(len(peers)) if place != me]
+            arrived = [row.clone() for row in rows]
+            requests = [dist.isend(rows[place].clone(), peers[place]) for place in others]
+            for request in requests + [dist.irecv(arrived[place], peers[place]) for place in others]:
+                request.wait()
+            rows.copy_(torch.stack(arrived))
+
+        def reduce_scatter(rank, world_size, values, codec, library=Taken()):
+            library["execute"] = carry
+            library["pairwise"] = types.SimpleNamespace(all_to_all=lambda count: [*range(count)])
+            return library["reduce_scatter"](values, codec.bits, codec.block)
+
+        def reduce_scatter_in_two(rank, world_size, ranks_per_node, values, codec, library=Taken()):
+            node, place = divmod(rank, ranks_per_node)
+            mine = range(node * ranks_per_node, (node + 1) * ranks_per_node)
+            library["execute"] = carry
+            library["two_hops"] = lambda *_: ([*mine], [*range(place, world_size, ranks_per_node)])
+            return library["reduce_scatter_in_two"](values, ranks_per_node, codec.bits, codec.block)
+        """,
+    ),
     "what_ranks_of_13_c_need": (
         "13_tensor_parallel",
         "gates",
