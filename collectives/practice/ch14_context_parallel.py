@@ -516,7 +516,8 @@ class Watch:
                     )
         first, whose = (each[0, :, 0].numpy().astype(float) for each in (queries, keys))
         self.calls.append(Called(first, whose, seen))
-        self.events.append("attend")
+        if seen:  # what sees nothing is no work for a hop to hide behind
+            self.events.append("attend")
 
     def watched(self, function: Callable) -> contextlib.AbstractContextManager[None]:
         """Return a context in which `function`, the learner's, gets watched isend and irecv; send and recv use them."""
@@ -810,7 +811,7 @@ def _too_many(sent: int, wanted: int, case: Tokens) -> str:
 
 def _computed(function: Callable, case: Tokens) -> list[Done]:
     """Return what the ranks did; raise `NotYet` unless `kernel.attend` has computed every visible score once."""
-    everyone = check_ring(function, case)
+    everyone, owners = check_ring(function, case), _owners(case)
     for rank, done in enumerate(everyone):
         needed = int((case.positions[rank][:, None] >= case.positions.ravel()).sum())
         seen = sum(call.seen for call in done.calls)
@@ -819,7 +820,17 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
                 f"with {len(everyone)} ranks, rank {rank} computes {seen} visible scores by kernel.attend; the mask "
                 f"leaves it {needed}: compute every block with kernel.attend, and once"
             )
+        if any(float(key) not in owners for call in done.calls for key in call.keys):
+            raise NotYet(
+                f"with {len(everyone)} ranks, rank {rank} gives kernel.attend keys that no rank has: give it keys as "
+                "they are, each rank's own or as they arrived"
+            )
     return everyone
+
+
+def _owners(case: Tokens) -> dict[float, int]:
+    """Return whose a key is, by its first number in head 0."""
+    return {float(key): rank for rank, keys in enumerate(case.keys) for key in keys[0, :, 0]}
 
 
 def check_overlap(function: Callable, case: Tokens) -> None:
@@ -852,13 +863,12 @@ def _position(events: list[str], event: str) -> int:
 def check_work(function: Callable, case: Tokens) -> None:
     """Check that a right ring computes no row and no column of scores that the mask hides whole."""
     world_size, tokens = case.positions.shape
-    owners = {float(keys[0, token, 0]): rank for rank, keys in enumerate(case.keys) for token in range(tokens)}
+    owners = _owners(case)
     for rank, done in enumerate(_computed(function, case)):
         area = [0] * world_size
         for call in done.calls:
             for key in call.keys:
-                if float(key) in owners:
-                    area[owners[float(key)]] += len(call.queries)
+                area[owners[float(key)]] += len(call.queries)
         for other, computed in enumerate(area):
             visible = case.positions[rank][:, None] >= case.positions[other]
             rows, columns = visible.any(axis=1).sum(), visible.any(axis=0).sum()

@@ -564,6 +564,35 @@ def test_what_a_block_attends_to_is_what_torch_computes(case):
     np.testing.assert_allclose(log_sum, scores.logsumexp(-1, keepdim=True).numpy())
 
 
+DUMMIES = [
+    broken(
+        "waits behind a dummy",
+        LAUNCHED,
+        f"""some = keys[:, :1], values[:, :1]
+        kernel.attend(queries[:, :1], *some, torch.zeros(1, 1))
+        [request.wait() for request in requests]
+        {LAUNCHED}""",
+        {OVERLAP, WORK},
+        "so the hop hides behind nothing",
+    ),
+    broken(
+        "keys that nobody knows",
+        "queries[:, rows], *seen, visible[rows][:, columns]",
+        "queries[:, rows], seen[0] * (1 + 1e-14), seen[1], visible[rows][:, columns]",
+        {OVERLAP, WORK},
+        "keys that no rank has",
+    ),
+]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("mutant", DUMMIES, ids=lambda mutant: mutant.slip)
+def test_a_dummy_for_the_kernel_is_no_work(mutant):
+    said = verdicts(EXERCISE, with_slip(EXERCISE, mutant), parts=mutant.refuse)
+    assert all(said.values())
+    assert mutant.says in said[OVERLAP]
+
+
 def test_scores_by_step_are_what_the_library_counts_in_blocks():
     for world_size in (1, 2, 3, 5):
         for cut, places in ((context_parallel.zigzag, ch14.zigzag), (context_parallel.in_order, ch14.in_order)):
