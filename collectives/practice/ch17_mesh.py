@@ -293,7 +293,10 @@ def members(total: float) -> list[int]:
 
 
 class Normed(NamedTuple):
-    """What a rank returned, or its type in words. `calls`: of collectives. `kept`: whether its input is unchanged."""
+    """What a rank returned, or its type in words. `kept`: whether its input is unchanged.
+
+    `calls`: of collectives, and of sends, which are as many messages.
+    """
 
     value: float | str
     calls: int
@@ -343,6 +346,8 @@ def check_norm(function: Callable, case: Gradients) -> list[Normed]:
             raise NotYet(f"{who} returns {seen.value:.6g}; the norm is {want:.6g}{_norm_slip(values, case)}")
         if not seen.kept:
             raise NotYet(f"{who}: its gradients are changed; work on a copy")
+        if not seen.calls and any(case.sizes[axis] > 1 for cut in case.cuts for axis in cut):
+            raise NotYet(f"{who} sends nothing: sum along an axis with a collective in its group")
     return everyone
 
 
@@ -351,8 +356,9 @@ def check_norm_calls(function: Callable, case: Gradients) -> None:
     for rank, seen in enumerate(check_norm(function, case)):
         if seen.calls > len(case.sizes):
             raise NotYet(
-                f"on a mesh {case.sizes} with {len(case.cuts)} parameters, rank {rank} calls {seen.calls} collectives; "
-                f"one along each axis is enough, {len(case.sizes)}: put what is summed along an axis into one tensor"
+                f"on a mesh {case.sizes} with {len(case.cuts)} parameters, rank {rank} calls {seen.calls} collectives "
+                f"or sends; one along each axis is enough, {len(case.sizes)}: put what is summed along an axis into "
+                "one tensor"
             )
 
 
@@ -445,7 +451,7 @@ def _norm(
         result = result.item()
     is_number = isinstance(result, float | int | np.floating | np.integer) and not isinstance(result, bool)
     value = float(result) if is_number else f"a value of type {type(result).__name__}"
-    return Normed(value, sum(sent.collectives.values()), kept)
+    return Normed(value, sent.collectives.total() + sent.messages, kept)
 
 
 # Part b: hold

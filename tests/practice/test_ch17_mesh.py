@@ -695,6 +695,43 @@ def test_the_librarys_own_answers_are_for_comparing_afterwards():
     assert mesh.groups("dp") == [[0, 2], [1, 3]], "and works again outside"
 
 
+BESIDE_COLLECTIVES = [
+    Mutant(
+        "through the store",
+        "real",
+        "dist.all_reduce(along, group=group)",
+        """store, ranks = dist.distributed_c10d._get_default_store(), dist.get_process_group_ranks(group)
+        store.set(f"{axis} {dist.get_rank()}", repr(along.tolist()))
+        along = torch.tensor([eval(store.get(f"{axis} {each}")) for each in ranks], dtype=along.dtype).sum(0)""",
+        NORM,
+        "sends nothing: sum along an axis with a collective in its group",
+    ),
+    Mutant(
+        "a message for each parameter",
+        "real",
+        "dist.all_reduce(along, group=group)",
+        """for one in along.split(1):
+            mine = one.clone()
+            for other in dist.get_process_group_ranks(group):
+                if other != dist.get_rank():
+                    sending, there = dist.isend(mine, other), torch.empty_like(mine)
+                    dist.recv(there, other)
+                    sending.wait()
+                    one += there""",
+        {FEW},
+        "collectives or sends; one along each axis is enough",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", BESIDE_COLLECTIVES, ids=lambda mutant: mutant.slip)
+def test_a_norm_that_goes_round_the_collectives_is_refused(mutant):
+    said = verdicts(EXERCISE, with_slip(EXERCISE, mutant), parts=NORM)
+    assert {check for check, words in said.items() if words} == mutant.refuse
+    assert mutant.says in said[max(mutant.refuse)]
+
+
 def test_torchs_device_mesh_is_no_answer_on_ranks():
     def build(rank, sizes, names):
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
