@@ -81,6 +81,7 @@ class Candidate:
 class Taken:
     """One student's notebook. Of several, the later `time` counts, then the platform's later `upload`.
 
+    `listed`: the class list says whose it is, and not only the file.
     `kept` is a temporary file with its content, so that a class's notebooks are never in memory all at once.
     """
 
@@ -90,6 +91,7 @@ class Taken:
     upload: int
     shown: str
     kept: Path
+    listed: bool
 
 
 class SafeExtractor(ExtractorPlugin):
@@ -126,7 +128,8 @@ class SafeExtractor(ExtractorPlugin):
             kept = meanwhile / str(number)
             kept.write_bytes(notebook)
             notebooks_of = taken.setdefault(student, [])
-            notebooks_of.append(Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept))
+            listed = self.listed(candidate) == {student}
+            notebooks_of.append(Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept, listed))
         return taken
 
     def request(self, candidate: Candidate) -> bytes:
@@ -135,7 +138,16 @@ class SafeExtractor(ExtractorPlugin):
         return json.dumps([str(candidate.path), candidate.number, exercise]).encode()
 
     def put(self, found: list[Taken], extracted: Path) -> None:
-        """Put a student's last notebook where the collector looks; refuse all if they come from several people."""
+        """Put a student's last notebook where the collector looks; refuse what comes from others.
+
+        Refuse all if nobody knows who is who.
+        """
+        if any(notebook.listed for notebook in found):
+            for notebook in found:
+                if not notebook.listed:
+                    of = notebook.student
+                    self.refuse(notebook.shown, f"it says that it is {of}'s, but the class list knows {of} otherwise")
+            found = [notebook for notebook in found if notebook.listed]
         if len({notebook.owner for notebook in found}) > 1:
             for notebook in found:
                 self.refuse(notebook.shown, f"several people hand in as {notebook.student}; ask them who is who")
@@ -248,15 +260,26 @@ class SafeExtractor(ExtractorPlugin):
             raise BadZip(f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
         return student, time
 
+    def listed(self, candidate: Candidate) -> set[str]:
+        """Return the ids of the students whom the platform's name or number fits in the class list."""
+        return self.people.get(candidate.known_by, set()) if candidate.known_by else set()
+
     def student(self, candidate: Candidate, claimed: str | None) -> str:
         """Return the student's id: from the class list, else from the zip's own name, else from the platform's.
 
         Raise `BadZip` if it has no id, or that of somebody whom the class list has under another number.
         """
-        kind, _ = candidate.known_by or ("", "")
-        ids = self.people.get(candidate.known_by, set()) if candidate.known_by else set()
+        kind, number = candidate.known_by or ("", "")
+        ids = self.listed(candidate)
         if len(ids) == 1:
             student = next(iter(ids))
+            # Of the name `eve_71_72_9002_a.zip`, `eve_71` may be the student's own, and 72 the number.
+            numbered = re.match(r"\d+_", candidate.file) and not candidate.file.startswith(self.exercise)
+            if kind == "number" and numbered and claimed != student:
+                raise BadZip(
+                    f"its name may be of Canvas's user {number} or {candidate.upload}: let no number "
+                    "stand before the name of the file, and hand it in again"
+                )
             if claimed not in (None, student):
                 self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
             return student

@@ -234,6 +234,36 @@ def test_nobody_comes_between_a_listed_student_and_a_hand_in_by_a_name_of_the_ow
     assert reason == "it says that it is ada's, but Canvas's mallory_99 isn't ada in the class list"
 
 
+def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_hand_in_out(folder, tmp_path):
+    """On Canvas a student may be called eve_71, and on Moodle one may call himself what no list has."""
+    people = {
+        "ada": {"first_name": "Ada", "last_name": "Lovelace", "lms_user_id": "71"},
+        "4711": {"first_name": "Bob", "last_name": "Ross", "lms_user_id": "73"},
+        "tom": {"first_name": "Tom", "last_name": "Thumb", "lms_user_id": "75"},
+    }
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    of_eve = zipped((NOTEBOOK, b"of eve"))
+    canvas = zipped(
+        (f"lovelaceada_71_9001_{EXERCISE}.ipynb", b"of ada"),
+        (f"eve_71_72_9002_{own('eve')}", of_eve),
+        (f"eve_75_72_9003_{own('tom')}", of_eve),
+        (f"rossbob_73_9004_{own('4711')}", zipped((NOTEBOOK, b"of bob"))),
+    )
+    moodle = zipped(
+        (f"Tom Thumb_501_assignsubmission_file_/{NOTEBOOK}", b"of tom"),
+        (f"Stranger_502_assignsubmission_file_/{own('tom')}", of_eve),
+    )
+    found, refused = extracted(folder, {"canvas.zip": canvas, "moodle.zip": moodle}, url)
+    assert {student: notebook for student, (_, notebook) in found.items()} == {
+        "ada": b"of ada",
+        "4711": b"of bob",
+        "tom": b"of tom",
+    }
+    of_canvas, also_of_canvas, of_moodle = refused.values()
+    assert "Canvas's user 71 or 72" in of_canvas and "Canvas's user 75 or 72" in also_of_canvas
+    assert of_moodle == "it says that it is tom's, but the class list knows tom otherwise"
+
+
 def test_two_people_who_hand_in_under_one_name_are_both_refused_and_a_later_one_of_the_same_supersedes(folder):
     download = zipped(
         (f"lovelaceada_71_9001_{own('ada')}", zipped((NOTEBOOK, b"of ada"))),
