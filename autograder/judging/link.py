@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import secrets
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cloudpickle
 
 from ..wire import channel, protocol
-from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, trusted
+from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, shows_all, trusted
 from .changes import apply
 from .proxies import PROXIES, Exceptions, Remote
 from .runner import safe
@@ -64,7 +65,10 @@ def _of_an_earlier_test(*_: Any, **__: Any) -> None:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """A pickler that takes no function of a test's along: with it go the variables that it reads."""
+    """A pickler that takes no function of a test's along: with it go the variables that it reads.
+
+    Nor does it take the memory around a tensor that is a view.
+    """
 
     shared: Mapping[str, Any] = {}  # what both sides have, by name
 
@@ -72,6 +76,13 @@ class _Pickler(cloudpickle.Pickler):
         own = isinstance(value, FunctionType) and value.__module__ == "__main__"
         if own and self.shared.get(value.__name__) is not value:
             raise NotPlain(f"an object that holds the test's own {value.__qualname__}; pass that by itself")
+        torch: Any = sys.modules.get("torch")
+        is_tensor = torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
+        if is_tensor and value.layout == torch.strided and not shows_all(value):
+            shown = value.detach().clone()
+            is_parameter = type(value) is torch.nn.Parameter
+            shown = torch.nn.Parameter(shown, value.requires_grad) if is_parameter else shown
+            return shown.requires_grad_(value.requires_grad).__reduce_ex__(pickle.DEFAULT_PROTOCOL)
         return super().reducer_override(value)
 
 

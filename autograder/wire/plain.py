@@ -467,8 +467,20 @@ def _npy(value: Any) -> bytes:
     array, data = np.asarray(value), io.BytesIO()
     if not array.dtype.itemsize and array.size:
         raise NotPlain(f"an array of {array.dtype}, whose items have no size")
-    np.lib.format.write_array(data, array, allow_pickle=False)
+    np.lib.format.write_array(data, _only_fields(array), allow_pickle=False)
     return data.getvalue()
+
+
+def _only_fields(array: Any) -> Any:
+    """Return an array without what is between its fields: `table[["x"]]` still has the other columns there."""
+    import numpy as np
+
+    if array.dtype.names is None:
+        return array
+    shown = np.zeros(array.shape, array.dtype)
+    for name in array.dtype.names:
+        shown[name] = _only_fields(array[name])
+    return shown
 
 
 def _array(encoder: Encoder, value: Any, depth: int) -> list:
@@ -484,7 +496,7 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
     encoder.count(value.nbytes)
     storage = value.untyped_storage()
     key = (storage.data_ptr(), storage.nbytes())
-    if encoder.shown and key not in encoder.storages and not _shows_all(value):
+    if encoder.shown and key not in encoder.storages and not shows_all(value):
         value = value.clone()
         storage = value.untyped_storage()
         key = (storage.data_ptr(), storage.nbytes())
@@ -498,7 +510,7 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
     return ["tensor", encoder.storages[key], dtype, *view, gradient]
 
 
-def _shows_all(tensor: Any) -> bool:
+def shows_all(tensor: Any) -> bool:
     """Return whether each byte of a tensor's memory is in the tensor, perhaps often, as in `x.expand(2, -1)`."""
     reached = tensor.itemsize
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

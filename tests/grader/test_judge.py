@@ -263,6 +263,15 @@ def test_an_object_of_a_package_takes_no_function_of_the_tests_into_the_sandbox(
     assert kind == "pickled" and cloudpickle.loads(bytes.fromhex(pickled)).loss(3) == 3
 
 
+@pytest.mark.parametrize("kind", [lambda x: x, torch.nn.Parameter])
+def test_an_object_of_a_package_takes_of_a_tensors_memory_no_more_than_the_tensor_shows(kind):
+    rows = torch.tensor([[1.0, 2.0], [42.25, 43.5]])
+    _, pickled = Link(None, ("argparse",), {}, in_place=False).outward(argparse.Namespace(x=kind(rows[0]), all=rows))
+    arrived = cloudpickle.loads(bytes.fromhex(pickled))
+    assert torch.equal(arrived.x, rows[0]) and type(arrived.x) is type(kind(rows[0])) and torch.equal(arrived.all, rows)
+    assert arrived.x.requires_grad == kind(rows[0]).requires_grad and arrived.x.untyped_storage().nbytes() == 8
+
+
 def test_by_default_the_modules_are_preloaded_that_the_instructors_cells_import(tmp_path, monkeypatch):
     (tmp_path / "answers.py").write_text("SECRET = 1")
     monkeypatch.syspath_prepend(tmp_path)

@@ -77,6 +77,18 @@ def test_tensors_arrive_with_their_views_of_one_memory_and_with_bfloat16():
     assert torch.equal(across(torch.eye(3).T[1:]), torch.eye(3).T[1:]) and across(torch.zeros(2, 0)).shape == (2, 0)
 
 
+def test_of_a_table_no_more_is_sent_than_the_columns_that_are_passed():
+    inner = np.dtype([("in", "<f8"), ("want", "<f8")])
+    table = np.array([(1.5, (2.5, 42.25), 77.75)], dtype=[("x", "<f8"), ("y", inner), ("want", "<f8")])
+    within = np.dtype({"names": ["in"], "formats": ["<f8"], "itemsize": 16})
+    nested = table.view({"names": ["y"], "formats": [within], "offsets": [8], "itemsize": 32})
+    for passed in (table[["x"]], table[0][["x"]], nested):
+        message = Encoder(shown=True).message([passed])
+        (arrived,) = Decoder().read(message)
+        assert arrived == passed and arrived.dtype == passed.dtype
+        assert not any(np.float64(want).tobytes() in message for want in (42.25, 77.75))
+
+
 @pytest.mark.parametrize(
     "shown", [lambda x: x[0].expand(9, -1), lambda x: x.as_strided((9, 4), (0, 2)), lambda x: x[1:]]
 )
