@@ -179,3 +179,9 @@ def test_nbgraders_own_command_exports_through_it_too(url, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert to.read_text() == "username,04_all_reduce\nada,19\nbob,16\n"
+
+
+def test_a_students_text_of_any_length_in_moodle_s_worksheet_is_read(tmp_path):
+    place = tmp_path / "worksheet.csv"
+    place.write_text(f'Identifier,Full name,Online text\nParticipant 1,Ada Lovelace,"{"x" * 200_000}"\n')
+    assert [len(cell) for cell in sheet.rows(place)[1]] == [13, 12, 200_000]
