@@ -56,6 +56,7 @@ ON_RANKS = (
 STEPS = 2
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 RTOL, ATOL = 1e-4, 1e-7  # the rounding of a few fp32 operations, far finer than bf16's
+INNER = 4, 3  # the blocks' inner widths, in turn: an answer that takes one unit's length for all has wrong shards
 OTHERS = 0.03, 0.6, 0.95, 1e-4  # settings that a learner's update gets, too
 
 
@@ -209,7 +210,7 @@ def check_update(
         before = State(right.master, right.mean, right.square, right.steps)
         want = adam(right, summed, world_size, *settings)
         got = own_answer(__name__, function, state, summed.clone(), world_size, *settings, call=call, in_place=True)
-        _check_state_after(state, right, before, summed, world_size, call, bool(settings))
+        _check_state_after(state, right, before, summed, world_size, call, settings)
         _check_returned(got, want, state.master, call)
 
 
@@ -235,7 +236,13 @@ def _check_returned(got: Any, want: torch.Tensor, master: torch.Tensor, call: st
 
 
 def _check_state_after(
-    got: State, want: State, before: State, summed: torch.Tensor, world_size: int, call: str, settings: bool
+    got: State,
+    want: State,
+    before: State,
+    summed: torch.Tensor,
+    world_size: int,
+    call: str,
+    settings: tuple[float, ...],
 ) -> None:
     """Check what an update leaves in the state, and name the slip if it is a common one."""
     _check_steps(got, want, call)
@@ -249,7 +256,7 @@ def _check_state_after(
                 f"{call} leaves nan in state.{name}, at element {where}, whose gradients are 0: add epsilon to the "
                 "root, so that nothing is divided by 0"
             )
-        some_slips = _own_settings if settings else _slips
+        some_slips = partial(_own_settings, settings) if settings else _slips
         slips = some_slips(name, before, want, summed, world_size)
         hint = next((f": {words}" for words, value in slips.items() if _near(mine, value)), "")
         at = int((~torch.isclose(mine, right, rtol=RTOL, atol=ATOL)).nonzero()[0])
@@ -257,11 +264,18 @@ def _check_state_after(
         raise NotYet(f"{call} leaves state.{name}[{at}] at {found}, but it must be {due}{hint}")
 
 
-def _own_settings(name: str, before: State, _: State, summed: torch.Tensor, world_size: int) -> dict[str, torch.Tensor]:
-    """Return what an update leaves that has settings of its own, as `_slips` does."""
+def _own_settings(
+    settings: tuple[float, ...], name: str, before: State, want: State, summed: torch.Tensor, world_size: int
+) -> dict[str, torch.Tensor]:
+    """Return what an update leaves that has settings of its own, or epsilon under the root, as `_slips` does."""
     state = State(before.master, before.mean, before.square, before.steps)
     adam(state, summed, world_size)
-    return {"use the lr, the betas and the epsilon that the call gives": getattr(state, name)}
+    slips = {"use the lr, the betas and the epsilon that the call gives": getattr(state, name)}
+    if name == "master":
+        lr, beta_1, beta_2, epsilon = settings
+        mean, square = want.mean / (1 - beta_1**want.steps), want.square / (1 - beta_2**want.steps)
+        slips["epsilon is added after the root, not under it"] = before.master - lr * mean / (square + epsilon).sqrt()
+    return slips
 
 
 def _check_steps(got: State, want: State, call: str) -> None:
@@ -348,7 +362,7 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 class Task(NamedTuple):
-    """The training of part c: `tiny.model(depth, width)`, with `micro` backward passes before each of `STEPS` steps.
+    """The training of part c: `tiny.model` of this size, with `micro` backward passes before each of `STEPS` steps.
 
     `watched`: whether to watch memory, which doubles the time. `seed`: of the model and of the batches.
     """
@@ -510,7 +524,8 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: Any
         if mine.peak > most:
             raise NotYet(
                 f"{who} up to {mine.peak:,} bytes of gradients in the backward pass; with one unit in full at a time "
-                f"it is {most:,}: does it reduce each unit as soon as it is complete?"
+                f"it is {most:,}: does it reduce each unit as soon as it is complete, and does the last `step` leave "
+                "no gradients behind?"
             )
         if mine.late:
             raise NotYet(
@@ -540,7 +555,7 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: An
 
 def _unit_sizes(task: Task) -> list[list[int]]:
     """Return the number of elements of each tensor of each unit."""
-    return [[tensor.numel() for tensor in block.parameters()] for block in tiny.model(task.depth, task.width)]
+    return [[tensor.numel() for tensor in block.parameters()] for block in _model(task)]
 
 
 def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Trained]:
@@ -551,7 +566,7 @@ def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) ->
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
             raise NotYet(
-                f"rank {rank} calls the library's own {names}, whose bytes the check can't count; use "
+                f"rank {rank} calls torch's own {names}, whose bytes the check can't count; use "
                 "execute(ring.reduce_scatter(world_size), ...) and execute(ring.all_gather(world_size), ...)"
             )
     return everyone
@@ -564,7 +579,7 @@ def _batches(rank: int, world_size: int, task: Task) -> list[Batch]:
 
 
 def _model(task: Task) -> torch.nn.Sequential:
-    return tiny.model(task.depth, task.width, dtype=torch.bfloat16, seed=task.seed)
+    return tiny.model(task.depth, task.width, dtype=torch.bfloat16, seed=task.seed, inner=INNER)
 
 
 def _seen() -> Trained:

@@ -217,8 +217,12 @@ def _attend_slips(case: Block, want: Pair) -> dict[str, Pair | tuple[None, np.nd
     scores = queries @ keys.transpose(0, 2, 1) / math.sqrt(size)
     shown = np.where(visible, scores, -np.inf)
     highest = shown.max(axis=-1, keepdims=True)
+    finite = {  # tells only where a query sees nothing
+        "this gives hidden scores a large negative number, which still counts where a query sees nothing; set them to "
+        "-inf": (_softmax(np.where(visible, scores, -1e9), values)[0], None)
+    }
     with np.errstate(over="ignore", invalid="ignore"):
-        return {
+        return (finite if not visible.any(axis=1).all() else {}) | {
             "this doesn't divide the scores by the root of size": attended(queries * math.sqrt(size), *case[1:4]),
             "this divides the scores by size; divide by its root": attended(queries / math.sqrt(size), *case[1:4]),
             "this ignores `visible`": attended(queries, keys, values, visible | True),
@@ -1063,12 +1067,16 @@ def _added_slips(want: float, way: str, model: Model, machine: Machine, tokens: 
         ),
         "in the ring only keys and values travel; this counts the heads of queries": but(RING, heads=model["heads"]),
         "both keys and values travel; this counts one of them": but(RING, GATHER, heads=model["kv_heads"] / 2),
+        "in the ring both keys and values travel; this counts one of them": but(RING, heads=model["kv_heads"] / 2),
         "a ring has one hop fewer than ranks": but(RING, hops=world_size),
         "a hop that hides adds nothing, not less: take max(0, ...)": but(RING, floor=-math.inf),
         "across nodes the link is `far`": but(*WAYS, link=machine["near"]),
         "with several nodes the slowest hop is between nodes": but(RING, link=machine["near"]),
         "an all-gather uses the cards of all GPUs of a node at once": but(GATHER, cards=1),
         "a node needs only what the other nodes have": but(GATHER, parts=1),
+        "in a node a rank sends (P - 1) / P of all keys and values, not P - 1 times all": but(
+            GATHER, parts=world_size - 1 if nodes == 1 else (nodes - 1) / nodes
+        ),
         "across nodes, what a node has already doesn't travel: (nodes - 1) / nodes": but(
             GATHER, parts=(world_size - 1) / world_size
         ),
@@ -1130,7 +1138,8 @@ def check_choice(function: Callable, cases: Iterable[tuple[Model, Machine, int]]
         added = [exposed(each, model, machine, tokens) for each in (way, right)]
         why = f"it adds {_seconds(added[0])}, and {right} adds {_seconds(added[1])}"
     elif way == ULYSSES:
-        why = f"{machine['nodes'] * machine['gpus']} ranks don't divide {model['kv_heads']} heads of keys"
+        heads = f"{model['kv_heads']} head{'s' * (model['kv_heads'] > 1)} of keys"
+        why = f"{machine['nodes'] * machine['gpus']} ranks can't share {heads} equally"
     else:
         why = f"all keys and values are {needs(model, tokens):,} bytes, and there are {machine['memory']:,}"
     raise NotYet(

@@ -202,7 +202,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     for rank, outcome in enumerate(reported(outcomes, world_size, Outcome)):
         if calls := [name for name in outcome.collectives if name != "barrier"]:  # a barrier moves no data
             names = ", ".join(f"dist.{name}" for name in calls)
-            raise NotYet(f"rank {rank} calls the library's own {names}; write this part with send and recv alone")
+            raise NotYet(f"rank {rank} calls torch's own {names}; write this part with send and recv alone")
         if not _possible(outcome, buffers):
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} reports more messages, or fewer bytes, than there can be"

@@ -9,23 +9,32 @@ WIDTH = 24  # divides by 2, 3 and 4, so that shards need no padding
 
 
 class TinyBlock(nn.Module):
-    """A residual MLP block with ReLU. It has 2 w (4w) weights and 5w biases for width w."""
+    """A residual MLP block with ReLU, `inner` times as wide inside: 2 w (4w) weights and 5w biases for width w."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, inner: int = 4):
         super().__init__()
-        self.widen = nn.Linear(width, 4 * width)
-        self.narrow = nn.Linear(4 * width, width)
+        self.widen = nn.Linear(width, inner * width)
+        self.narrow = nn.Linear(inner * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output: [rows, width] -> [rows, width]."""
         return x + self.narrow(torch.relu(self.widen(x)))
 
 
-def model(depth: int = 4, width: int = WIDTH, dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Sequential:
-    """Return `depth` blocks. The same `seed` gives the same parameters everywhere."""
+def model(
+    depth: int = 4,
+    width: int = WIDTH,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    inner: tuple[int, ...] = (4,),
+) -> nn.Sequential:
+    """Return `depth` blocks. The same `seed` gives the same parameters everywhere.
+
+    `inner`: how many times as wide as outside the blocks are inside, in turn.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(*[TinyBlock(width) for _ in range(depth)]).to(dtype)
+        return nn.Sequential(*[TinyBlock(width, inner[number % len(inner)]) for number in range(depth)]).to(dtype)
 
 
 def batch(

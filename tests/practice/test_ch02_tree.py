@@ -410,7 +410,7 @@ MUTANTS = [
         "receives from, rank 2: the ranks are 0 to 1",
     ),
     written("sums in floating point", PROGRAM, IN_FLOATS, C, "with a rounded sum: send and add the buffer's own dtype"),
-    written("the library's reduce", PROGRAM, LIBRARYS_REDUCE, C, "rank 0 calls the library's own dist.reduce;"),
+    written("the library's reduce", PROGRAM, LIBRARYS_REDUCE, C, "rank 0 calls torch's own dist.reduce;"),
     written(
         "the library's tree, executed",
         PROGRAM,

@@ -253,7 +253,7 @@ MUTANTS = [
         "    right, left =",
         "    dist.all_reduce(buffer); return chunks[rank]\n    right, left =",
         RANKS,
-        "calls the library's own dist.all_reduce;",
+        "calls torch's own dist.all_reduce;",
     ),
     broken(
         "not in place",

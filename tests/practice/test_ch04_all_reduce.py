@@ -438,7 +438,7 @@ MUTANTS = [
         {"b4-traffic"},
         "a ring sends a chunk a step",
     ),
-    written("torch's own collectives", RINGS, TORCHS_OWN, B, "calls the library's own dist.broadcast"),
+    written("torch's own collectives", RINGS, TORCHS_OWN, B, "calls torch's own dist.broadcast"),
     written("the library's schedule, executed", RINGS, EXECUTED, B, "the library's own execute"),
     written("every rank sends first", RINGS, instead(RINGS, SEND_FIRST), B, "waits"),
     written("always right", CHECKER, ALWAYS_RIGHT, C, "on 'a rank is missing': it finds nothing wrong"),

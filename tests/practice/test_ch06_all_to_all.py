@@ -403,7 +403,7 @@ MUTANTS = [
         return result
 """,
         ALL_OF_C,
-        "calls the library's own dist.all_to_all; write this part with send and recv alone",
+        "calls torch's own dist.all_to_all; write this part with send and recv alone",
     ),
 ]
 

@@ -363,12 +363,20 @@ MUTANTS = [
     Mutant("fp32 returned", "update", ".bfloat16()", "", {"b1-adam"}, "returns torch.float32; the layers compute in"),
     Mutant("nothing returned", "update", "return state", "state", BOTH_OF_B, "returns None; is its `return` missing?"),
     Mutant(
+        "epsilon under the root",
+        "update",
+        "(square.sqrt() + epsilon)",
+        "(square + epsilon).sqrt()",
+        {"b1-adam"},
+        "epsilon is added after the root, not under it",
+    ),
+    Mutant(
         "all-reduce",
         "zero-2",
         "ring.reduce_scatter(",
         "ring.all_reduce(",
         {"c3-traffic"},
-        "rank 0 sends 1.5 times what DDP sends, 56,736 bytes in step 0 instead of 37,824: does it all-reduce where",
+        "rank 0 sends 1.5 times what DDP sends, 49,680 bytes in step 0 instead of 33,120: does it all-reduce where",
         origin="D02",
     ),
     Mutant(
@@ -377,7 +385,7 @@ MUTANTS = [
         ".clone()",
         "",
         {"c2-memory"},
-        "rank 0 holds 37,824 bytes of gradients after the backward pass; its shard is 18,912: does it free",
+        "rank 0 holds 33,120 bytes of gradients after the backward pass; its shard is 16,560: does it free",
         origin="D05",
     ),
     written("kept as bytes until the step", "zero-2", KEPT_AS_BYTES, {"c2-memory"}, "bytes of complete gradients to"),
@@ -387,7 +395,7 @@ MUTANTS = [
         ".clone()",
         ".float()",
         {"c2-memory", "c4-micro-batches"},
-        "rank 0 holds 37,824 bytes",
+        "rank 0 holds 33,120 bytes",
         origin="D06",
     ),
     Mutant(
@@ -461,6 +469,14 @@ MUTANTS = [
         "this is the shard of rank 1: rank r keeps chunk r",
     ),
     Mutant(
+        "the first unit's length for all",
+        "zero-2",
+        "begin, end = shard_bounds(len(unit.parameters), rank, world_size)\n        unit.parameters",
+        "begin, end = shard_bounds(len(units[0].parameters), rank, world_size)\n        unit.parameters",
+        ALL_OF_C,
+        "The expanded size of the tensor (2364) must match the existing size (1776)",
+    ),
+    Mutant(
         "the whole buffer for the update",
         "zero-2",
         "unit.gradients[begin:end].clone()",
@@ -491,7 +507,7 @@ MUTANTS = [
         GATHER,
         "        dist.all_gather_into_tensor(unit.parameters, unit.parameters[begin:end].clone())\n",
         ALL_OF_C,
-        "rank 0 calls the library's own dist.all_gather, whose bytes the check can't count",
+        "rank 0 calls torch's own dist.all_gather, whose bytes the check can't count",
     ),
     Mutant(
         "an error", "zero-2", "if unit.collect(tensor)", "if unit.colect(tensor)", ALL_OF_C, "no attribute 'colect'"
@@ -561,8 +577,8 @@ def test_a_wrong_step_gets_no_points_for_being_frugal():
 @pytest.mark.parametrize(
     "answer, refuse, words",
     [
-        (ZERO_1, {"c2-memory", "c4-micro-batches"}, "holds 37,824 bytes of gradients after the backward pass"),
-        (ALL_AT_THE_END, {"c2-memory"}, "up to 42,432 bytes of gradients in the backward pass; with one unit in full"),
+        (ZERO_1, {"c2-memory", "c4-micro-batches"}, "holds 33,120 bytes of gradients after the backward pass"),
+        (ALL_AT_THE_END, {"c2-memory"}, "up to 37,728 bytes of gradients in the backward pass; with one unit in full"),
     ],
     ids=["stage 1", "all at the end"],
 )

@@ -318,6 +318,13 @@ MUTANTS = [
     ),
     broken("mask turned round", "~visible", "visible", {ATTEND}, "hides what is visible"),
     broken("no mask", "masked_fill(~visible, -math.inf)", "clone()", {ATTEND}, "this ignores `visible`"),
+    broken(
+        "mask of -1e9",
+        "(~visible, -math.inf)",
+        "(~visible, -1e9)",
+        {ATTEND},
+        "which still counts where a query sees nothing",
+    ),
     broken("mask of zeros", "(~visible, -math.inf)", "(~visible, 0)", {ATTEND}, "sets hidden scores to 0"),
     broken(
         "log_sum without the maximum", "highest + total.log()", "total.log()", {ATTEND}, "must also hold the maximum"
@@ -492,6 +499,23 @@ MUTANTS = [
     broken("P hops", "(ranks - 1) * max(", "ranks * max(", {ADDED}, "one hop fewer than ranks"),
     broken(
         "heads of queries", "mine * kv_heads", "mine * heads", {ADDED}, "keys and values have fewer heads", "page 14"
+    ),
+    broken(
+        "keys alone", "keys_values = 2 * 2 *", "keys_values = 2 *", {ADDED}, "both keys and values travel; this counts"
+    ),
+    broken(
+        "keys alone go round",
+        "keys_values / link - half",
+        "keys_values / 2 / link - half",
+        {ADDED},
+        "in the ring both keys and values travel",
+    ),
+    broken(
+        "everything P - 1 times",
+        "(ranks - 1) * keys_values / link",
+        "(ranks - 1) * ranks * keys_values / link",
+        {ADDED},
+        "not P - 1 times all",
     ),
     broken("elements", "2 * 2 * mine", "2 * mine", {ADDED}, "a number in bfloat16 has two bytes"),
     broken(
