@@ -20,6 +20,7 @@ UNLINKED = {GLOSSARY, "cheat_sheet", "references", "instructors", "grading_the_g
 AT_HOME = {"chain", "combine", "group", "mask", "norm", "partial", "unit"}  # linked only at home: ambiguous elsewhere
 SMALL = {"step", "transformer"}  # not linked when capitalized, as in "Step through it" and "Switch Transformers"
 SUFFIX = "(?:e?s|e?d)?"  # ranks, batches, all-reduced
+NOT_AFTER = r"(?<!square )(?<!rate.s )"  # a square root is no root of a broadcast, a learning rate's schedule no schedule
 NO_PROSE = (nodes.reference, nodes.literal, nodes.FixedTextElement, nodes.math, nodes.title, nodes.raw, nodes.table)
 NO_PROSE_NAMES = {"dropdown_title"}  # a link in a fold's title would be a control inside a control
 
@@ -50,7 +51,7 @@ def pattern(terms: list[str]) -> re.Pattern:
     for term in sorted(terms, key=len, reverse=True):
         first = f"[{term[0]}{term[0].upper()}]" if term.islower() and term not in SMALL else re.escape(term[0])
         alternatives.append(first + re.escape(term[1:]))
-    return re.compile(rf"(?<![\w-])({'|'.join(alternatives)}){SUFFIX}(?![\w+-])")
+    return re.compile(rf"(?<![\w-]){NOT_AFTER}({'|'.join(alternatives)}){SUFFIX}(?![\w+-])")
 
 
 def is_prose(text: nodes.Text) -> bool:

@@ -133,7 +133,7 @@ class Gantt(Figure):
         """Return "What: text." for one timeline without a title, else "What. Title: text. Title: text."."""
         if list(texts) == [""]:
             return f"{what}: {texts['']}."
-        return " ".join([f"{what}.", *(f"{title[:1].upper()}{title[1:]}: {text}." for title, text in texts.items())])
+        return " ".join([f"{what}.", *(f"{_capitalized(title)}: {text}." for title, text in texts.items())])
 
     def _changes(self, title: str, moment: int) -> str:
         changes: dict[str, list[str]] = {"ends": [], "begins and ends": [], "begins": []}
@@ -267,6 +267,11 @@ def _lane(lane: tuple[str, str]) -> str:
     return " ".join(filter(None, lane))
 
 
+def _capitalized(title: str) -> str:
+    """Return a title as it begins a sentence: code, such as `async_op=False`, stays as it is."""
+    return title if re.match(r"\w*[_=]", title) else f"{title[:1].upper()}{title[1:]}"
+
+
 def _prose(kind: str) -> str:
     return kind.replace("_", "-")
 
@@ -281,7 +286,7 @@ class _Still:
     def __init__(self, data: dict, caption: str):
         self.data, self.caption = data, caption
         lanes = [lane["name"] for chart in data["charts"] for group in chart["groups"] for lane in group["lanes"]]
-        self.left = max(len(name) for name in lanes) * TYPE * LETTER + 10
+        self.left = max(len(name) for name in [data["unit"], *lanes]) * TYPE * LETTER + 10
         self.per_tick = (WIDTH - self.left - 12) / data["ticks"]
         self.rects: dict[int, list[str]] = {kind: [] for kind in range(len(data["kinds"]))}
         self.strokes: dict[tuple[int, int], list[str]] = {}  # (kind, number of its stroke): pieces of a path

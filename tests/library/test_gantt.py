@@ -58,6 +58,8 @@ def test_several_timelines_share_the_axis_and_the_steps():
     assert figure.caption == "no prefetch and prefetch"
     assert figure.seconds == BOTH["no prefetch"].seconds
     assert all(" No prefetch: " in text and " Prefetch: " in text for text in figure.words)
+    titles = {"async_op=False": fsdp(0), "prefetch": fsdp(1)}
+    assert " async_op=False: " in draw(titles).words[0]  # code stays as it is
     ends = [
         max(bar[1] for group in chart["groups"] for lane in group["lanes"] for bar in lane["bars"])
         for chart in figure.data()["charts"]
@@ -224,7 +226,8 @@ def test_play_goes_to_the_end_and_moves_the_cursor_unless_the_reader_asked_for_n
 @pytest.mark.parametrize("width", [320, 390, 1200])
 def test_it_fits_the_page_and_is_readable_at_every_width(open_page, width):
     """No scrolling to the side; letters keep their size; no text leaves the picture."""
-    figures = draw(BOTH), draw(four_ranks(), caption="Four ranks")
+    nameless = draw({"every hour": Timeline([Span("training", "", 0, 3600, "forward")])}, caption="A job, one lane")
+    figures = draw(BOTH), draw(four_ranks(), caption="Four ranks"), nameless
     page = open_page(*figures, viewport={"width": width, "height": 800})
     wait_until_laid_out(page)
     assert fits(page)

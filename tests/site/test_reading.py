@@ -49,6 +49,8 @@ def test_a_term_is_found_as_a_whole_word_and_the_longest_of_several():
         "Shards and a secondary shard, all-reduced; reduce-scatter, resharded, nics, NICs. Step through it."
     )
     assert found == ["Shard", "secondary shard", "all-reduce", "NIC"]
+    found = pattern(["root", "schedule"]).findall("The square root, a learning rate’s schedule, the root's schedule.")
+    assert found == ["root", "schedule"]
 
 
 def test_a_chapter_links_each_of_its_own_terms_once(built_book):

@@ -18,7 +18,7 @@
       const lanes = this.groups.flatMap((group) => group.lanes);
       this.bar = lanes.length > 12 ? 18 : 24;
       this.row = this.bar + 4;
-      this.left = Math.max(...lanes.map((lane) => lane.name.length)) * TYPE * LETTER + 12;
+      this.left = Math.max(this.data.unit.length, ...lanes.map((lane) => lane.name.length)) * TYPE * LETTER + 12;
       this.fit(720);
     }
 
