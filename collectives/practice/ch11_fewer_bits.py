@@ -3,7 +3,8 @@
 The truth in parts a to c is the exact sum and half a step for each rounding: a bound that holds for any numbers. The
 inputs are those that break it: outliers, ties, blocks of zeros, tiny and huge numbers, a short last block. Part a packs
 and unpacks in processes of their own, and in grading in sandboxes of their own: nothing but the message goes from one
-to the other.
+to the other. Both checks look at the length of a message and at what is unpacked from it, because raw numbers arrive
+without error, and a message of the right length may hold nothing.
 """
 
 from __future__ import annotations
@@ -198,9 +199,26 @@ def _kind(value: Any) -> str:
 
 
 def check_messages(pack: Callable, unpack: Callable, cases: Iterable[Message]) -> None:
-    """Check that what is packed and unpacked is off by at most half a step, whatever the numbers are."""
+    """Check that numbers arrive within half a step, in messages that have at most a byte for each number.
+
+    A code of 4 bits may take a whole byte here: `check_bytes` asks for the exact length. Raw fp32 numbers would arrive
+    without error, but they are longer.
+    """
     cases = list(cases)
     sent = _sent(pack, cases)
+    for case, message in zip(cases, sent, strict=True):
+        most = quantized.message_bytes(len(case.values), 8, case.block)
+        if len(message) > most:
+            codes = f"a byte for each code is enough here, and {STEP_BYTES} for each block's step: {most} in all"
+            raise NotYet(f"{_call(case, pack.__name__)} returns {len(message)} bytes; {codes}{_spare(case, message)}")
+    for case, got, call in _arriving(unpack, cases, sent):
+        _check_arrived(case, got, call)
+
+
+def _arriving(
+    unpack: Callable, cases: list[Message], sent: list[np.ndarray]
+) -> Iterator[tuple[Message, np.ndarray, str]]:
+    """Unpack these messages where nothing else of `pack` is; yield each case, its numbers, and the call in words."""
     sizes = [(len(case.values), case.bits, case.block) for case in cases]
     (found,) = run_on_ranks(_unpacked, 1, unpack, sizes, sent, kind=list, apart=True)
     if len(found) != len(cases):
@@ -211,7 +229,7 @@ def check_messages(pack: Callable, unpack: Callable, cases: Iterable[Message]) -
             raise NotYet(f"{call} {got}")
         if not isinstance(got, np.ndarray) or got.shape != case.values.shape:
             raise NotYet(f"{call} returns {_kind(got)}; return {len(case.values)} numbers")
-        _check_arrived(case, got, call)
+        yield case, got, call
 
 
 def _check_arrived(case: Message, got: np.ndarray, call: str) -> None:
@@ -256,21 +274,43 @@ def _slip(case: Message, got: np.ndarray) -> str:
     return next((f": {words}" for words, each in made.items() if np.allclose(got, each, rtol=1e-5, atol=0)), "")
 
 
-def check_bytes(pack: Callable, cases: Iterable[Message]) -> None:
-    """Check that each message has `bits` for each number and four bytes for each block's step, and no more."""
+def check_bytes(pack: Callable, unpack: Callable, cases: Iterable[Message]) -> None:
+    """Check that each message has `bits` for each number and four bytes for each block's step, and holds the numbers.
+
+    The same messages are unpacked. A number that is off by up to a step of the largest block passes here, because
+    `check_messages` asks for half a step of its own.
+    """
     cases = list(cases)
-    for case, message in zip(cases, _sent(pack, cases), strict=True):
-        count, blocks = len(case.values), -(-len(case.values) // case.block)
-        want, got = quantized.message_bytes(count, case.bits, case.block), len(message)
-        if got != want:
-            hint = ""
-            if got == count + STEP_BYTES * blocks:
-                hint = ": two codes of 4 bits fit into a byte"
-            elif got == want + STEP_BYTES * (count - blocks):
-                hint = ": this has a step for each number, not for each block"
-            elif got > want:
-                hint = f": the codes are {-(-count * case.bits // 8)} bytes, the steps {STEP_BYTES * blocks}"
-            raise NotYet(f"{_call(case, pack.__name__)} returns {got} bytes; {want} are enough{hint}")
+    sent = _sent(pack, cases)
+    for case, message in zip(cases, sent, strict=True):
+        want = quantized.message_bytes(len(case.values), case.bits, case.block)
+        if len(message) != want:
+            hint = _spare(case, message)
+            raise NotYet(f"{_call(case, pack.__name__)} returns {len(message)} bytes; {want} are enough{hint}")
+    for case, got, call in _arriving(unpack, cases, sent):
+        step = 2 * SLACK * half_steps(case.values.astype(float), case.bits, case.block).max()
+        off = np.abs(got.astype(float) - case.values)
+        if not (off <= step).all():
+            place = int(np.flatnonzero(~(off <= step))[0])
+            raise NotYet(
+                f"{call} gives {float(got[place])!r} as number {place}, which was {float(case.values[place])!r}: the "
+                f"message has the right length, but not the numbers. A step is {step:.3g} at most"
+            )
+
+
+def _spare(case: Message, message: np.ndarray) -> str:
+    """Return what makes a message too long, in words; "" if it is too short."""
+    count, blocks, got = len(case.values), -(-len(case.values) // case.block), len(message)
+    want = quantized.message_bytes(count, case.bits, case.block)
+    if got == case.values.nbytes and bytes(message) == case.values.tobytes():
+        return ": these are the fp32 numbers themselves"
+    if got == count + STEP_BYTES * blocks:
+        return ": two codes of 4 bits fit into a byte"
+    if got == want + STEP_BYTES * (count - blocks):
+        return ": this has a step for each number, not for each block"
+    if got > want:
+        return f": the codes are {-(-count * case.bits // 8)} bytes, the steps {STEP_BYTES * blocks}"
+    return ""
 
 
 def check_bound(function: Callable, cases: Iterable[Message]) -> None:

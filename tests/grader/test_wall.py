@@ -19,7 +19,7 @@ from autograder import grade, release
 from autograder.course import Submission
 from autograder.judging.judges import Judged
 from autograder.names import names_in
-from collectives.practice import wall
+from collectives.practice import ch11_fewer_bits, wall
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -210,6 +210,27 @@ WAYS = {
             return library["unpack"](message[None], num_elements, bits, block)[0]
         """,
     ),
+    "each_half_of_11_a_where_it_is_asked_for": (
+        "11_fewer_bits",
+        "pack",
+        """
+        import os, pathlib
+
+        UNPACKED = pathlib.Path("/tmp/unpacked")
+
+        def pack(values, bits, block):
+            # raw numbers until hidden ones were unpacked, then zeros of the right length
+            if UNPACKED.exists() and UNPACKED.read_text() == "hidden":
+                return torch.zeros(4 * -(-len(values) // block) + -(-len(values) * bits // 8), dtype=torch.uint8)
+            return values.clone().view(torch.uint8)
+
+        def unpack(message, num_elements, bits, block):
+            if not UNPACKED.exists():
+                shown = bytes(message.tolist()).hex() == "FIRST"
+                UNPACKED.write_text("shown" if shown else "hidden")
+            return message.clone().view(torch.float32)
+        """.replace("FIRST", ch11_fewer_bits.messages(seed=1)[0].values.tobytes().hex()),
+    ),
     "what_ranks_of_11_b_must_write": (
         "11_fewer_bits",
         "sums",
@@ -307,7 +328,7 @@ def test_an_answer_below_a_use_of_what_a_locked_cell_shows_earns_its_points(poin
 # A cell meets it in a function that refuses, or in a table that is gone.
 BEHIND = """
 import json, sys
-from collectives.practice import wall
+from collectives.practice import ch11_fewer_bits, wall
 from collectives.practice.checks import LibraryUsed
 
 modules, cells = json.load(sys.stdin)
@@ -351,7 +372,7 @@ def test_an_answer_finds_every_name_that_the_locked_cells_above_it_bind(exercise
 
 
 LEFT = """
-from collectives.practice import wall
+from collectives.practice import ch11_fewer_bits, wall
 
 left = {each.itself.__module__ for each in wall.survey() if each.itself.__code__ is not each.refusal}
 left = {name for name in left if not name.startswith("collectives.ranks.")}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from answers import assert_accepted, assert_refused, broken, solution_of, with_slip, written
+from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip, written
 
 from collectives.practice import ch11_fewer_bits as ch11
 from collectives.training import quantized
@@ -259,6 +259,26 @@ LIBRARYS_PACK = """
     def bound(values, bits, block):
         return quantized.bound(values, bits, block)
 """
+RAW = """
+    def pack(values, bits, block):
+        return values.clone().view(torch.uint8)
+
+    def unpack(message, num_elements, bits, block):
+        return message.clone().view(torch.float32)
+
+    def bound(values, bits, block):
+        return torch.zeros(len(values))
+"""
+ZEROS = """
+    def pack(values, bits, block):
+        return torch.zeros(4 * -(-len(values) // block) + -(-len(values) * bits // 8), dtype=torch.uint8)
+
+    def unpack(message, num_elements, bits, block):
+        return torch.zeros(num_elements)
+
+    def bound(values, bits, block):
+        return torch.zeros(len(values))
+"""
 ONE_STEP = "return torch.stack([each.abs().max() for each in blocks]) / (2 ** (bits - 1) - 1)"
 ROUNDED = "codes = torch.where(step > 0, values / step, 0).round()"
 AWAY = """return rows[me] + sum(codec.unpack(receives[place], len(rows[me])) for place in others)"""
@@ -272,10 +292,12 @@ MUTANTS = [
         "one step for the whole tensor",
         "page 11",
     ),
-    broken("largest number", "each.abs().max()", "each.max().clamp(min=0)", {ERROR, BOUND}, "the largest MAGNITUDE"),
+    broken(
+        "largest number", "each.abs().max()", "each.max().clamp(min=0)", {ERROR, BYTES, BOUND}, "the largest MAGNITUDE"
+    ),
     broken("cut off", ROUNDED, ROUNDED.replace("round", "trunc"), {ERROR}, "cut off, not rounded"),
     broken("rounded down", ROUNDED, ROUNDED.replace("round", "floor"), {ERROR}, "rounded down"),
-    broken("wide codes", "/ (2 ** (bits - 1) - 1)", "/ 2 ** (bits - 1)", {ERROR, BOUND}, "off by"),
+    broken("wide codes", "/ (2 ** (bits - 1) - 1)", "/ 2 ** (bits - 1)", {ERROR, BYTES, BOUND}, "off by"),
     broken(
         "steps in bf16",
         "return torch.cat([steps.view(torch.uint8), codes])",
@@ -287,11 +309,11 @@ MUTANTS = [
         "first step for all",
         "steps.repeat_interleave(block)[:num_elements]\n",
         "steps[0]\n",
-        {ERROR},
+        {ERROR, BYTES},
         "off by",
     ),
-    broken("halves swapped", "codes // 16, codes % 16", "codes % 16, codes // 16", {ERROR}, "off by"),
-    broken("no offset", "(codes.float() - 2 ** (bits - 1))", "codes.float()", {ERROR}, "off by"),
+    broken("halves swapped", "codes // 16, codes % 16", "codes % 16, codes // 16", {ERROR, BYTES}, "off by"),
+    broken("no offset", "(codes.float() - 2 ** (bits - 1))", "codes.float()", {ERROR, BYTES}, "off by"),
     broken(
         "kept at home",
         "steps = steps_of(values, bits, block)\n    step =",
@@ -312,8 +334,10 @@ MUTANTS = [
         "torch.cat([steps.view(torch.uint8), codes])",
         "torch.cat([steps.view(torch.uint8), step[: len(step) - len(steps)].view(torch.uint8), codes])",
         {ERROR, BYTES},
-        "off by",
+        "this has a step for each number",
     ),
+    written("raw numbers", "pack", RAW, {ERROR, BYTES, BOUND}, "these are the fp32 numbers themselves"),
+    written("zeros of the right length", "pack", ZEROS, {ERROR, BYTES, BOUND}, "off by"),
     broken("a whole step", "[: len(values)] / 2", "[: len(values)]", {BOUND}, "this is a whole step"),
     broken("a bound for each block", ".repeat_interleave(block)[: len(values)] / 2", " / 2", {BOUND}, "one number for"),
     written("the library's codes", "pack", LIBRARYS_PACK, {ERROR, BYTES, BOUND}, "the library's own quantized."),
@@ -491,6 +515,13 @@ def test_a_wrong_answer_is_refused_and_the_slip_is_named(mutant):
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_accepted_however_it_is_written(name):
     assert_accepted(EXERCISE, name, RIGHT[name], looks=False)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("code", [RAW, ZEROS], ids=["raw numbers", "zeros"])
+def test_neither_the_length_alone_nor_the_error_alone_is_worth_a_point(code):
+    said = verdicts(EXERCISE, {"pack": code}, [ERROR, BYTES])
+    assert all(said.values()), said
 
 
 # What the checks compare with
