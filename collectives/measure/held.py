@@ -42,6 +42,11 @@ class BytesHeld(TorchDispatchMode):
         sizes["other"] = sum(storage.nbytes() for storage in self._storages if id(storage) not in seen)
         return sizes
 
+    def track(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Track these tensors too, which operations outside this context made."""
+        for tensor in tensors:
+            self._storages.add(tensor.untyped_storage())
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Return False so that torch doesn't import its compiler, as in `wire.BytesSent`."""
@@ -51,9 +56,7 @@ class BytesHeld(TorchDispatchMode):
         if is_distributed(types):
             return NotImplemented  # as in `wire.BytesSent`: a DTensor's storage has the global size but no memory
         result = operation(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
-            if isinstance(leaf, torch.Tensor):
-                self._storages.add(leaf.untyped_storage())
+        self.track(leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor))
         self._notice()
         return result
 

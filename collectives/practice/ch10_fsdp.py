@@ -14,6 +14,7 @@ The truth in parts b and c comes from `training.memory` and from the bytes that 
 from __future__ import annotations
 
 import contextlib
+import gc
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -25,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from ..algorithms import ring
+from ..measure.held import BytesHeld
 from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import memory, tiny, traffic
@@ -44,6 +46,7 @@ from .on_ranks import run_on_ranks, witnessed
 
 HOLDS = (".LLAMA_8B", ".LLAMA_70B", ".EIGHT_NODES")  # see `wall`
 ON_RANKS = (
+    "measure.held",
     "training.memory.shard_size",
     "training.sharded.Unit",
     "training.tiny",
@@ -79,6 +82,7 @@ class Seen(NamedTuple):
     ended, such as "gather 1" (launched), "gathered 1" (waited for), "forward 1" and "forward done 1". `parameters`,
     `gradients`: the most units whose full parameters, and gradients, existed at a time. `left`: units whose full
     parameters or gradients existed after the step. `sent`: bytes. `collectives`: the backend's own that were called.
+    `kept`: the most bytes of other tensors that hooks kept from one to the next.
     """
 
     losses: list[float]
@@ -89,6 +93,7 @@ class Seen(NamedTuple):
     left: int
     sent: list[int]
     collectives: list[str]
+    kept: int = 0
 
 
 class ShardedUnit(Unit):
@@ -126,15 +131,15 @@ class ShardedUnit(Unit):
 class Work:
     """A collective under way. `wait()` returns when it is done."""
 
-    def __init__(self, requests: list[Any], finish: Callable[[], None]):
-        self._requests, self._finish = requests, finish
+    def __init__(self, requests: list[Any], finish: Callable[[], None], buffers: list[torch.Tensor]):
+        self._requests, self._finish, self._buffers = requests, finish, buffers
 
     def wait(self) -> None:
         """Wait until the collective is done; waiting twice is once too many, but harmless."""
         requests, self._requests = self._requests, []
         for request in requests:
             request.wait()
-        finish, self._finish = self._finish, _nothing
+        finish, self._finish, self._buffers = self._finish, _nothing, []
         finish()
 
 
@@ -213,7 +218,7 @@ class FSDP:
             dst, src = (self.rank + distance) % self.world_size, (self.rank - distance) % self.world_size
             requests.append(dist.isend(parts[dst], dst, tag=tag))
             requests.append(dist.irecv(places[src], src, tag=tag))
-        self._launched.append(Work(requests, finish))
+        self._launched.append(Work(requests, finish, [*parts, *places]))
         return self._launched[-1]
 
     def _unit(self, tensor: Any, name: str, does: str) -> int:
@@ -233,21 +238,48 @@ def _added(terms: list[torch.Tensor]) -> torch.Tensor:
 
 
 class _Watch:
-    """What happens on a rank: the events, and how many units are whole."""
+    """What happens on a rank: the events, how many units are whole, and what else the hooks keep."""
 
     def __init__(self, fsdp: FSDP):
         self.fsdp = fsdp
         self.events: list[str] = []
-        self.parameters = self.gradients = 0
+        self.parameters = self.gradients = self.kept = 0
+        self.held = BytesHeld(lambda: {"given": self._given()})  # watches the hooks alone, so it sees no activations
+        self._lasting = [each for unit in fsdp.units for each in (unit.parameters, unit.shard)]
+        self._full = max(unit.parameters.numel() * unit.parameters.element_size() for unit in fsdp.units)
+        shards = [unit.shard.nbytes for unit in fsdp.units]
+        self._needed = sum(shards) + max(shards)
+        self._complete: set[int] = set()  # units whose gradients this rank has, and hasn't seen reduced
+
+    def _given(self) -> list[torch.Tensor]:
+        """Return the tensors that a unit and a collective under way hold by rights: none is larger than a unit."""
+        passing = [unit.gradients for unit in self.fsdp.units]
+        passing += [each for work in self.fsdp._launched for each in work._buffers]
+        tensors = [each for each in self._lasting + passing if isinstance(each, torch.Tensor)]
+        return [each for each in tensors if each.untyped_storage().nbytes() <= self._full]
+
+    def keeps(self) -> None:
+        """Note how many bytes hooks keep until the next one, besides what they are given."""
+        if self.kept <= self._needed < self.held.now["other"]:
+            gc.collect()  # objects that only refer to each other keep nothing
+        self.kept = max(self.kept, self.held.now["other"])
 
     def note(self, event: str, number: int) -> None:
         self.events.append(f"{event} {number}")
+        if event == "backward done":
+            self._complete.add(number)
+        elif event == "reduced":
+            self._complete.discard(number)
         self.parameters = max(self.parameters, sum(unit.is_whole for unit in self.fsdp.units))
         self.gradients = max(self.gradients, len(self.with_gradients()))
 
     def with_gradients(self) -> set[int]:
-        """Return the units whose full gradients exist: those that have them, and those that are being reduced."""
-        return self.fsdp._reducing | {k for k, unit in enumerate(self.fsdp.units) if unit.gradients is not None}
+        """Return the units whose full gradients exist: those that have them, and those that are not reduced yet.
+
+        The latter count under whatever name, or in whatever form, a rank keeps them: they have not left it.
+        """
+        having = {k for k, unit in enumerate(self.fsdp.units) if unit.gradients is not None}
+        return self.fsdp._reducing | self._complete | having
 
     def computes(self, event: str, number: int) -> None:
         """Note that a unit computes now; raise `NotYet` unless its parameters are there."""
@@ -278,10 +310,12 @@ def _train(
 
     def call(hook: Callable, *number: int) -> None:
         try:
-            hook(fsdp, *number)
+            with watch.held:
+                hook(fsdp, *number)
         except NotImplementedError:
             raise NotYet(f"{hook.__name__} is not written yet") from None
         fsdp._ready = {k for k in fsdp._ready if fsdp.units[k].is_whole}
+        watch.keeps()
 
     def forward(number: int, *_: Any) -> None:
         call(before_forward, number)
@@ -297,7 +331,9 @@ def _train(
         watch.computes("backward", number)
 
     def arrived(number: int, tensor: torch.nn.Parameter) -> None:
-        if fsdp.units[number].collect(tensor):
+        complete = fsdp.units[number].collect(tensor)
+        watch.held.track([fsdp.units[number].gradients])
+        if complete:
             watch.note("backward done", number)
             call(after_backward, number)
 
@@ -323,7 +359,7 @@ def _train(
         for number, unit in enumerate(fsdp.units):
             _update(rank, number, unit)
         seen.shards.append([unit.shard.numpy().copy() for unit in fsdp.units])
-    return seen._replace(parameters=watch.parameters, gradients=watch.gradients)
+    return seen._replace(parameters=watch.parameters, gradients=watch.gradients, kept=watch.kept)
 
 
 def _update(rank: int, number: int, unit: ShardedUnit) -> None:
@@ -430,7 +466,13 @@ def _check_shards(where: str, got: list[np.ndarray], want: list[np.ndarray], wor
 
 
 def check_memory(*hooks: Callable, world_size: int, **task: Any) -> None:
-    """Check that right hooks hold at most two units in full at a time, and none after the step."""
+    """Check that right hooks hold at most two units in full at a time, and none after the step.
+
+    Gradients count until their reduction is waited for, in whatever form a rank keeps them. What hooks keep in tensors
+    of their own may be no more than the shards of all gradients and one more, to work with. Each rank reports this,
+    beside the learner's code; nothing outside can contradict that.
+    """
+    shards = [4 * memory.shard_size(size, world_size) for size in _unit_sizes(Task(**task))]
     for rank, mine in enumerate(check_losses(*hooks, world_size=world_size, **task)):
         who = f"with {world_size} ranks, rank {rank} holds"
         if mine.parameters > 2:
@@ -447,6 +489,11 @@ def check_memory(*hooks: Callable, world_size: int, **task: Any) -> None:
             raise NotYet(
                 f"{who} {mine.left} unit{'s' * (mine.left > 1)} in full after the step; then only shards may be left: "
                 "free the parameters, wait for all reductions, and set unit.gradients to None"
+            )
+        if mine.kept > sum(shards) + max(shards):
+            raise NotYet(
+                f"{who} {mine.kept:,} bytes in tensors of its own from one hook to the next; the shards of all "
+                f"gradients are {sum(shards):,}: does it keep parameters or gradients in full under other names?"
             )
 
 
@@ -486,10 +533,14 @@ def _position(events: list[str], event: str) -> int:
     return events.index(event) if event in events else len(events)
 
 
+def _unit_sizes(task: Task) -> list[int]:
+    """Return the number of parameters of each unit."""
+    return [sum(tensor.numel() for tensor in block.parameters()) for block in tiny.model(task.depth, task.width)]
+
+
 def _bytes_allowed(world_size: int, task: Task) -> tuple[float, float]:
     """Return the fewest and the most bytes a rank may send in a step: the last unit may stay between the passes."""
-    sizes = [sum(tensor.numel() for tensor in block.parameters()) for block in tiny.model(task.depth, task.width)]
-    shards = [4 * memory.shard_size(size, world_size) * (world_size - 1) for size in sizes]
+    shards = [4 * memory.shard_size(size, world_size) * (world_size - 1) for size in _unit_sizes(task)]
     return 3 * sum(shards) - shards[-1], 3 * sum(shards)
 
 

@@ -252,6 +252,43 @@ RIGHT = {
 
 # Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
 
+REDUCED_AT_THE_END = """
+    def gather(fsdp, number):
+        if number not in fsdp.works:
+            unit = fsdp.units[number]
+            unit.allocate()
+            fsdp.works[number] = fsdp.all_gather(unit.parameters, unit.shard)
+            fsdp.works[number].wait()
+
+    def before_forward(fsdp, number):
+        gather(fsdp, number)
+
+    def after_forward(fsdp, number):
+        if number < len(fsdp.units) - 1:
+            fsdp.units[number].free()
+            del fsdp.works[number]
+
+    def before_backward(fsdp, number):
+        gather(fsdp, number)
+
+    def after_backward(fsdp, number):
+        unit = fsdp.units[number]
+        unit.free()
+        del fsdp.works[number]
+        fsdp.reductions.append((unit, unit.gradients.numpy().tobytes()))
+        unit.gradients = None
+
+    def finish(fsdp):
+        for unit, gradients in fsdp.reductions:
+            unit.gradients = torch.frombuffer(bytearray(gradients), dtype=torch.float32)
+            unit.grad = torch.empty_like(unit.shard)
+            fsdp.reduce_scatter(unit.grad, unit.gradients).wait()
+            unit.gradients = None
+            unit.grad /= fsdp.world_size
+        fsdp.reductions.clear()
+
+    HOOKS = before_forward, after_forward, before_backward, after_backward, finish
+"""
 MUTANTS = [
     broken("nobody waits", "fsdp.works[number].wait()", "pass", HOOKED, "nobody has waited for its gather"),
     broken("never gathered", "unit.allocate()", "pass", HOOKED, "allocate() it first"),
@@ -302,6 +339,22 @@ MUTANTS = [
         "gather no further ahead",
     ),
     broken("reductions pile up", "finish(fsdp)  # the", "# the", {MEMORY}, "full gradients of 4 units"),
+    broken(
+        "clones of the parameters",
+        "if number < len(fsdp.units) - 1:  # the",
+        "fsdp.kept = [*getattr(fsdp, 'kept', []), fsdp.units[number].parameters.clone()]\n"
+        "    if number < len(fsdp.units) - 1:  # the",
+        {MEMORY},
+        "in tensors of its own from one hook to the next",
+    ),
+    broken(
+        "gradients under another name",
+        "unit.gradients = None",
+        "unit.kept, unit.gradients = unit.gradients, None",
+        {MEMORY},
+        "under other names?",
+    ),
+    written("reduced at the end", "hooks", REDUCED_AT_THE_END, {MEMORY, OVERLAP}, "full gradients of 4 units"),
     broken("no prefetch", "fetch(fsdp, number + 1)", "pass", {OVERLAP}, "launched only after", "page 10"),
     broken(
         "no prefetch backward",
