@@ -40,6 +40,7 @@ from traitlets.config import Config
 
 from .. import cage, points, sheet
 from . import unzip
+from .intake import EARLIEST
 from .roster import STUDENT_ID
 from .unzip import MOST_NAME, is_notebook, printable
 
@@ -53,6 +54,8 @@ TIME = "%Y%m%dT%H%M%SZ"
 # adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file
 # Names are at most MOST_NAME long, so that no expression takes long.
 CANVAS = re.compile(r"(?P<name>\w+?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<file>[^/]+)")
+
+IN_A_HAND_IN = "its name has a slash, so Canvas's name of it may be another's; hand in a file without one in its name"
 
 
 class BadZip(Exception):
@@ -194,6 +197,8 @@ class SafeExtractor(ExtractorPlugin):
                 time = datetime.fromtimestamp(path.stat().st_mtime, UTC)
                 if path.suffix.lower() == ".zip" and not self.is_one_submission(shown):
                     yield from self.members(path, shown)
+                elif is_in_a_hand_in(shown):
+                    self.refuse(shown, IN_A_HAND_IN)
                 else:
                     yield self.candidate(shown, shown, time, path)
 
@@ -217,6 +222,8 @@ class SafeExtractor(ExtractorPlugin):
             inside = f"{shown}/{printable(name)}"
             if wrong or times[name] > 1:
                 self.refuse(inside, wrong or "the zip holds two files of this name")
+            elif is_in_a_hand_in(name):
+                self.refuse(inside, IN_A_HAND_IN)
             else:
                 yield self.candidate(inside, name, moment(date), path, number)
 
@@ -251,6 +258,8 @@ class SafeExtractor(ExtractorPlugin):
         if own:
             try:
                 time = datetime.strptime(own["time"], TIME).replace(tzinfo=UTC)
+                if time < EARLIEST.replace(tzinfo=UTC):
+                    raise ValueError("before all courses")
             except ValueError:
                 raise BadZip(f"{own['time']} is no time; don't rename the zip that `make submit` writes") from None
         if time > datetime.now(UTC) + timedelta(days=1):
@@ -307,6 +316,14 @@ def of_moodle(name: str) -> tuple[str, str, str] | None:
     student, _, user = PurePosixPath(before).name.rpartition("_")
     file = file.removeprefix("/")
     return (student, user, file) if student and user.isdecimal() and file else None
+
+
+def is_in_a_hand_in(name: str) -> bool:
+    """Return whether a folder of a file's path has the name that Canvas gives one hand-in.
+
+    Canvas's own are files. A student's file name with a slash would make a folder, and the rest would name another.
+    """
+    return not of_moodle(name) and any(CANVAS.fullmatch(f"{folder}-") for folder in PurePosixPath(name).parts[:-1])
 
 
 def moment(date: list[int]) -> datetime:

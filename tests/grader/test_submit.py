@@ -162,6 +162,8 @@ def test_names_that_cannot_be_a_student_or_a_time_are_refused(folder):
         own("a b"): "is no student's id",
         own("eve", "20269999T999999Z"): "is no time",
         own("eve", "29990101T000000Z"): "in the future",
+        own("mal", "00010101T000000Z"): "is no time",
+        own("mel", "09991231T235959Z"): "is no time",
         "03_ring_homework.zip": f"should be <student>_{EXERCISE}_<time>.zip",
         NOTEBOOK: "its name has no student",
         "essay.pdf": "its name has no student",
@@ -262,6 +264,20 @@ def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_
     of_canvas, also_of_canvas, of_moodle = refused.values()
     assert "Canvas's user 71 or 72" in of_canvas and "Canvas's user 75 or 72" in also_of_canvas
     assert of_moodle == "it says that it is tom's, but the class list knows tom otherwise"
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_a_slash_in_a_name_on_canvas_makes_no_hand_in_of_somebody_else(folder, tmp_path, unpacked):
+    people = {"ada": {"lms_user_id": "71"}, "mal": {"lms_user_id": "72"}, "bob": {"lms_user_id": "73"}}
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    files = {
+        f"mallory_72_9002_a/{own('ada')}": zipped((NOTEBOOK, b"of mallory, who says that he is ada")),
+        f"mallory_LATE_72_9004_/{own('ada')}": zipped((NOTEBOOK, b"the same")),
+        f"homework/rossbob_73_9003_{NOTEBOOK}": b"of bob",
+    }
+    found, refused = extracted(folder, files if unpacked else {"submissions.zip": zipped(*files.items())}, url)
+    assert {student: notebook for student, (_, notebook) in found.items()} == {"bob": b"of bob"}
+    assert len(refused) == 2 and all("its name has a slash" in reason for reason in refused.values())
 
 
 def test_two_people_who_hand_in_under_one_name_are_both_refused_and_a_later_one_of_the_same_supersedes(folder):
