@@ -36,7 +36,7 @@ from ..names import names_in
 from ..sandbox.envelope import Limits, enter
 from ..wire import channel, protocol
 from .link import Confined, Ended, Link
-from .proxies import Missing, Remote
+from .proxies import Missing, Remote, note_preloaded
 from .ranks import RUN, Party
 from .runner import Record, run
 
@@ -516,12 +516,18 @@ def prepare(settings: Settings) -> None:
             with contextlib.suppress(ImportError):  # another course may not have the modules in `inside`
                 importlib.import_module(module)
         make_shell().run("None", "warm")
+        note_preloaded()
         fork_server.reseed()
         fork_server.prepare(settings.preload)
 
 
 def _print_no_lines() -> None:
-    """Keep Python from printing lines of a test: a warning that a student's value causes would show a hidden one."""
+    """Keep Python from printing lines of a test: a warning that a student's value causes would show a hidden one.
+
+    Warnings about code that should be written otherwise aren't the student's at all, and name what a test imports.
+    """
+    for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning):
+        warnings.simplefilter("ignore", category)
     warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {message}\n"
     sys.unraisablehook = threading.excepthook = lambda *_: None  # type: ignore[assignment]
 

@@ -22,6 +22,7 @@ from ..wire.plain import bound_name
 from ..wire.protocol import Error
 
 _REMEMBERED: dict[str, str] = {}  # files of the sandbox's tracebacks, and the names that they have here
+_PRELOADED: set[str] = set()
 MAX_FILES = 100  # of them; each takes memory for its lines
 _FORWARDED = ("__len__", "__getitem__", "__setitem__", "__delitem__", "__enter__")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
@@ -288,17 +289,21 @@ def _traceback(frames: list[tuple[str, int, str, str]]) -> Any:
     return Traceback.from_dict(tree).as_traceback() if tree else None
 
 
+def note_preloaded() -> None:
+    """Note the files of the modules that this process has now, before any test imports more: those stay unknown."""
+    modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    _PRELOADED.update(file for module in modules if isinstance(file := module.get("__file__"), str))
+
+
 def _named(file: str, line: int, text: str) -> str:
     """Return the name that a file of the sandbox has here, where tracebacks show this line of it.
 
-    It is a name of ours, because Python opens the files that a traceback names, and shows their lines. A module's file
-    keeps its folder, by which checks tell the library's lines from a student's.
+    It is a name of ours, because Python opens the files that a traceback names, and shows their lines. A preloaded
+    module's file keeps its folder, by which checks tell the library's lines from a student's.
     """
     name = _REMEMBERED.get(file, "")
     if not name and len(_REMEMBERED) < MAX_FILES:
-        modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-        is_known = any(module.get("__file__") == file for module in modules)
-        name = f"{file} (in the sandbox)" if is_known else f"<student's file {len(_REMEMBERED)}>"
+        name = f"{file} (in the sandbox)" if file in _PRELOADED else f"<student's file {len(_REMEMBERED)}>"
         _REMEMBERED[file] = name
     if not name:
         return "<another of the student's files>"

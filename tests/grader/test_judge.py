@@ -873,7 +873,7 @@ def test_a_frame_of_a_students_error_shows_no_line_of_a_file_outside(judges):
     """
     tests = """
         import traceback
-        import colorsys as ours
+        import numpy as ours
         def shown():
             try: f(ours.__file__)
             except ValueError as error: return traceback.extract_tb(error.__traceback__)[-1]
@@ -881,6 +881,36 @@ def test_a_frame_of_a_students_error_shows_no_line_of_a_file_outside(judges):
         assert shown().line == "y", shown().line
     """
     assert judged(judges, ("answer", answer), ("test", tests))[0] == [None]
+
+
+def test_a_page_shows_nothing_of_what_only_a_hidden_test_imports(judges):
+    """Neither in a warning nor by a frame of a student's error, which may say that it is of any file."""
+    answer = """
+        import gc
+        def f(file):
+            (inside,) = {type(one) for one in gc.get_objects() if type(one).__name__ == "Inside"}
+            inside._raised = lambda self, error: ([("builtins", "ValueError")], ("x",), "x", [(file, 1, "f", "y")])
+            raise ValueError
+    """
+    tests = """
+        f("/nowhere.py")
+        ### BEGIN HIDDEN TESTS
+        import warnings
+        import colorsys
+        warnings.warn("'colorsys' is deprecated", DeprecationWarning)
+        warnings.warn("'colorsys' will change", FutureWarning)
+        ### END HIDDEN TESTS
+    """
+    shown = []
+    for module in ("colorsys", "sndhdr"):
+        imports = tests.replace("f(", "pass  # f(", 1), f"import importlib.util as u\nf(u.find_spec({module!r}).origin)"
+        book = v4.new_notebook(cells=[cell(answer, "answer"), *(cell(one, "test") for one in imports)])
+        book.metadata["autograder"] = {"defines": declared(book)}
+        hidden, visible = judges.judge(book).notebook.cells[-2:]
+        assert hidden.metadata.autograder.passed and not hidden.outputs
+        (error,) = visible.outputs
+        shown.append(error.traceback[1:])
+    assert shown == [["     line 1 of f: y", "ValueError: x"]] * 2
 
 
 def test_what_a_test_prints_stays_on_the_page_and_what_a_student_prints_beside_hidden_tests_does_not(judges):
