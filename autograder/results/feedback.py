@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from jinja2 import BytecodeCache, Environment, pass_context
 from jinja2.bccache import Bucket
 from nbconvert.exporters import HTMLExporter
+from nbconvert.preprocessors import HighlightMagicsPreprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_output
 from nbgrader.preprocessors import ClearHiddenTests, GetGrades, NbGraderPreprocessor
@@ -31,7 +32,6 @@ from traitlets import Bool
 from traitlets.config import Config
 
 from .. import cage
-from ..submissions.notebooks import is_base64
 from ..wire.protocol import MIME_TYPES, MOST_PIECES, pieces, storable
 from . import rendering
 
@@ -44,9 +44,10 @@ MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
 MOST_HTML = 20_000_000  # characters of HTML that the cage may make of all texts of a page, with embedded pictures
 MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
 MOST_TAGS = 200_000  # "<" in that HTML: nbconvert parses a page again, which takes 700 bytes of memory for each
+MOST_CODE_TAGS = 50_000  # in the code of students' cells, of which nbconvert cleans each: 40,000 characters have 15,000
 MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
-_RICH = re.compile(r"[<&\[\]:]|!\[")  # markdown without any of these is plain text
+_RICH = re.compile(r"[<&\[\]:]|!\[|```|~~~")  # markdown without any of these is plain text
 NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
 MOST_REPLAYED = 100  # lines of a hidden test that a page shows: the longest of the course has 90
 MOST_LINE = 200  # characters of a check's message in the table of points
@@ -74,26 +75,34 @@ class Shown:
         self.times.update(texts)
         missing = [text for text in dict.fromkeys(texts) if text not in self.html]
         for text in [text for text in missing if text in _slow]:
-            self._add(text, _slow[text])
+            self._add(text, *_slow[text])
         missing = [text for text in missing if text not in self.html]
         items = [json.dumps(text).encode() for text in missing]
         with closing(cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)) as answers:
             begun = time.monotonic()
             for text in missing:
                 if min(self.left, self.tags) <= 0:
-                    self._add(text, "")
+                    self._add(text, "", 0)
                     continue
                 answer = next(answers)
-                html = _plain(text, str(answer)) if isinstance(answer, cage.Failed) else answer.decode()
-                self._add(text, html)
+                if isinstance(answer, cage.Failed):
+                    html = _plain(text, str(answer))
+                    tags = html.count("<")
+                else:
+                    number, _, html = answer.decode().partition(" ")
+                    tags = int(number)
+                self._add(text, html, tags)
                 took, begun = time.monotonic() - begun, time.monotonic()
                 if took > SLOW:
-                    _keep_slow(text, html)
+                    _keep_slow(text, html, tags)
 
-    def _add(self, text: tuple[str, str, str], html: str) -> None:
-        """Take a text's HTML, or its characters if the page has no room left for the HTML."""
+    def _add(self, text: tuple[str, str, str], html: str, tags: int) -> None:
+        """Take a text's HTML, or its characters if the page has no room left for the HTML.
+
+        `tags`: how many it has, with the elements of its pictures.
+        """
         self.left -= self.times[text] * len(html)
-        self.tags -= self.times[text] * html.count("<")
+        self.tags -= self.times[text] * tags
         most = f"{MOST_HTML // 1_000_000} MB" if self.left <= 0 else f"{MOST_TAGS:,} tags"
         fits = min(self.left, self.tags) > 0
         self.html[text] = html if fits else _plain(text, f"this page has more than {most}")
@@ -104,13 +113,13 @@ class Shown:
         return self.html[kind, text, about]
 
 
-_slow: dict[tuple[str, str, str], str] = {}
+_slow: dict[tuple[str, str, str], tuple[str, int]] = {}
 
 
-def _keep_slow(text: tuple[str, str, str], html: str) -> None:
-    _slow[text] = html
+def _keep_slow(text: tuple[str, str, str], html: str, tags: int) -> None:
+    _slow[text] = html, tags
     kept = 0
-    for number, (key, value) in enumerate(reversed(list(_slow.items()))):
+    for number, (key, (value, _)) in enumerate(reversed(list(_slow.items()))):
         kept += len(value) + sum(map(len, key))
         if number >= MOST_SLOW or kept > MOST_KEPT:
             _slow.pop(key, None)
@@ -137,8 +146,13 @@ def all_shown(notebook: NotebookNode, change: Callable[[NotebookNode, Show], Any
 
 
 def _plain(text: tuple[str, str, str], reason: str) -> str:
-    """Return a text's own characters as HTML. Code needs no reason: it is legible without its colours."""
+    """Return a text's own characters as HTML. Code needs no reason: it is legible without its colours.
+
+    Of a picture, only the reason is shown.
+    """
     kind, source, _ = text
+    if kind == "picture":
+        return f"<p><em>A picture is not shown, because {escape(reason)}.</em></p>"
     return as_written(source) if kind == "code" else as_written(source, reason)
 
 
@@ -274,11 +288,16 @@ def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
         kept["text/html"] = show("markdown", texts["text/markdown"])
     elif "text/latex" in texts:
         kept["text/latex"] = texts["text/latex"]
-    if "image/svg+xml" in texts:
-        kept["image/svg+xml"] = texts["image/svg+xml"]  # nbconvert shows it as an image, where scripts don't run
-    for kind in ("image/png", "image/jpeg"):
-        if kind in texts and is_base64(texts[kind]):
-            kept[kind] = texts[kind]
+    for kind in (
+        "image/svg+xml",
+        "image/png",
+        "image/jpeg",
+    ):  # nbconvert shows all as images: an SVG's scripts don't run
+        if kind in texts:
+            if reason := show("picture", texts[kind], kind):
+                kept["text/html"] = kept.get("text/html", "") + reason
+            else:
+                kept[kind] = texts[kind]
     return kept
 
 
@@ -311,6 +330,7 @@ def with_rubrics(notebook: NotebookNode) -> None:
 
 
 def _cleaned(notebook: NotebookNode, show: Show) -> None:
+    language, coloured, tags = _language(notebook), True, 0
     for cell in notebook.cells:
         if cell.metadata.get("nbgrader", {}).get("locked") and not is_solution(cell):
             continue
@@ -323,7 +343,28 @@ def _cleaned(notebook: NotebookNode, show: Show) -> None:
             cell.metadata["autograder"] = NotebookNode(inert=True)
         elif cell.cell_type == "raw":  # nbconvert takes it for HTML
             cell.source = show("html", cell.source)
+        elif cell.cell_type == "code":
+            html = show("code", cell.source, _lexer(language, cell.source))
+            coloured, tags = coloured and html != as_written(cell.source), tags + html.count("<")
+    if (
+        not coloured or tags > MOST_CODE_TAGS
+    ):  # formgrader would colour it outside the cage: of a notebook in "text", it colours nothing
+        notebook.metadata.setdefault("language_info", NotebookNode(name="python"))["pygments_lexer"] = "text"
     clean_outputs(notebook, show)
+
+
+def _language(notebook: NotebookNode) -> str:
+    """Return the name of the Pygments lexer in which nbconvert colours a notebook's code."""
+    about = notebook.metadata.get("language_info", {})
+    return str(about.get("pygments_lexer") or about.get("name") or "ipython3")
+
+
+_magics = HighlightMagicsPreprocessor()
+
+
+def _lexer(language: str, code: str) -> str:
+    """Return the name of the lexer for a cell. As in nbconvert, `%%bash` changes it in notebooks of IPython's only."""
+    return (language.startswith("ipython") and _magics.which_magic_language(code)) or language
 
 
 def _attached(cell: NotebookNode) -> str:
@@ -454,8 +495,7 @@ class InertPage(HTMLExporter):
         for cell in nb.cells:
             if self.hide_hidden_tests and cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
                 hide(cell, hider, show_replay)
-        about = nb.metadata.get("language_info", {})
-        language = about.get("pygments_lexer") or about.get("name") or "ipython3"
+        language = _language(nb)
         self._show = all_shown(nb, partial(_page_texts, language))
         self.filters = {"highlight_code": partial(self._highlighted, language)}
         self.environment.globals["policy"] = POLICY
@@ -475,8 +515,8 @@ class InertPage(HTMLExporter):
         return self._show(*(_markdown(cell) if cell.get("source") == source else ("markdown", source)))
 
     def _highlighted(self, language: str, source: str, metadata: dict | None = None) -> str:
-        """Return code as HTML, in the language that nbconvert's preprocessor found for a cell with a magic."""
-        return self._show("code", source, str((metadata or {}).get("magics_language", language)))
+        """Return code as HTML."""
+        return self._show("code", source, _lexer(language, source))
 
 
 def _page_texts(language: str, notebook: NotebookNode, show: Show) -> None:
@@ -485,7 +525,7 @@ def _page_texts(language: str, notebook: NotebookNode, show: Show) -> None:
         if cell.cell_type == "markdown":
             show(*_markdown(cell))
         elif cell.cell_type == "code":
-            show("code", cell.source, language)
+            show("code", cell.source, _lexer(language, cell.source))
         else:
             cell.source = show("html", cell.source)
     clean_outputs(notebook, show)

@@ -2,70 +2,97 @@
 
 Markdown is rendered, then cleaned by nh3 (Python's binding of the Rust sanitizer ammonia, on Servo's HTML parser).
 Text, tables, links, embedded pictures and code stay. Scripts, forms, frames and styles go, and everything that would
-load from elsewhere. Classes and ids go, too: the reader's page gives them a meaning, such as a button's.
+load from elsewhere. Classes and ids go, too: the reader's page gives them a meaning, such as a button's. Pictures that
+would take a browser's memory go, see `pictures`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 
 import nh3
 from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from ..cage import Failed
+from . import pictures
 
 MOST_MARKDOWN = 100_000  # characters in one cell
 MOST_HTML = 10_000_000  # characters, with embedded pictures
 MOST_TAGS = 10_000  # "<" in a piece of HTML: a table of 60 rows and 20 columns has 2,600
-_PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml)[;,]", re.IGNORECASE)
+MOST_COLOURING = 2.0  # seconds of processor time for all code of a page; 40,000 characters take 0.2 s
+MOST_SPAN = 100  # rows or columns that a cell of a table takes
 _TAGS = set(nh3.ALLOWED_TAGS) - {"area", "map", "bdo"}
 _ATTRIBUTES = {"a": {"href"}, "img": {"src", "alt", "width", "height"}, "ol": {"start"}} | {
     name: {"colspan", "rowspan"} for name in ("td", "th")
 }
 
 
-def rendered(item: bytes) -> bytes:
-    """Return the HTML of a text. Raise Failed if it is too long or has too many tags.
+_colouring = 0.0  # seconds of this process so far: one child of the cage renders all texts of a page
 
-    `item`: JSON of [kind, text, about]. Kinds are "html"; "markdown", with the attachments' JSON or "" as `about`; and
-    "code", with the language.
+
+def rendered(item: bytes) -> bytes:
+    """Return the HTML of a text, after the number of its tags, with what `clean` counts, and a space.
+
+    Raise Failed if it is too long, has too many tags, or takes too long.
+
+    `item`: JSON of [kind, text, about]. Kinds are "html"; "markdown", with the attachments' JSON or "" as `about`;
+    "code", with the language; and "picture", with the MIME type, which only counts and returns no HTML.
     """
     kind, text, about = json.loads(item)
     if kind == "code":
-        html = Highlight2HTML(pygments_lexer=about)(text)
+        html, drawn = coloured(text, about), 0
     elif kind == "markdown":
-        html = markdown(text, json.loads(about or "{}"))
+        html, drawn = markdown(text, json.loads(about or "{}"))
+    elif kind == "picture":
+        form = about.removeprefix("image/")
+        html, drawn = "", pictures.elements(form, text.encode() if form == "svg+xml" else pictures.of_base64(text))
     else:
-        html = clean(text)
-    return html.encode("utf-8", "replace")
+        html, drawn = clean(text)
+    return f"{html.count('<') + drawn} {html}".encode("utf-8", "replace")
 
 
-def markdown(source: str, attachments: dict | None = None) -> str:
-    """Return a markdown text as inert HTML."""
+def coloured(code: str, language: str) -> str:
+    """Return code as HTML. Raise Failed if all that this process has coloured took longer than `MOST_COLOURING`."""
+    global _colouring
+    begun = time.process_time()
+    html = Highlight2HTML(pygments_lexer=language)(code)
+    _colouring += time.process_time() - begun
+    if _colouring > MOST_COLOURING:
+        raise Failed("it takes too long to colour")
+    return html
+
+
+def markdown(source: str, attachments: dict | None = None) -> tuple[str, int]:
+    """Return a markdown text as inert HTML, and what `clean` counts in it."""
     if len(source) > MOST_MARKDOWN:
         raise Failed(f"it has more than {MOST_MARKDOWN:,} characters")
-    pictures = {name: sum(map(len, kinds.values())) for name, kinds in (attachments or {}).items()}
-    if sum(source.count(f"attachment:{name}") * size for name, size in pictures.items()) > MOST_HTML:
+    sizes = {name: sum(map(len, kinds.values())) for name, kinds in (attachments or {}).items()}
+    if sum(source.count(f"attachment:{name}") * size for name, size in sizes.items()) > MOST_HTML:
         raise Failed(f"it has more than {MOST_HTML:,} characters with its pictures")
     renderer = IPythonRenderer(escape=False, attachments=attachments or {}, exclude_anchor_links=True)
     return clean(MarkdownWithMath(renderer=renderer).render(source))
 
 
-def clean(html: str) -> str:
-    """Return a piece of HTML without everything that would run or load something when a page shows it."""
+def clean(html: str) -> tuple[str, int]:
+    """Return a piece of HTML without everything that would run, load or take much when a page shows it.
+
+    Returns also how many elements its pictures have, and what its cells span.
+    """
     _check_size(html)
+    kept = _Kept()
     cleaned = nh3.clean(
         html,
         tags=_TAGS,
         attributes=_ATTRIBUTES,
-        attribute_filter=_kept,
+        attribute_filter=kept,
         url_schemes={"http", "https", "mailto", "data"},
         link_rel="noopener noreferrer nofollow",
     )
     _check_size(cleaned)  # a parser puts in the tags that are missing, and more follow it
-    return cleaned
+    return cleaned, kept.drawn
 
 
 def _check_size(html: str) -> None:
@@ -75,14 +102,41 @@ def _check_size(html: str) -> None:
         raise Failed(f"it has more than {MOST_TAGS:,} tags")
 
 
-def _kept(tag: str, attribute: str, value: str) -> str | None:
-    if (tag, attribute) == ("img", "src"):
-        return value if _PICTURE.match(value) else None
-    if attribute == "href":
-        return value if re.match(r"(https?://|mailto:)", value) else None
-    return value
+class _Kept:
+    """The filter of attributes' values.
+
+    `drawn`: how many elements the pictures have that it has kept, and how many more rows and columns cells span.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def __call__(self, tag: str, attribute: str, value: str) -> str | None:
+        if (tag, attribute) == ("img", "src"):
+            return value if self._fits(value) else None
+        if attribute == "href":
+            return value if re.match(r"(https?://|mailto:)", value) else None
+        if attribute in ("colspan", "rowspan"):
+            span = min(int(value), MOST_SPAN) if re.fullmatch(r"[0-9]{1,9}", value) else 1
+            self.drawn += span - 1
+            return str(span)
+        return value
+
+    def _fits(self, url: str) -> bool:
+        try:
+            drawn = pictures.of_url(url)
+        except (Failed, RecursionError):
+            return False
+        self.drawn += drawn or 0
+        return drawn is not None and self.drawn <= pictures.MOST_ELEMENTS
 
 
-# The keeper imports this. Its children then have the expressions of both parsers, which take 0.1 s to compile.
-for _item in (["markdown", "`a` | [b](c) $x$", ""], ["code", "%time\nx = 1", "ipython3"]):
+# The keeper imports this. Its children then have the expressions of the parsers, which take 0.1 s to compile.
+for _item in (
+    ["markdown", "`a` | [b](c) $x$", ""],
+    ["code", "%time\nx = 1", "ipython3"],
+    ["picture", "<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml"],
+    ["picture", "R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAkQBADs=", "image/gif"],
+):
     rendered(json.dumps(_item).encode())
+_colouring = 0.0

@@ -1,13 +1,18 @@
 """Students' texts are read in a cage: a hostile one costs seconds and gets a reason; the others keep everything."""
 
+import base64
+import io
 import json
+import struct
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from autograder import cage, sheet
@@ -66,6 +71,16 @@ def page(*cells):
     shown, _ = feedback.InertPage().from_notebook_node(graded)
     shown.encode()
     return graded, shown, time.monotonic() - begun
+
+
+def png(width, height, size=0):
+    """The base64 of a PNG of so many pixels, without one of them, and at least so many characters."""
+    about = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    chunks = [(b"IHDR", about), (b"IDAT", bytes(size * 3 // 4)), (b"IEND", b"")]
+    packed = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    ]
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(packed)).decode()
 
 
 def blown_up(size):
@@ -160,7 +175,7 @@ def test_a_page_shows_a_bounded_number_of_outputs_of_lines_and_of_kinds_even_if_
 @pytest.mark.parametrize("way", ["![a](attachment:x)\n" * 5, "![][a]\n" * 5 + "\n[a]: attachment:x"])
 def test_a_page_has_a_bounded_length_however_often_its_texts_show_a_picture(monkeypatch, way):
     monkeypatch.setattr(feedback, "MOST_HTML", 1_000_000)
-    picture = {"x": {"image/png": "A" * 60_000}}
+    picture = {"x": {"image/png": png(9, 9, 60_000)}}
     cells = [new_markdown_cell(f"{way}\n\ncell {number}", attachments=picture) for number in range(10)]
     graded, shown, _ = page(*cells)
     assert graded.cells[0].source.count("<img") == 5  # 300,000 characters
@@ -179,7 +194,7 @@ def test_the_slow_texts_that_are_kept_have_a_bounded_length(monkeypatch):
     monkeypatch.setattr(feedback, "_slow", {})
     monkeypatch.setattr(feedback, "MOST_KEPT", 1_000)
     for number in range(5):
-        feedback._keep_slow(("html", str(number), ""), "x" * 400)
+        feedback._keep_slow(("html", str(number), ""), "x" * 400, 0)
     assert [text for _, text, _ in feedback._slow] == ["3", "4"]
 
 
@@ -194,6 +209,155 @@ def test_a_page_that_hangs_or_ends_its_process_costs_the_others_nothing(monkeypa
                 future.result()
         with pytest.raises(ZeroDivisionError):
             wrong.result()
+
+
+SLOW = {
+    "blanks": "x = 1\n" + "\t \n" * 8_000,  # in seconds 60 and, as Python, 6: four times as long for twice as many
+    "names": "a" + ".b" * 8_000,  # 3 s
+    "tags": "a.b\n" * 20_000,  # nbconvert cleans and parses what Pygments makes of it: 10 s
+    "magic": "%%perl\n" + "<!--" * 10_000,
+    "markdown": "```python\n" + "\t \n" * 1_600 + "x\n```",
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+@pytest.mark.parametrize("lexer", ["ipython3", "python"])
+def test_formgrader_waits_for_no_code_that_pygments_is_slow_to_colour(kind, lexer, monkeypatch):
+    """It colours cells outside the cage, in the language that the notebook's metadata names."""
+    coloured = []
+    for place in ("pygments", "nbconvert.filters.markdown_mistune"):
+        monkeypatch.setattr(f"{place}.highlight", lambda code, lexer, _: coloured.append((lexer.name, code)) or "")
+    make = new_markdown_cell if kind == "markdown" else new_code_cell
+    metadata = {"language_info": {"name": "python", "pygments_lexer": lexer}}
+    honest = new_notebook(cells=[new_code_cell("%%bash\nls"), new_code_cell("x = 1")], metadata=metadata)
+    for notebook in (honest, deepcopy(honest)):
+        if notebook is not honest:
+            notebook.cells.append(make(SLOW[kind]))
+        graded, _ = feedback.Inert().preprocess(notebook, {})
+        assert [cell.source for cell in graded.cells if cell.cell_type == "code"] == [
+            cell.source for cell in notebook.cells if cell.cell_type == "code"
+        ]
+        coloured.clear()
+        HTMLExporter(template_name="classic").from_notebook_node(graded)
+        names = {name for name, code in coloured}
+        if notebook is honest:
+            assert names == ({"Bash", "IPython"} if lexer == "ipython3" else {"Python"})
+        elif kind == "markdown":
+            assert not any("\t" in code for _, code in coloured)
+        elif lexer == "ipython3" or kind in ("blanks", "tags"):  # as Python, the others are quick
+            assert names == {"Text only"}
+
+
+@pytest.mark.parametrize("span", ["1000", "65534", "9" * 5_000, "100"])
+def test_a_cell_of_a_students_table_spans_a_bounded_number_of_rows_and_columns(span):
+    table = f"<table><tr><td colspan={span} rowspan={span}>x</td><td colspan='x'>y</td></tr></table>"
+    html = new_output("display_data", {"text/html": table})
+    graded, shown, _ = page(new_markdown_cell(table), new_code_cell("f(1)", outputs=[html]))
+    for text in (graded.cells[0].source, graded.cells[1].outputs[0].data["text/html"], shown):
+        assert 'span="x"' not in text and (span == "100" or span not in text)
+        assert len(span) > 9 or text.count('span="100"') in (2, 4)
+    cells = new_markdown_cell("<table><tr>" + "<td colspan=1000 rowspan=1000>x" * 2_000)
+    graded, _ = feedback.Inert().preprocess(new_notebook(cells=[cells]), {})
+    assert "more than 200,000 tags" in graded.cells[0].source
+
+
+def svg(parts):
+    return f"<svg xmlns='http://www.w3.org/2000/svg' xmlns:x='http://www.w3.org/1999/xlink'>{parts}</svg>"
+
+
+def nested(one, fan=10, levels=7):
+    """A drawing whose part of each level shows that of the level below ten times: 10 million elements in 4 kB."""
+    groups = [f"<g id='a{n + 1}'>{one.format(n) * fan}</g>" for n in range(levels)]
+    return svg(f"<defs><rect id='a0'/>{''.join(groups)}</defs>{one.format(levels)}")
+
+
+BOMBS = {
+    "use": nested("<use href='#a{0}'/>"),
+    "xlink": nested("<use x:href=' #%61{0}'/>"),
+    "mask": nested("<rect mask='url( \"#a{0}\")'/>"),
+    "fill of a group": nested("<g style='fill:URL(#a{0})'><rect/></g>"),
+    "fill of what is used": nested("<use href='#a0' fill='url(#a{0})'/>"),
+    "fills of parts": svg(
+        "<defs><g id='a0'/>"
+        + "".join(f"<pattern id='a{n + 1}'><g fill='url(#a{n})'>{'<rect/>' * 10}</g></pattern>" for n in range(7))
+        + "</defs><rect fill='url(#a7)'/>"
+    ),
+    "itself": svg("<g id='a'><use href='#a'/></g>"),
+    "escape": svg("<rect fill='u\\72l(#a)'/>"),
+    "variable": svg("<g style='--a:url(#b)'><rect style='fill:var(--a)'/></g>"),
+    "style": svg("<style>* { mask: url(#a) }</style>"),
+    "animation": svg("<use><set attributeName='href' to='#a'/></use>"),
+    "filter": svg("<filter><feMorphology radius='200'/></filter>"),
+    "html": svg("<foreignObject/>"),
+    "svg in svg": svg("<image href='data:image/svg+xml,x'/>"),
+    "pixels": svg(f"<image href='data:image/png;base64,{png(5_001, 5_000)}'/>"),
+    "entity": "<!DOCTYPE svg [<!ENTITY a 'b'>]>" + svg("&a;"),
+    "encoding": "<?xml version='1.0' encoding='utf-7'?>" + svg(""),
+    "program": "<?xml-stylesheet type='text/xsl' href='#a'?>" + svg(""),
+    "deep": svg("<g>" * 5_000 + "</g>" * 5_000),
+    "many": svg("<g/>" * 60_000),
+    "no drawing": "<svg",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_drawing_that_asks_much_of_a_browser_is_left_out(kind):
+    packed = f"data:image/svg+xml;base64,{base64.b64encode(BOMBS[kind].encode()).decode()}"
+    output = new_output("display_data", {"image/svg+xml": BOMBS[kind], "text/plain": "a drawing"})
+    honest = new_output("display_data", {"image/svg+xml": svg("<rect/>")})
+    graded, shown, _ = page(new_markdown_cell(f"![a]({packed})"), new_code_cell("f(1)", outputs=[output, honest]))
+    assert "<img src" not in graded.cells[0].source
+    left_out, kept = graded.cells[1].outputs
+    assert set(left_out.data) == {"text/plain", "text/html"} and "A picture is not shown" in left_out.data["text/html"]
+    assert set(kept.data) == {"image/svg+xml"} and shown.count('src="data:image') == 1
+
+
+def test_drawings_of_matplotlib_are_shown_and_those_of_a_page_have_a_bounded_number_of_elements():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.add_subplot(title="$x_1$")
+    axes.plot(range(9), marker="o")
+    axes.bar(range(3), range(3), hatch="//")
+    axes.imshow([[1, 2], [3, 4]])
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    large = svg("<use href='#a'/>" * 20_000)
+    texts = [drawn.getvalue(), *(f"{large}<!-- {number} -->" for number in range(12))]
+    outputs = [new_output("display_data", {"image/svg+xml": text}) for text in texts]
+    graded, _, _ = page(new_code_cell("f(1)", outputs=outputs))
+    kept = ["image/svg+xml" in output.data for output in graded.cells[0].outputs]
+    assert kept == [True] * 10 + [False] * 3
+    assert "more than 200,000 tags" in graded.cells[0].outputs[-1].data["text/html"]
+
+
+@pytest.mark.parametrize("form", ["GIF89a", "PNG", "JPEG", "BMP"])
+def test_a_picture_has_a_bounded_number_of_pixels_and_is_what_it_says(form):
+    """A browser takes 1.4 GB for a PNG of 32 kB. It doesn't heed the MIME type."""
+
+    def picture(width, height):
+        if form == "PNG":
+            return png(width, height)
+        if form == "GIF89a":  # the screen has one pixel, and the first frame has them all
+            data = (
+                b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b"," + struct.pack("<HHHHB", 0, 0, width, height, 0)
+            )
+        elif form == "JPEG":
+            data = b"\xff\xd8\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01\x11\0\xff\xda"
+        else:
+            data = b"BM" + struct.pack("<IIIIIIHHIIIIII", 99, 0, 54, 40, width, height, 1, 1, 0, 0, 0, 0, 0, 0)
+        return base64.b64encode(data + bytes(99)).decode()
+
+    for sides, fits in [((5_000, 5_000), form != "BMP"), ((5_001, 5_000), False), ((60_000, 60_000), False)]:
+        packed = picture(*sides)
+        about = {"x": {"image/png": packed}}
+        output = new_output("display_data", {"image/png": packed, "text/plain": "a picture"})
+        graded, _, _ = page(
+            new_markdown_cell("![a](attachment:x)", attachments=about), new_code_cell("", outputs=[output])
+        )
+        assert (packed in graded.cells[0].source) == fits
+        data = graded.cells[1].outputs[0].data
+        assert ("image/png" in data) == fits and ("A picture is not shown" in data.get("text/html", "")) != fits
 
 
 def test_what_a_raw_cell_holds_runs_nothing():
