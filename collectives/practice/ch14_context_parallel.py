@@ -55,7 +55,18 @@ HOLDS = (
     "._NoKernels",
     "._refuse_fused",
 )  # see `wall`
-ON_RANKS = (".Kernel", ".Watch", "._Request", "._on_rank", "._array", "._overlap", ".attended", ".merged", "._softmax")
+ON_RANKS = (
+    ".Kernel",
+    ".Watch",
+    "._Request",
+    "._on_rank",
+    "._failed",
+    "._array",
+    "._overlap",
+    ".attended",
+    ".merged",
+    "._softmax",
+)
 
 Pair = tuple[np.ndarray, np.ndarray]  # output [heads, queries, size], log_sum [heads, queries, 1]
 
@@ -435,12 +446,12 @@ def sequence(
 class Called(NamedTuple):
     """A call of `kernel.attend`. `queries`, `keys`: the first number of each in head 0, which tells whose they are.
 
-    `seen`: how many scores were visible.
+    `seen`: how many scores of each key were visible.
     """
 
     queries: np.ndarray
     keys: np.ndarray
-    seen: int
+    seen: np.ndarray
 
 
 class Done(NamedTuple):
@@ -484,7 +495,7 @@ class Kernel:
                 "kernel.attend takes queries [heads, q, size], keys and values [kv_heads, k, size] and visible "
                 f"[q, k]; it got {', '.join(map(str, shapes))}"
             )
-        self._watch.computes(queries, keys, values, int(visible.sum()))
+        self._watch.computes(queries, keys, values, visible.sum(0))
         output, log_sum = attended(queries.numpy(), keys.numpy(), values.numpy(), visible.numpy())
         return torch.tensor(output), torch.tensor(log_sum)
 
@@ -509,7 +520,7 @@ class Watch:
         self.calls: list[Called] = []
         self.requests: list[_Request] = []
 
-    def computes(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: int) -> None:
+    def computes(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor) -> None:
         """Note a call of `kernel.attend`; raise `NotYet` if its keys or values are still arriving."""
         for tensor in (keys, values):
             for request in self._in_flight("receive"):
@@ -519,8 +530,8 @@ class Watch:
                         "receive first, and compute with another tensor meanwhile"
                     )
         first, whose = (each[0, :, 0].numpy().astype(float) for each in (queries, keys))
-        self.calls.append(Called(first, whose, seen))
-        if seen:  # what sees nothing is no work for a hop to hide behind
+        self.calls.append(Called(first, whose, seen.numpy()))
+        if seen.any():  # what sees nothing is no work for a hop to hide behind
             self.events.append("attend")
 
     def watched(self, function: Callable) -> contextlib.AbstractContextManager[None]:
@@ -818,7 +829,7 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
     everyone, owners = check_ring(function, case), _owners(case)
     for rank, done in enumerate(everyone):
         needed = int((case.positions[rank][:, None] >= case.positions.ravel()).sum())
-        seen = sum(call.seen for call in done.calls)
+        seen = sum(int(call.seen.sum()) for call in done.calls)
         if seen != needed:
             raise NotYet(
                 f"with {len(everyone)} ranks, rank {rank} computes {seen} visible scores by kernel.attend; the mask "
@@ -829,6 +840,17 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
                 f"with {len(everyone)} ranks, rank {rank} gives kernel.attend keys that no rank has: give it keys as "
                 "they are, each rank's own or as they arrived"
             )
+        for other, places in enumerate(case.positions):
+            needed = int((case.positions[rank][:, None] >= places).sum())
+            theirs = [
+                (float(key), int(seen)) for call in done.calls for key, seen in zip(call.keys, call.seen, strict=True)
+            ]
+            seen = sum(seen for key, seen in theirs if owners[key] == other)
+            if seen != needed:
+                raise NotYet(
+                    f"with {len(everyone)} ranks, rank {rank} computes {seen} visible scores with rank {other}'s keys; "
+                    f"the mask leaves it {needed}: compute every block with kernel.attend, and once"
+                )
     return everyone
 
 
@@ -840,7 +862,15 @@ def _owners(case: Tokens) -> dict[float, int]:
 def check_overlap(function: Callable, case: Tokens) -> None:
     """Check that a right ring computes a block between a hop's launch and its wait. `case`: with work in every step."""
     world_size = len(case.positions)
-    for rank, done in enumerate(_computed(function, case)):
+    everyone = _computed(function, case)
+    launched = [
+        sum(event.startswith(f"{word} ") for done in everyone for event in done.events) for word in ("send", "receive")
+    ]
+    if launched != [sum(done.messages for done in everyone)] * 2:
+        raise NotYet(
+            f"with {world_size} ranks, not every message has its dist.isend and its dist.irecv: launch both by these"
+        )
+    for rank, done in enumerate(everyone):
         events = done.events
         hops = sum(event.startswith("receive ") for event in events)
         for hop in range(hops):

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils import _python_dispatch
 
 from collectives import ranks
 from collectives.measure.wire import BytesSent
@@ -36,6 +38,63 @@ def test_sends_are_counted_by_peer_and_the_backends_own_collectives_by_name():
         ({}, 0, 0, collectives),
         ({}, 0, 0, collectives),
     ]
+
+
+def by_the_backend(tensor):
+    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([tensor]).wait()
+
+
+def from_a_thread(tensor):
+    thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+    thread.start()
+    thread.join()
+
+
+def without_the_mode(tensor):
+    with _python_dispatch._disable_current_modes():
+        dist.all_reduce(tensor)
+
+
+def seen_or_not(rank, world_size, call):
+    tensor = torch.ones(4)
+    with BytesSent():
+        call(tensor)
+    return tensor.tolist()
+
+
+@pytest.mark.parametrize("call", [by_the_backend, from_a_thread, without_the_mode])
+def test_what_goes_round_the_count_is_refused(call):
+    with pytest.raises(ranks.RanksError, match="Unseen: 1 of this rank's calls"):
+        ranks.run(seen_or_not, 2, call)
+
+
+def every_way(rank, world_size):
+    one, all_of_them, whole = torch.ones(4), [torch.ones(4) for _ in range(world_size)], torch.ones(4 * world_size)
+    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    part = dist.new_group(list(range(world_size)))
+    with BytesSent() as sent, BytesSent():
+        dist.all_reduce(one, group=part)
+        dist.all_reduce(one, async_op=True).wait()
+        dist.all_gather(all_of_them, one)
+        dist.reduce_scatter(one, all_of_them)
+        dist.reduce_scatter_tensor(one, whole)
+        dist.all_to_all_single(whole.clone(), whole)
+        dist.all_gather_object([None] * world_size, rank)
+        dist.broadcast_object_list([rank])
+        dist.monitored_barrier()
+        functional = torch.ops._c10d_functional
+        functional.wait_tensor(functional.all_reduce_(one, "sum", dist.group.WORLD.group_name))
+        request = dist.isend(one, after)
+        dist.recv(torch.empty(4))
+        request.wait()
+        both = [dist.P2POp(dist.isend, one, after), dist.P2POp(dist.irecv, torch.empty(4), before)]
+        for request in dist.batch_isend_irecv(both):
+            request.wait()
+    return sent.messages, sent.collectives["all_reduce"]
+
+
+def test_all_that_torch_offers_is_seen():
+    assert ranks.run(every_way, 3) == [(2, 3)] * 3
 
 
 COUNT_ALONE = """

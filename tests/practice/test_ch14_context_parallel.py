@@ -606,6 +606,30 @@ DUMMIES = [
         {OVERLAP, WORK},
         "keys that no rank has",
     ),
+    broken(
+        "a kernel that is given other keys",
+        "block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])",
+        """kernel.attend(queries[:, rows], keys[:, columns], values[:, columns], visible[rows][:, columns])
+            seen = [each.repeat_interleave(len(queries) // len(keys), 0) for each in seen]
+            scores = queries[:, rows] @ seen[0].mT / queries.shape[-1] ** 0.5
+            scores = scores.masked_fill(~visible[rows][:, columns], -math.inf)
+            block = scores.softmax(-1) @ seen[1], scores.logsumexp(-1, keepdim=True)""",
+        {OVERLAP, WORK},
+        "visible scores with rank 0's keys",
+    ),
+    broken(
+        "hops that the checks don't see",
+        """requests = [
+                dist.isend(visitors, (rank + 1) % world_size),
+                dist.irecv(arriving, (rank - 1) % world_size),
+            ]""",
+        """sending = dist.group.WORLD.send([visitors], (rank + 1) % world_size, 0)
+            dist.group.WORLD.recv([arriving], (rank - 1) % world_size, 0).wait()
+            sending.wait()
+            requests = [type("Done", (), {"wait": lambda self: None})()]""",
+        {OVERLAP},
+        "not every message has its dist.isend and its dist.irecv",
+    ),
 ]
 
 
