@@ -827,6 +827,12 @@ def _too_many(sent: int, wanted: int, case: Tokens) -> str:
 def _computed(function: Callable, case: Tokens) -> list[Done]:
     """Return what the ranks did; raise `NotYet` unless `kernel.attend` has computed every visible score once."""
     everyone, owners = check_ring(function, case), _owners(case)
+    sent, least = sum(sum(done.bytes_to.values()) for done in everyone), _least(case)
+    if sent < least:
+        raise NotYet(
+            f"with {len(everyone)} ranks, they send {sent:,} bytes in all; the keys and values that others see have "
+            f"{least:,}: send them by dist.isend and its like"
+        )
     for rank, done in enumerate(everyone):
         needed = int((case.positions[rank][:, None] >= case.positions.ravel()).sum())
         seen = sum(int(call.seen.sum()) for call in done.calls)
@@ -852,6 +858,16 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
                     f"the mask leaves it {needed}: compute every block with kernel.attend, and once"
                 )
     return everyone
+
+
+def _least(case: Tokens) -> int:
+    """Return the bytes of the keys and values that other ranks see: so many have to travel, whichever way."""
+    ranks_of, tokens = range(len(case.positions)), case.positions.shape[1]
+    seen = [
+        (case.positions[rank][:, None] >= case.positions[other]).any(axis=0).sum()
+        for rank, other in permutations(ranks_of, 2)
+    ]
+    return int(sum(seen)) * case.hop // tokens
 
 
 def _owners(case: Tokens) -> dict[float, int]:

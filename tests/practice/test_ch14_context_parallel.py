@@ -630,6 +630,19 @@ DUMMIES = [
         {OVERLAP},
         "not every message has its dist.isend and its dist.irecv",
     ),
+    broken(
+        "hops with nothing in them",
+        """requests = [
+                dist.isend(visitors, (rank + 1) % world_size),
+                dist.irecv(arriving, (rank - 1) % world_size),
+            ]""",
+        """store, left = dist.distributed_c10d._get_default_store(), (rank - 1) % world_size
+            store.set(f"{step} {rank}", visitors.numpy().tobytes())
+            arriving = torch.frombuffer(bytearray(store.get(f"{step} {left}")), dtype=keys.dtype).view(visitors.shape)
+            requests = [dist.isend(torch.zeros(1), (rank + 1) % world_size), dist.irecv(torch.zeros(1), left)]""",
+        {OVERLAP, WORK},
+        "the keys and values that others see have",
+    ),
 ]
 
 
