@@ -430,7 +430,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "dummy attention": "with 3 ranks, 24 of 24 numbers that were looked for on the wire are not among",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
         "a hidden all-reduce": "where 1,200,000 are enough: the ranks send something that they do not report",
-        "a blind counter": "the ranks send something that they do not report",
+        "a blind counter": "of this rank's calls went round what counts its bytes",
         "what lies around": "rank 0 returns",
         "answers made at home": "token 0 of rank 0 has the answer of expert",
         "a step that sends more than it tells": "the ranks send something that they do not report",
