@@ -20,7 +20,7 @@ UNLINKED = {GLOSSARY, "cheat_sheet", "references", "instructors", "grading_the_g
 AT_HOME = {"chain", "combine", "group", "mask", "norm", "partial", "unit"}  # linked only at home: ambiguous elsewhere
 SMALL = {"step", "transformer"}  # not linked when capitalized, as in "Step through it" and "Switch Transformers"
 SUFFIX = "(?:e?s|e?d)?"  # ranks, batches, all-reduced
-NOT_AFTER = r"(?<!square )(?<!rate.s )"  # a square root is no root of a broadcast, a learning rate's schedule no schedule
+NOT_AFTER = r"(?<!square )(?<!rate.s )"  # a square root, a learning rate's schedule
 NO_PROSE = (nodes.reference, nodes.literal, nodes.FixedTextElement, nodes.math, nodes.title, nodes.raw, nodes.table)
 NO_PROSE_NAMES = {"dropdown_title"}  # a link in a fold's title would be a control inside a control
 
