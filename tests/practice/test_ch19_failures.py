@@ -320,6 +320,13 @@ MARKER_FIRST = """
                     disk.delete(name)
 """
 RESUME = "\n    def resume" + solution_of(EXERCISE, "survive").split("def resume")[1].replace("\n", "\n    ")
+# Two codes that compare steps as text: "8" comes after "10". The first has no marker; in the second a checkpoint counts
+# once it has a file `done-...`.
+TEXT_ORDER = SCANNED["survive"].replace(
+    "sorted(((key, found[key]) for key in found), reverse=True)",
+    "sorted(((key, found[key]) for key in found), key=lambda each: str(each[0][0]), reverse=True)",
+)
+TEXT_MARKERS = DIRECTORY["survive"].replace("{job.steps:08d}", "{job.steps}")
 CHECKPOINT = """
     from collectives.training import checkpoints
 
@@ -519,6 +526,8 @@ MUTANTS = [
         {MOMENT},
         "was it overwritten or deleted before the next one was complete?",
     ),
+    written("steps as text, no marker", "survive", TEXT_ORDER, {MOMENT}, "Are steps compared as text?"),
+    written("steps as text, a marker for each", "survive", TEXT_MARKERS, {MOMENT}, "Are steps compared as text?"),
     broken("deletes nothing", "disk.delete(name)", "pass", {ROOM}, "delete all others"),
     broken(
         "leaves the torn",
