@@ -693,14 +693,14 @@ class Life(NamedTuple):
 class Kill(NamedTuple):
     """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
 
-    `moment`: which of its moments, or `large`: which of those at writes that may be a shard's. `in_shard`: before the
-    write with which it has written half of its shard.
+    `moment`: which of its moments, or of those of a `kind`: that a write is skipped, which would write what is there,
+    shifts no moments of other kinds. `in_shard`: before the write with which it has written half of its shard.
     """
 
     rank: int
     at_step: int = -1
     moment: int = -1
-    large: int = -1
+    kind: str = ""
     in_shard: bool = False
 
 
@@ -719,6 +719,13 @@ class Operation(NamedTuple):
     before: Mapping[str, bytes | None]
     after: Mapping[str, bytes | None]
     torn: Files
+
+
+class Moment(NamedTuple):
+    """When a rank can be killed. `kind`: such as "before disk.delete". `num_bytes`: what is written."""
+
+    kind: str
+    num_bytes: int
 
 
 class State(NamedTuple):
@@ -797,10 +804,9 @@ SAMPLE = 12  # numbers of each field by which a checkpoint is looked for on the 
 class Witness:
     """What watches one life from outside the ranks, where no code of the learner's runs.
 
-    It holds the disk and notes, by rank: `resumed`, the state after `resume`; `losses`, of each step; `moments`, the
-    bytes that each operation on the disk writes, at each moment; `written`, bytes; `saves`, how often it left `save`.
-    `operations`: of all ranks, in order. `killed`: when the rank was, in words. Any question may be the learner's own,
-    so it is checked first.
+    It holds the disk and notes, by rank: `resumed`, the state after `resume`; `losses`, of each step; `moments`;
+    `written`, bytes; `saves`, how often it left `save`. `operations`: of all ranks, in order. `killed`: when the rank
+    was, in words. Any question may be the learner's own, so it is checked first.
     """
 
     QUESTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -819,7 +825,7 @@ class Witness:
         self.operations: list[Operation] = []
         self.resumed: dict[int, State] = {}
         self.losses: list[list[float]] = [[] for _ in range(world_size)]
-        self.moments: list[list[int]] = [[] for _ in range(world_size)]
+        self.moments: list[list[Moment]] = [[] for _ in range(world_size)]
         self.written, self.saves = [0] * world_size, [0] * world_size
 
     def serve(self, rank: int, question: Any) -> Any:
@@ -890,13 +896,15 @@ class Witness:
 
     def _dies(self, rank: int, words: str, num_bytes: int = 0) -> bool:
         """Count a moment, and return whether the rank is killed at it."""
-        self.moments[rank].append(num_bytes)
+        here = Moment(words.partition("(")[0] + ", large" * (num_bytes >= LARGE), num_bytes)
+        self.moments[rank].append(here)
         kill = self.kill
         if kill is None or rank != kill.rank:
             return False
-        large = sum(each >= LARGE for each in self.moments[rank]) - 1 if num_bytes >= LARGE else -1
+        number = sum(kill.kind in ("", each.kind) for each in self.moments[rank]) - 1
+        due = number == kill.moment and kill.kind in ("", here.kind)
         reached = kill.in_shard and num_bytes and self.written[rank] + num_bytes >= STATE // len(self.moments) // 2
-        if not (len(self.moments[rank]) - 1 == kill.moment or large == kill.large >= 0 or reached):
+        if not (due or reached):
             return False
         self.killed = words
         return True
@@ -973,6 +981,7 @@ class Story:
 
         Raises `NotYet` at the first difference, or if it ends in any way but a return on all ranks or the `kill`.
         """
+        self.both_whole = False
         self._train_on(max(self.allowed), life)
         life = life._replace(last=life.last or len(self.documents))
         count = f"{life.world_size} rank{'s' * (life.world_size > 1)}"
@@ -995,6 +1004,7 @@ class Story:
             self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
         if kill in (EVERYONE, BOTH_WHOLE) and seen.operations:
             seen.killed = self._take_back(seen, life)
+        if kill in (EVERYONE, BOTH_WHOLE) and seen.killed:
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
         self._change_numbers()
         return seen
@@ -1002,8 +1012,9 @@ class Story:
     def _take_back(self, seen: Witness, life: Life) -> str:
         """Take the disk back to a moment of a life's save, as if all ranks had been killed at it; say at which.
 
-        It is one at which no checkpoint is whole on the disk, if there is one. Else, if `kill` is `BOTH_WHOLE`, it is
-        just before the save removes its first file of those that it found. Else all kinds of moments are as likely.
+        It is one at which no checkpoint is whole on the disk, if there is one. Else all kinds of moments are as likely.
+        If the kill is `BOTH_WHOLE`, it is just before the save removes its first file of those that it found, if both
+        checkpoints are whole then. If the save has moments at which none is whole, the disk stays as it is: "".
         """
         (end,) = self.allowed
         self.allowed = {end - life.every, end}
@@ -1027,6 +1038,9 @@ class Story:
         whole = [[numbers <= each for numbers in looked_for] for each in held]
         lost = [moment for moment, each in zip(moments, whole, strict=True) if not any(each)]
         self.both_whole = seen.kill is BOTH_WHOLE and not lost and removes >= 0 and all(whole[removes])
+        if seen.kill is BOTH_WHOLE and lost:
+            self.allowed = {end}
+            return ""
         draw = Random(int(checks.generator().integers(2**32)))
         kinds = {words.partition("(")[0] for words, _ in moments}
         kind = draw.choice(sorted(kinds))
@@ -1295,8 +1309,8 @@ def check_any_moment(
     story.judged()
     if 2 * len(lines) < 1 + len(kills):
         raise NotYet(
-            f"{save.__name__} works on the disk less and less often: of {1 + len(kills)} moments at which a rank was to "
-            f"be killed, only {len(lines)} came again"
+            f"{save.__name__} works on the disk less and less often: of {1 + len(kills)} moments at which a rank was "
+            f"to be killed, only {len(lines)} came again"
         )
     return lines
 
@@ -1326,23 +1340,23 @@ def _check_usual(save: Callable, seen: Witness, usual: Witness) -> None:
             )
 
 
-def _drawn_kills(moments: Sequence[Sequence[int]], most: int, seed: int) -> list[Kill]:
+def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> list[Kill]:
     """Return kills at different moments of a life, at most `most`, drawn from `seed`.
 
-    `moments`: the bytes that are written at each, by rank. Half of the kills are at writes that may be a shard's, so
+    `moments`: of each rank. Half of the kills are at writes that may be a shard's, so
     that any number of small ones hides none of these.
     """
     draw = Random(seed)
     every = [(rank, number) for rank, each in enumerate(moments) for number in range(len(each))]
-    large = [(rank, number) for rank, number in every if moments[rank][number] >= LARGE]
+    large = [(rank, number) for rank, number in every if moments[rank][number].num_bytes >= LARGE]
     drawn = draw.sample(large, min(most // 2, len(large)))
     others = [moment for moment in every if moment not in drawn]
     rest = draw.sample(others, min(most - len(drawn), len(others)))
-    kills = {(rank, number): Kill(rank, moment=number) for rank, number in rest}
-    for rank, number in drawn:
-        earlier = sum(each >= LARGE for each in moments[rank][:number])
-        kills[rank, number] = Kill(rank, large=earlier)
-    return [kills[moment] for moment in sorted(kills)]
+    kills = []
+    for rank, number in sorted(drawn + rest):
+        kind = moments[rank][number].kind
+        kills.append(Kill(rank, moment=sum(each.kind == kind for each in moments[rank][:number]), kind=kind))
+    return kills
 
 
 def check_other_ranks(save: Callable, resume: Callable, world_sizes: Sequence[int], seed: int = 0) -> None:

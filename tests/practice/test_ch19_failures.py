@@ -557,7 +557,7 @@ MUTANTS = [
         'return f"step-{step}.{rank}-of-{world_size}"',
         'return f"{rank}-of-{world_size}"',
         {MOMENT, OTHER, ROOM},
-        "this is rank 1's shard of job.weights after 6 steps",
+        "this is rank 1's shard of job.weights after 12 steps",
         "page 19",
     ),
     broken(
