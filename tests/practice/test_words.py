@@ -813,30 +813,19 @@ def test_each_wrong_end_of_a_step_is_told_the_slip_that_leads_there(slip):
 NUMBERS = [ch11.Message(np.array([1, -0.5, 0.3, 0, 0.7], np.float32), 4, 8, "numbers")]
 
 
-def packed_as_they_are():
-    """A function that travels to a rank by itself: one of this module would bring all that it imports, too."""
-
-    def pack(values, bits, block):
-        return values.clone().view(torch.uint8)
-
-    return pack
-
-
-@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda message, *_: message.view(torch.float32) * math.nan, "0 / 0 is NaN: a block of zeros has the step 0"),
-        (lambda message, *_: message.view(torch.float32) * math.inf, "0 / 0 is NaN: a block of zeros has the step 0"),
-        (lambda message, *_: message.view(torch.float32) + math.inf, "is a step, or its inverse, infinite?"),
-        (
-            lambda message, *_: (message.view(torch.float32) * 8).round().clamp(-8, 7) / 8,
-            "the largest code is 7, not 8, which doesn't fit",
-        ),
+        (lambda values: values * np.nan, "0 / 0 is NaN: a block of zeros has the step 0"),
+        (lambda values: values + np.inf, "is a step, or its inverse, infinite?"),
+        (lambda values: (values * 8).round().clip(-8, 7) / 8, "the largest code is 7, not 8, which doesn't fit"),
     ],
 )
-def test_numbers_that_come_back_wrong_are_told_why(made, words):
-    assert refused(ch11.check_messages, packed_as_they_are(), made, NUMBERS).endswith(f": {words}")
+def test_numbers_that_come_back_wrong_are_told_why(made, words, monkeypatch):
+    (case,) = NUMBERS
+    reports = iter([[[np.zeros(9, np.uint8)]], [[made(case.values)]]])
+    monkeypatch.setattr(ch11, "run_on_ranks", lambda *_, **__: next(reports))
+    assert refused(ch11.check_messages, len, len, NUMBERS).endswith(f": {words}")
 
 
 def test_half_a_step_by_one_code_too_many_is_told_so():
@@ -848,7 +837,13 @@ def test_half_a_step_by_one_code_too_many_is_told_so():
 
 def test_a_report_without_every_message_is_refused(monkeypatch):
     monkeypatch.setattr(ch11, "run_on_ranks", lambda *_, **__: [[]])
-    assert refused(ch11.check_bytes, packed_as_they_are(), NUMBERS) == "not every message comes back"
+    assert refused(ch11.check_bytes, len, len, NUMBERS) == "not every message comes back"
+
+
+def test_numbers_of_which_not_every_message_is_unpacked_are_refused(monkeypatch):
+    reports = iter([[[np.zeros(9, np.uint8)]], [[]]])
+    monkeypatch.setattr(ch11, "run_on_ranks", lambda *_, **__: next(reports))
+    assert refused(ch11.check_messages, len, len, NUMBERS) == "not every message is unpacked"
 
 
 @pytest.mark.parametrize(
