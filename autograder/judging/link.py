@@ -80,8 +80,8 @@ class _Pickler(cloudpickle.Pickler):
         is_tensor = torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
         if is_tensor and value.layout == torch.strided and not shows_all(value):
             shown = value.detach().clone()
-            is_parameter = type(value) is torch.nn.Parameter
-            shown = torch.nn.Parameter(shown, value.requires_grad) if is_parameter else shown
+            if type(value) is torch.nn.Parameter:
+                shown = torch.nn.Parameter(shown, value.requires_grad)
             return shown.requires_grad_(value.requires_grad).__reduce_ex__(pickle.DEFAULT_PROTOCOL)
         return super().reducer_override(value)
 

@@ -288,11 +288,8 @@ def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
         kept["text/html"] = show("markdown", texts["text/markdown"])
     elif "text/latex" in texts:
         kept["text/latex"] = texts["text/latex"]
-    for kind in (
-        "image/svg+xml",
-        "image/png",
-        "image/jpeg",
-    ):  # nbconvert shows all as images: an SVG's scripts don't run
+    # nbconvert shows all three as images, so an SVG's scripts don't run.
+    for kind in ("image/svg+xml", "image/png", "image/jpeg"):
         if kind in texts:
             if reason := show("picture", texts[kind], kind):
                 kept["text/html"] = kept.get("text/html", "") + reason
@@ -346,9 +343,8 @@ def _cleaned(notebook: NotebookNode, show: Show) -> None:
         elif cell.cell_type == "code":
             html = show("code", cell.source, _lexer(language, cell.source))
             coloured, tags = coloured and html != as_written(cell.source), tags + html.count("<")
-    if (
-        not coloured or tags > MOST_CODE_TAGS
-    ):  # formgrader would colour it outside the cage: of a notebook in "text", it colours nothing
+    if not coloured or tags > MOST_CODE_TAGS:
+        # Formgrader would colour it outside the cage. Of a notebook in "text", it colours nothing.
         notebook.metadata.setdefault("language_info", NotebookNode(name="python"))["pygments_lexer"] = "text"
     clean_outputs(notebook, show)
 

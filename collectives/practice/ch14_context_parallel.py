@@ -846,16 +846,16 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
                 f"with {len(everyone)} ranks, rank {rank} gives kernel.attend keys that no rank has: give it keys as "
                 "they are, each rank's own or as they arrived"
             )
+        seen_of = [0] * len(everyone)  # visible scores, by the owner of their keys
+        for call in done.calls:
+            for key, scores in zip(call.keys, call.seen, strict=True):
+                seen_of[owners[float(key)]] += int(scores)
         for other, places in enumerate(case.positions):
             needed = int((case.positions[rank][:, None] >= places).sum())
-            theirs = [
-                (float(key), int(seen)) for call in done.calls for key, seen in zip(call.keys, call.seen, strict=True)
-            ]
-            seen = sum(seen for key, seen in theirs if owners[key] == other)
-            if seen != needed:
+            if seen_of[other] != needed:
                 raise NotYet(
-                    f"with {len(everyone)} ranks, rank {rank} computes {seen} visible scores with rank {other}'s keys; "
-                    f"the mask leaves it {needed}: compute every block with kernel.attend, and once"
+                    f"with {len(everyone)} ranks, rank {rank} computes {seen_of[other]} visible scores with rank "
+                    f"{other}'s keys; the mask leaves it {needed}: compute every block with kernel.attend, and once"
                 )
     return everyone
 

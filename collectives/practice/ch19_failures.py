@@ -1002,9 +1002,8 @@ class Story:
         self.before = f"in the run after that of {life.world_size}, "
         if kill and seen.killed:
             self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
-        if kill in (EVERYONE, BOTH_WHOLE) and seen.operations:
-            seen.killed = self._take_back(seen, life)
-        if kill in (EVERYONE, BOTH_WHOLE) and seen.killed:
+        if kill in (EVERYONE, BOTH_WHOLE) and seen.operations and (when := self._take_back(seen, life)):
+            seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
         self._change_numbers()
         return seen

@@ -9,7 +9,10 @@ WIDTH = 24  # divides by 2, 3 and 4, so that shards need no padding
 
 
 class TinyBlock(nn.Module):
-    """A residual MLP block with ReLU, `inner` times as wide inside: 2 w (4w) weights and 5w biases for width w."""
+    """A residual MLP block with ReLU, `inner` times as wide inside.
+
+    For width w it has 2 w (inner w) weights and (inner + 1) w biases.
+    """
 
     def __init__(self, width: int, inner: int = 4):
         super().__init__()

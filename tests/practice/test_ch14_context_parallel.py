@@ -298,6 +298,12 @@ OWN_PRODUCT = (
     "block = attend(queries[:, rows], *seen.repeat_interleave(len(queries) // len(keys), 1), visible[rows][:, columns])"
 )
 
+# Of the solution's ring: what launches a hop.
+HOP = """requests = [
+                dist.isend(visitors, (rank + 1) % world_size),
+                dist.irecv(arriving, (rank - 1) % world_size),
+            ]"""
+
 MUTANTS = [
     broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
     broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
@@ -619,10 +625,7 @@ DUMMIES = [
     ),
     broken(
         "hops that the checks don't see",
-        """requests = [
-                dist.isend(visitors, (rank + 1) % world_size),
-                dist.irecv(arriving, (rank - 1) % world_size),
-            ]""",
+        HOP,
         """sending = dist.group.WORLD.send([visitors], (rank + 1) % world_size, 0)
             dist.group.WORLD.recv([arriving], (rank - 1) % world_size, 0).wait()
             sending.wait()
@@ -632,10 +635,7 @@ DUMMIES = [
     ),
     broken(
         "hops with nothing in them",
-        """requests = [
-                dist.isend(visitors, (rank + 1) % world_size),
-                dist.irecv(arriving, (rank - 1) % world_size),
-            ]""",
+        HOP,
         """store, left = dist.distributed_c10d._get_default_store(), (rank - 1) % world_size
             store.set(f"{step} {rank}", visitors.numpy().tobytes())
             arriving = torch.frombuffer(bytearray(store.get(f"{step} {left}")), dtype=keys.dtype).view(visitors.shape)
