@@ -212,10 +212,12 @@ def _network(hardware: str, gpu: str) -> tuple[str, int]:
         return ("EFA v1", 4) if ampere else ("EFA", 8)
     cards = re.search(r"(\d+) ?x ?(?:CX-?7|CX-?8|ConnectX|\d{3} ?G)", hardware)
     number = int(cards[1]) if cards else 8
-    if re.search(r"plain TCP|TCP sockets|NET/Socket", hardware):
+    if re.search(r"plain TCP|TCP sockets|NET/Socket|100 GbE", hardware):
         return "100 GbE", int(cards[1]) if cards else 1
     if re.search(r"RoCE|OCI|Oracle|GCP|GKE|A3 Ultra", hardware):
         return ("RoCE 200" if ampere else "RoCE 400"), number
+    if other := re.search(r"\d+ ?GbE|GbE|Ethernet", hardware):
+        raise ValueError(f"the model knows no network {other[0]!r}; it knows {', '.join(machines.NETWORKS)}")
     return ("InfiniBand HDR" if ampere else "InfiniBand NDR"), number
 
 

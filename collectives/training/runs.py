@@ -358,13 +358,21 @@ def _software(row: Row, machine: Cluster) -> Software:
 
 
 def _precision(row: Row) -> str:
-    """Return the precision of products. Of "FP8-CS (FP8-MX)", the first is the main figure's."""
+    """Return the precision of products. Of "FP8-CS (FP8-MX)", the first is the main figure's.
+
+    Raises `Unusable` for a format that the planner doesn't price, such as fp32 or int8. It prices fp16 as bf16.
+    """
     text = str(row.get("precision") or "bf16").lower().split("(")[0]
     if "fp4" in text:
         return "nvfp4"
     if "mx" in text:
         return "mxfp8"
-    return "fp8" if "fp8" in text or "float8" in text else "bf16"
+    if re.search("(fp|float)8", text):
+        return "fp8"
+    other = re.search(r"(?:fp|tf|int|float)\d+", text)
+    if other and not re.search("fp16|float16|bf16", text):
+        raise Unusable(f"the precision {other[0]!r} isn't known")
+    return "bf16"
 
 
 def _recompute(row: Row, model: Model, software: Software) -> str:

@@ -130,6 +130,7 @@ def test_a_row_is_predicted_with_its_interval(rows):
         ({"metric": {"value": 1, "unit": "s"}, "global_batch": None}, "a step's seconds need its batch"),
         ({"metric": {"value": 1, "unit": "s"}, "seq": None}, "a step's seconds need its sequence length"),
         ({"metric": {"value": 1, "unit": "furlongs"}}, "the unit 'furlongs' isn't known"),
+        ({"precision": "fp9"}, "the precision 'fp9' isn't known"),
     ],
 )
 def test_a_row_that_cannot_be_used_gives_one_reason(change, reason, rows):

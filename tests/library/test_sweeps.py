@@ -159,6 +159,7 @@ def test_a_sweep_that_cannot_be_is_refused_in_one_line(tmp_path, capsys):
         ({"rows": [[1024, 4000, 0, 0]]}, "1,024 bytes: 0.004 s are .* times as long as the model says: is a unit"),
         ({"rows": [[2**18, 0.5, 0, 0]]}, "262,144 bytes: 5e-07 s are .* times less than the model says: is a unit"),
         ({"hardware": "2x8 H100, Slingshot 11", "gpus": 16, "nodes": 2, "rows": [[8, 20]]}, "no network 'Slingshot'"),
+        ({"hardware": "2x8 H100, 25 GbE", "gpus": 16, "nodes": 2, "rows": [[8, 20]]}, "no network '25 GbE'"),
         ({"gpus": None, "rows": [[2**30, 4000, 268, 470]]}, "its gpus must be a whole number from 1 on, not None"),
         ({"nodes": 0, "rows": [[2**30, 4000, 268, 470]]}, "its nodes must be a whole number from 1 on, not 0"),
         ({"rows": []}, "no rows of sizes and times"),
