@@ -24,7 +24,7 @@ _AFTERWARDS = (
 
 
 def configure(c: Any, **settings: Any) -> None:
-    """Make the judge run submissions in place of nbgrader's `Execute`.
+    """Make the judge run submissions in place of nbgrader's `Execute`, and collect only what students own.
 
     `c`: nbgrader's config object. `settings`: any of `judging.judge.Settings`, and of `Judge`'s own `verdicts`.
     """
@@ -36,5 +36,6 @@ def configure(c: Any, **settings: Any) -> None:
     ]
     c.GenerateFeedback.preprocessors = ["autograder.results.feedback.Grades"]
     c.GenerateFeedback.exporter_class = "autograder.results.feedback.InertPage"
+    c.ExchangeFactory.setdefault("collect", "autograder.submissions.exchange.SafeCollect")  # unless another exchange's
     for name, value in settings.items():
         c.Judge[name] = value
