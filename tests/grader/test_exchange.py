@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from gradebooks import gradebook_of
+from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.exchange import ExchangeFactory, default
 from nbgrader.utils import capture_log
@@ -38,6 +40,7 @@ class Hub:
         self.course, self.inbound = folder / "course", folder / "exchange" / "collectives" / "inbound"
         self.course.mkdir()
         self.inbound.mkdir(parents=True)
+        gradebook_of(f"sqlite:///{self.course}/gradebook.db", {EXERCISE: {}}, {})
         self.secret = self.course / "solution.ipynb"
         self.secret.write_text("the answers")
         self.secret.chmod(0o600)
@@ -160,10 +163,21 @@ def test_a_later_folder_in_another_s_name_leaves_the_honest_one_to_be_collected(
 
 
 @two_users
-@pytest.mark.parametrize("before_duedate", [False, True])
-def test_a_folder_that_changes_hands_after_it_was_chosen_is_not_collected(hub, before_duedate, caplog):
+def test_the_last_honest_one_before_the_due_date_is_collected_where_the_course_asks_for_it(hub):
+    with Gradebook(f"sqlite:///{hub.course}/gradebook.db", "collectives") as gradebook:
+        gradebook.update_or_create_assignment(EXERCISE, duedate=TIME)
+    hub.hand_in(STUDENT, {NOTEBOOK: "honest"})
+    hub.hand_in(STUDENT, {NOTEBOOK: "too late"}, LATER)
+    hub.hand_in(STUDENT, {NOTEBOOK: "forged"}, owner=OTHER)
+    hub.hand_in(OTHER, {NOTEBOOK: "forged"}, owner=STUDENT)
+    got, _ = hub.collect(before_duedate=True)
+    assert got == {f"{STUDENT}/{EXERCISE}/{NOTEBOOK}": "honest"}
+
+
+@two_users
+def test_a_folder_that_changes_hands_after_it_was_chosen_is_not_collected(hub, caplog):
     place = hub.hand_in(STUDENT, {NOTEBOOK: "mine"})
-    collector = hub.collector(before_duedate=before_duedate)
+    collector = hub.collector()
     collector.log.addHandler(caplog.handler)
     collector.init_src()
     assert len(collector.src_records) == 1
@@ -221,7 +235,7 @@ def deep(place, monkeypatch):
     ],
 )
 def test_a_hostile_hand_in_costs_its_student_a_line_and_the_others_nothing(hub, monkeypatch, spoil, reason):
-    """Each of these is the student's own. nbgrader's collector waits for a pipe, and ends at a hand-in that is large."""
+    """Each of these is the student's own. nbgrader's own collector ends at a folder without a time."""
     place = hub.hand_in(STUDENT, {"mine.txt": "mine"})
     spoil(place, monkeypatch)
     monkeypatch.chdir(hub.folder)
