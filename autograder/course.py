@@ -30,6 +30,7 @@ from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from nbgrader.preprocessors import SaveAutoGrades
 from nbgrader.utils import capture_log, temp_attrs
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
@@ -493,7 +494,7 @@ def shown(path: Path) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return a gradebook's URL without its password; for SQLite, its file."""
+    """Return a gradebook's URL without its password, and without a query, which may hold one; for SQLite, its file."""
     if url.startswith("sqlite:///"):
         return shown(Path(url.removeprefix("sqlite:///")))
-    return re.sub(r":[^:@/]+@", "@", url)
+    return make_url(url).set(query={}).render_as_string()  # which masks the password

@@ -17,6 +17,8 @@ import argparse
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +106,26 @@ class Exporter(ExportPlugin):
             raise CannotExport(f"{path} has no column {missing[0]!r}; export it again, in English, and don't edit it")
         return rows
 
-    def look_up(self, *keys: str) -> str | None:
-        """Return the student that the first unique one of `keys` (ids, logins, addresses, full names) fits, or None."""
-        for key in filter(None, (key.strip().casefold() for key in keys)):
-            if len(students := self._by_key.get(key, set())) == 1:
+    def look_up(self, ids: Iterable[str], name: str) -> str | None:
+        """Return the student that the first unique one of `ids` (logins, numbers, addresses) fits, else the full name.
+
+        None if nothing fits. Names are apart, because students can edit theirs: one may call himself ana@uni.edu.
+        """
+        for kind, key in (*(("id", each) for each in ids), ("name", name)):
+            if len(students := self._known.get((kind, key.strip().casefold()), set())) == 1:
                 return next(iter(students))
         return None
 
-    @property
-    def _by_key(self) -> dict[str, set[str]]:
-        if not hasattr(self, "_keys"):
-            self._keys: dict[str, set[str]] = {}
-            for student in self.class_list.values():
-                full = f"{student.first_name or ''} {student.last_name or ''}".strip()
-                for key in (student.id, student.lms_user_id, student.email, full):
-                    if key:
-                        self._keys.setdefault(str(key).casefold(), set()).add(student.id)
-        return self._keys
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], set[str]]:
+        known: dict[tuple[str, str], set[str]] = {}
+        for student in self.class_list.values():
+            full = f"{student.first_name or ''} {student.last_name or ''}".strip()
+            ids = (("id", str(each or "")) for each in (student.id, student.lms_user_id, student.email))
+            for kind, key in (*ids, ("name", full)):
+                if key:
+                    known.setdefault((kind, key.casefold()), set()).add(student.id)
+        return known
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
         """Note which graded students the platform's file lacks.
@@ -178,7 +183,7 @@ class CanvasExporter(Exporter):
             if row[0].strip() == "Points Possible":
                 self.compare_points(row, places)
             elif any(row[i].strip() for i in logins):
-                student = self.look_up(*(row[i] for i in logins), canvas_name(row[0]))
+                student = self.look_up((row[i] for i in logins), canvas_name(row[0]))
                 matched.append(student)
                 for name, place in places.items():
                     row[place] = (self.grade(student, name) if student else "") or row[place]
@@ -275,7 +280,7 @@ class MoodleWorksheetExporter(Exporter):
         at = {name: place for place, name in enumerate(header)}
         matched: list[str | None] = []
         for row in below:
-            student = self.look_up(*(row[at[n]] for n in ("ID number", "Email address", "Full name") if n in at))
+            student = self.look_up((row[at[n]] for n in ("ID number", "Email address") if n in at), row[at["Full name"]])
             matched.append(student)
             grade = self.grade(student, exercise) if student else ""
             if grade and row[at.get("Grade can be changed", at["Grade"])].strip() == "No":

@@ -136,6 +136,26 @@ def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_pat
     assert "the grade of bob cannot be changed" in said
 
 
+def test_a_student_who_takes_anothers_name_or_address_as_name_keeps_nobodys_grade_out(tmp_path, capsys):
+    students = {
+        "ada": STUDENTS["ada"],
+        "eve": {"first_name": "ada@uni.edu", "email": "eve@uni.edu"},
+        "fay": {"first_name": "Ada", "last_name": "Lovelace", "email": "fay@uni.edu"},
+    }
+    marks = {(student, "02_tree"): {"a1": 10, "b1": 0} for student in students}
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", QUESTIONS, marks, (), students)
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(
+        "Identifier,Full name,Email address,Grade,Last modified (grade)\n"
+        "Participant 1,Ada Lovelace,ada@uni.edu,,-\n"
+        "Participant 2,ada@uni.edu,eve@uni.edu,,-\n"
+        "Participant 3,Ada Lovelace,fay@uni.edu,,-\n",
+        encoding="utf-8",
+    )
+    rows, _ = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree")
+    assert [row[3] for row in rows[1:]] == ["10", "10", "10"]
+
+
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-x", "@x", " =x", "\tx", "\rx", "＝x"])
 def test_what_a_spreadsheet_would_run_is_made_text_and_numbers_stay_numbers(name):
     assert sheet.harmless(name) == f"'{name}"

@@ -565,6 +565,14 @@ def test_a_broken_configuration_is_refused(course, tmp_path, monkeypatch, lines,
         courses.opened(asked).check()
 
 
+@pytest.mark.parametrize(
+    "url", ["grader:s3cret/pass@db.host/grades", "grader:s3cret:pass@db.host/grades", "db.host/grades?password=s3cret"]
+)
+def test_the_password_of_a_gradebook_is_not_printed(url):
+    words = courses.shown_url(f"postgresql+psycopg://{url}")
+    assert "s3cret" not in words and words.endswith("db.host/grades")
+
+
 @pytest.mark.sandbox
 def test_a_failing_hook_stops_the_grader(course, graded, tmp_path):
     """nbgrader's own logs it, and goes on."""
