@@ -280,7 +280,9 @@ class MoodleWorksheetExporter(Exporter):
         at = {name: place for place, name in enumerate(header)}
         matched: list[str | None] = []
         for row in below:
-            student = self.look_up((row[at[n]] for n in ("ID number", "Email address") if n in at), row[at["Full name"]])
+            student = self.look_up(
+                (row[at[n]] for n in ("ID number", "Email address") if n in at), row[at["Full name"]]
+            )
             matched.append(student)
             grade = self.grade(student, exercise) if student else ""
             if grade and row[at.get("Grade can be changed", at["Grade"])].strip() == "No":
