@@ -27,11 +27,16 @@ MARK = "neighbour"  # the name of a neighbour's scratch files and of its socket
 PACKET, ALG, VSOCK = 17, 38, 40  # socket families
 # Numbers of the system calls for which the C library has no function.
 _CALLS = {
-    "x86_64": dict(clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, io_uring_setup=425),
-    "aarch64": dict(clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, io_uring_setup=425),
+    "x86_64": dict(
+        clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, preadv2=327, io_uring_setup=425
+    ),
+    "aarch64": dict(
+        clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, preadv2=286, io_uring_setup=425
+    ),
 }
 _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
-_SET_SECCOMP, _OPEN_FILE_LOCK, _GET_LINK, _REQUEST = 22, 37, 18, 1
+_SET_SECCOMP, _GET_LINK, _REQUEST = 22, 18, 1
+_OPEN_FILE_LOCKS, _SET_LEASE, _NO_WAIT = (36, 37, 38), 1024, 8
 _NEW_NS, _NEW_USER, _SHARED_FILES, _SEIZE = 0x20000, 0x10000000, 0x400, 0x4206
 _fork_server: Any = multiprocessing.forkserver._forkserver  # whose attributes are private
 
@@ -90,6 +95,7 @@ def _attempts(message: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]
     yield "can read the environment of its init", _reading("/proc/1/environ")
     for path in message["read_only"]:
         yield f"can change {path}", _changing(path)
+    yield "can set the times of a device", lambda: os.utime("/dev/null")
     yield "can become root", lambda: os.setuid(0)
     yield "can give itself other groups", lambda: os.setgroups([0])
     for name, call in _forbidden_calls():
@@ -144,6 +150,7 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         "bpf": (0, None, 0),
         "userfaultfd": (0,),
         "io_uring_setup": (1, ctypes.create_string_buffer(120)),
+        "preadv2": (os.open("/dev/null", os.O_RDWR), None, 0, ctypes.c_long(0), ctypes.c_long(0), _NO_WAIT),
     }.items():
         if name in numbers:
             yield name, calling(libc.syscall, ctypes.c_long(numbers[name]), *arguments)
@@ -161,7 +168,15 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         high = ctypes.c_ulong(1 << 32 | option)  # the kernel doesn't read the upper half
         yield f"setsockopt with a hidden filter ({option})", calling(libc.setsockopt, udp.fileno(), 1, high, None, 0)
     yield "prctl for a filter of system calls", calling(libc.prctl, _SET_SECCOMP, 2, None)
-    yield "fcntl for locks of open files", calling(libc.fcntl, udp.fileno(), _OPEN_FILE_LOCK, None)
+    shared = os.open("/dev/null", os.O_RDWR)
+    record = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 1, 0)
+    for command in (fcntl.F_SETLK, fcntl.F_SETLKW, fcntl.F_GETLK, *_OPEN_FILE_LOCKS):
+        yield f"fcntl for locks ({command})", calling(libc.fcntl, shared, command, record)
+    yield "fcntl for leases", calling(libc.fcntl, shared, _SET_LEASE, fcntl.F_UNLCK)
+    yield "fcntl for notices", calling(libc.fcntl, shared, fcntl.F_NOTIFY, 0)
+    yield "flock", calling(libc.flock, shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    yield "inotify_init", calling(libc.inotify_init)
+    yield "mincore", calling(libc.mincore, None, 0, None)
     yield "prlimit of its init", calling(libc.prlimit, 1, resource.RLIMIT_CPU, None, None)
     yield "ptrace", calling(libc.ptrace, _SEIZE, _fork_server._forkserver_pid, None, None)
     yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)
@@ -295,15 +310,6 @@ def _breeder(message: dict[str, Any]) -> Iterator[str]:
     yield from ()
 
 
-def _locker(message: dict[str, Any]) -> Iterator[str]:
-    """Take many record locks, which no control group counts; if this answers at all, nobody else counts them."""
-    file = os.open("/tmp/locked", os.O_RDWR | os.O_CREAT)
-    for place in range(10_000):
-        fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * place)  # no two of them are next to each other, so none are joined
-    time.sleep(2)  # the sandbox must end within these seconds
-    yield from ()
-
-
 def _asker(message: dict[str, Any]) -> Iterator[str]:
     """Ask for the network's interfaces and read no answer; if this answers at all, nobody counts what waits."""
     question = struct.pack("=IHHII BxHiII", 32, _GET_LINK, _REQUEST, 1, 0, 0, 0, 1, 0, 0)
@@ -333,7 +339,6 @@ _ROLES = dict(
     intruder=_intruder,
     glutton=_glutton,
     breeder=_breeder,
-    locker=_locker,
     asker=_asker,
     dialler=_dialler,
 )

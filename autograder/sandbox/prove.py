@@ -17,7 +17,7 @@ from .envelope import ENVIRONMENT, HOST_USERS, PACKAGE, CannotSandbox, Limits, S
 from .watch import members
 
 PATIENCE = 20.0  # seconds for a canary to answer or to be ended; on an idle machine the whole proof takes 1
-GLUTTONS = ("glutton", "locker", "asker", "dialler")  # roles that take too much memory: their own, or the kernel's
+GLUTTONS = ("glutton", "asker", "dialler")  # roles that take too much memory: their own, or the kernel's
 _SYSTEM = ("/", "/usr", "/etc", "/dev", "/proc", "/proc/sys")
 _SMALL = Limits(cpu_seconds=60, memory=256 * 2**20, processes=16, scratch=2**20)
 

@@ -3,9 +3,12 @@
 The list names what is allowed. Every other call, new ones of newer kernels included, fails with "Function not
 implemented" (ENOSYS), and the C library then falls back where it can. A submission therefore can't mount, make
 namespaces, trace processes, load modules or reboot, and has no kernel keyring, bpf or io_uring. It also can't have
-memory outside its processes and its scratch (memfd, System V shared memory), which the limits wouldn't count. Some
-calls are allowed only with the options listed here. The others include socket filters and a submission's own filters of
-system calls: the kernel compiles those into memory that the whole machine shares, and other sandboxes need some of it.
+memory outside its processes and its scratch (memfd, System V shared memory), which the limits wouldn't count. Nor can
+it lock a file. ENOSYS is the error that programs expect where there are no locks: filelock and HDF5 then do without.
+
+Some calls are allowed only with the options listed here. The others include socket filters and a submission's own
+filters of system calls: the kernel compiles those into memory that the whole machine shares, and other sandboxes need
+some of it.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import tempfile
 
 FILES = """
 access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate
-fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fstat fstatfs fsync
+fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr fstat fstatfs fsync
 ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr link linkat listxattr llistxattr lseek
-lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev
-pwritev2 read readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statfs statx symlink
-symlinkat sync_file_range truncate umask unlink unlinkat utime utimensat utimes write writev
+lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 pread64 preadv pwrite64 pwritev read
+readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statfs statx symlink symlinkat
+sync_file_range truncate umask unlink unlinkat utime utimensat utimes write writev
 """
 MEMORY = """
-brk madvise membarrier mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap
+brk madvise membarrier mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap
 pkey_alloc pkey_free pkey_mprotect
 """
 PROCESSES = """
@@ -58,17 +61,20 @@ SOCKET_OPTIONS = {
     socket.IPPROTO_TCP: (*range(1, 13), 13, 18, 23, 25, 30),  # NODELAY, keep-alive, time limits, fast open
     socket.IPPROTO_IPV6: (*range(16, 22), 23, 24, 25, 26, 49, 51, 66, 67),  # V6ONLY, hops, errors, multicast
 }
-# Commands of fcntl: descriptors, flags, signals, sizes of pipes, and locks of a process, which `watch` counts. Not
-# locks of open files, leases and notices.
+# Commands of fcntl: descriptors, flags, signals, and sizes of pipes. Not locks, leases and notices: they hang on the
+# file itself, so two sandboxes that see the same file, device or namespace could talk through them. `flock` is missing
+# for the same reason. Locks take memory, too, that no control group counts.
 FILE_COMMANDS = (
     *(fcntl.F_DUPFD, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETFL, fcntl.F_DUPFD_CLOEXEC),
-    *(fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW),
     *(fcntl.F_SETOWN, fcntl.F_GETOWN, fcntl.F_SETSIG, fcntl.F_GETSIG, 15, 16),  # 15, 16: F_SETOWN_EX, F_GETOWN_EX
     *(1031, 1032, 1033, 1034),  # sizes of pipes, and seals
 )
 # Options of prctl, from prctl.h: death signal, dumpable, name, what is set, timer slack, subreaper, no new privileges,
 # huge pages, speculation, names of memory.
 PROCESS_OPTIONS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, *range(36, 43), 47, 52, 53, 0x53564D41)
+# Flags of preadv2 and pwritev2: to write through (2, 4) and to append (0x10). Not RWF_NOWAIT and RWF_DONTCACHE: one
+# tells which parts of a file are in memory, and the other drops them. `mincore` is missing for the same reason.
+READ_FLAGS = 0x16
 NAMESPACES = 0x7E020080  # all CLONE_NEW* flags: time, cgroup, uts, ipc, user, pid, net and mount
 SHARED_FILES, THREAD = 0x400, 0x10000  # CLONE_FILES, CLONE_THREAD
 
@@ -102,6 +108,8 @@ def program() -> bytes:
             allow("setsockopt", is_int(1, level), is_int(2, option))
     for command in FILE_COMMANDS:
         allow("fcntl", is_int(1, command))
+    for name in ("preadv2", "pwritev2"):
+        allow(name, seccomp.Arg(5, seccomp.MASKED_EQ, 0xFFFFFFFF & ~READ_FLAGS, 0))
     for option in PROCESS_OPTIONS:
         allow("prctl", is_int(0, option))
     allow("prlimit64", is_int(0, 0))  # its own limits; with the grader's user it could else change those of its init

@@ -328,6 +328,9 @@ def ask(question: Any) -> Any:
     return _ask(question)
 
 
+_stores: list[Any] = []  # this rank's: torch doesn't keep the Python object alive
+
+
 def join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:
     """Make this process rank `rank` of a group over `backend`, with one torch thread and, for "nccl", its own GPU.
 
@@ -349,14 +352,14 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
         loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
         if loopback:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    dist.init_process_group(
-        backend,
-        init_method=init_method,
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=timeout),
-        device_id=device,
-    )
+    patience = timedelta(seconds=timeout)
+    meeting: dict[str, Any] = {"init_method": init_method}
+    if init_method.startswith("file:") and backend == "gloo":
+        from .store import LogStore
+
+        _stores.append(LogStore(init_method.removeprefix("file://"), patience))
+        meeting = {"store": _stores[-1]}
+    dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=patience, device_id=device, **meeting)
 
 
 def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, int | None]:

@@ -343,9 +343,11 @@ WITHOUT = {
         },
         ["has capabilities", "without a filter", "may make user namespaces", "RLIMIT_CPU", "RLIMIT_NPROC",
          *(f"can call {name}" for name in ("unshare", "mount", "ptrace", "memfd_create", "clone", "bpf", "socket")),
-         "setsockopt with a filter", "setsockopt with a hidden filter", "prctl for a filter", "fcntl for locks",
+         "setsockopt with a filter", "setsockopt with a hidden filter", "prctl for a filter", "fcntl for locks (6)",
+         "fcntl for locks (37)", "fcntl for leases", "call flock", "call mincore", "call preadv2", "call inotify_init",
          "prlimit of its init", "clone with shared descriptors"],
     ),
+    "devices that keep their times": ({"    _keep_times_of_devices()\n": ""}, ["can set the times of a device"]),
     "closing what is open": (
         {"        self._close_descriptors()\n": ""},
         ["has inherited an open file"],
@@ -391,7 +393,7 @@ def test_the_proof_refuses_a_sandbox_whose_kernel_memory_nobody_counts(entry, mo
     monkeypatch.setattr(prove, "PATIENCE", 3.0)
     with Warm((), entry=entry) as weak, pytest.raises(CannotSandbox) as refused:
         prove.prove(weak.address)
-    assert all(f"as {role}" in str(refused.value) for role in ("locker", "asker", "dialler"))
+    assert all(f"as {role}" in str(refused.value) for role in ("asker", "dialler"))
 
 
 END_ITS_INIT = """
@@ -428,16 +430,120 @@ def test_an_init_that_fails_is_the_fault_of_what_ran_in_it(entry, monkeypatch, t
         assert inside.ended() == "a failure of its process 1"
 
 
-def test_honest_programs_have_their_locks_and_socket_options(warm):
+SHARED = ("/usr", "/dev/null", "/proc/self/exe", "/proc/self/ns/time", "epoll")  # one of each, the same for all
+LOCK = """
+import contextlib, fcntl, os, select, struct
+kept = select.epoll()
+record = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 77, 5, 0)
+for place in {places}:
+    file = kept.fileno() if place == "epoll" else os.open(place, os.O_RDONLY)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(file, fcntl.F_SETLK, record)
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_SH)
+"""
+FIND_LOCKS = """
+import fcntl, os, select, struct
+kept, found = select.epoll(), []
+question = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+for place in {places}:
+    file = kept.fileno() if place == "epoll" else os.open(place, os.O_RDONLY)
+    try:
+        kind, _, start, length, _ = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, question))
+        found += [(place, start, length)] if kind != fcntl.F_UNLCK else []
+    except OSError:
+        pass
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found.append((place, "flock"))
+    except OSError:
+        pass
+print(found)
+"""
+
+
+def test_no_lock_reaches_another_sandbox_through_what_both_see(warm):
+    with enter(warm.address) as one, enter(warm.address) as other:
+        run(one, LOCK.format(places=SHARED))
+        assert run(other, FIND_LOCKS.format(places=SHARED)) == "[]"
+
+
+def test_no_submission_leaves_a_note_in_the_times_of_a_shared_file(warm):
+    note = """
+import os
+for place in ("/usr/bin", "/etc/passwd", "/proc/self/exe", "/dev/null", "/dev/zero", "/dev/full", "/dev/urandom"):
+    before = os.stat(place)
+    try:
+        os.utime(place)
+    except OSError:
+        pass
+    os.open(place, os.O_RDONLY)
+    if os.stat(place) != before:
+        print(place)
+"""
+    with enter(warm.address) as inside:
+        assert run(inside, note) == ""
+
+
+def test_what_is_in_memory_of_a_shared_file_is_not_told(warm):
+    ask = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+file = os.open("/usr/bin/env", os.O_RDONLY)
+for flag in (os.RWF_NOWAIT, 0x80):
+    try:
+        print(os.preadv(file, [bytearray(1)], 0, flag))
+    except OSError as error:
+        print(error.strerror)
+print(libc.mincore(None, 0, None), os.strerror(ctypes.get_errno()))
+own = os.open("/tmp/own", os.O_RDWR | os.O_CREAT)
+print(os.pwritev(own, [b"ab"], 0, os.RWF_DSYNC), os.preadv(own, [bytearray(2)], 0, 0))
+"""
+    with enter(warm.address) as inside:
+        refused = ["Operation not supported"] * 2 + ["-1 Function not implemented"]
+        assert run(inside, ask).splitlines() == [*refused, "2 2"]
+
+
+def test_libraries_lock_within_a_sandbox_without_the_kernels_locks(warm):
     use = """
-import asyncio, fcntl, socket, sqlite3
-with sqlite3.connect("/tmp/kept.db") as base:
+import errno, fcntl, filelock, os, sqlite3, warnings
+from torch.utils._filelock import FileLock  # what torch.compile locks its cache with
+warnings.simplefilter("error")
+for lock in (filelock.FileLock, FileLock):
+    with lock("/tmp/lock"):
+        try:
+            filelock.FileLock("/tmp/lock", timeout=0, is_singleton=False).acquire()
+        except filelock.Timeout:
+            print("held")
+base, other = (sqlite3.connect("/tmp/kept.db", timeout=0.1) for _ in range(2))
+print(*base.execute("pragma journal_mode=wal").fetchone())
+with base:
     base.execute("create table t (a)")
     base.execute("insert into t values (7)")
-    print(base.execute("select a from t").fetchall())
-file = open("/tmp/locked", "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-fcntl.lockf(file, fcntl.LOCK_EX)
+    if not os.fork():
+        try:
+            sqlite3.connect("/tmp/kept.db", timeout=0.1).execute("insert into t values (8)")
+        except sqlite3.OperationalError as error:
+            os._exit(str(error) == "database is locked")
+        os._exit(2)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+with other:
+    other.execute("insert into t values (9)")
+print(base.execute("select a from t").fetchall())
+for lock in (fcntl.flock, fcntl.lockf):
+    try:
+        lock(open("/tmp/locked", "w"), fcntl.LOCK_EX)
+    except OSError as error:
+        print(error.errno == errno.ENOSYS)
+"""
+    with enter(warm.address) as inside:
+        assert run(inside, use).splitlines() == ["held", "held", "delete", "1", "[(7,), (9,)]", "True", "True"]
+
+
+def test_honest_programs_have_their_socket_options(warm):
+    use = """
+import asyncio, socket
 async def echo():
     async def answer(reader, writer):
         writer.write(await reader.read(2))
@@ -453,7 +559,7 @@ with socket.socket() as one:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """
     with enter(warm.address) as inside:
-        assert run(inside, use) == "[(7,)]\nb'hi'"
+        assert run(inside, use) == "b'hi'"
 
 
 def test_the_proof_refuses_an_envelope_that_shows_or_shares_too_much(entry, monkeypatch):
