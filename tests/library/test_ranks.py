@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from multiprocessing import forkserver
 
 import pytest
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from collectives import ranks
 from collectives.ranks import local, process
+from collectives.ranks.store import LogStore
 
 pytestmark = pytest.mark.ranks
 
@@ -368,3 +370,31 @@ def test_what_serves_may_end_the_run_and_no_question_makes_it_last():
         ranks.run(asks, 1, "nobody")
     with pytest.raises(RuntimeError, match="only a rank can ask"):
         ranks.ask("outside")
+
+
+def sums(rank, world_size, path):
+    store = LogStore(path, timedelta(seconds=30))
+    return [store.add("count", 1) for _ in range(50)]
+
+
+def test_ranks_agree_on_the_stores_contents_without_a_lock(tmp_path):
+    every = ranks.run(sums, 4, str(tmp_path / "store"))
+    assert sorted(number for each in every for number in each) == list(range(1, 201)), "no sum is lost or given twice"
+    store = LogStore(str(tmp_path / "store"), timedelta(seconds=0.05))
+    assert store.add("count", 0) == 200 and store.get("count") == b"200"
+
+
+def test_a_store_waits_for_what_another_sets_and_no_longer_than_its_time(tmp_path):
+    one, other = (LogStore(str(tmp_path / "store"), timedelta(seconds=0.05)) for _ in range(2))
+    one.set("a key\n", b"\x00\xff\n")
+    assert other.get("a key\n") == b"\x00\xff\n"
+    one.set("a key\n", "anew")
+    assert other.get("a key\n") == b"anew"
+    with pytest.raises(torch.distributed.DistStoreError, match="no rank has set all of missing"):
+        other.wait(["missing", "a key\n"])
+    with open(tmp_path / "store", "ab") as file:
+        file.write(b'{"key": "late", ')  # as read while another writes
+    assert not other.check(["late"])
+    with open(tmp_path / "store", "ab") as file:
+        file.write(b'"set": "00"}\n')
+    assert other.get("late") == b"\x00"
