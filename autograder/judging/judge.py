@@ -42,6 +42,7 @@ from .runner import Record, run
 
 RESTARTS = 8  # new sandboxes for one notebook, after its cells have ended the earlier ones
 ALARM = 5.0  # seconds that a test may keep computing outside the sandbox after its deadline
+NO_END = "Out of time: the test did not finish with the values that your code returned."
 MEMORY = 4 * 2**30  # bytes that the judge of one submission may allocate
 MOST_SHOWN = 20_000_000  # bytes of outputs, as JSON, that a notebook keeps; a page of more is of no use to anybody
 MOST_LINES = 10  # of the traceback of an error that comes after those, of MOST_WORDS characters each
@@ -121,8 +122,15 @@ class Judgement:
     hands the names that the instructor's solution defines to the student, and an instructor's cell takes its own back.
     """
 
-    def __init__(self, settings: Settings, enter: Callable[[], Confined], files: dict[str, bytes], seed: str):
-        self.settings, self.enter, self.files, self.seed = settings, enter, files, seed
+    def __init__(
+        self,
+        settings: Settings,
+        enter: Callable[[], Confined],
+        files: dict[str, bytes],
+        seed: str,
+        tell: Callable[[dict], None] = lambda news: None,
+    ):
+        self.settings, self.enter, self.files, self.seed, self.tell = settings, enter, files, seed, tell
         self.shell = make_shell()
         # `!echo {word}` would hand a student's text to a shell out here, with the rights of whoever grades.
         self.shell.var_expand = lambda command, *_, **__: command  # type: ignore[method-assign]
@@ -141,7 +149,7 @@ class Judgement:
             self._send_inside(name)
 
     def judge(self, notebook: dict) -> dict[str, str]:
-        """Run all cells; write their outputs, and what became of each test, into the notebook.
+        """Run all cells; write their outputs, and what became of each test, into the notebook, and tell of each.
 
         Return {grade_id or "cell <number>": verdict} for the cells that ended early.
         """
@@ -156,6 +164,7 @@ class Judgement:
             cell["outputs"] = self._as_room_allows(outputs)
             if ended is not None and not (ended.verdict == "hostile" and "hostile" in remarks.values()):
                 remarks[name] = ended.verdict
+            self.tell({"number": number, "cell": cell, "remarks": remarks})
         return remarks
 
     def answer(self, cell: dict, name: str) -> tuple[list[dict], Ended | None]:
@@ -284,8 +293,13 @@ class Judgement:
         if self.link is None or self.link.ended is not None:
             self._restart()
         assert self.link is not None  # `_restart` made it
-        self.link.deadline = min(time.monotonic() + self.settings.cell_seconds, self.end)
+        self._allow(self.link, self.settings.cell_seconds)
         return self.link
+
+    def _allow(self, link: Link, seconds: float) -> None:
+        """Give a link so many seconds, and tell the grader, which kills a judge that an alarm doesn't reach by then."""
+        link.deadline = min(time.monotonic() + seconds, self.end)
+        self.tell({"until": link.deadline + ALARM})
 
     def _restart(self) -> None:
         """Make a new sandbox and run in it every cell that ran in the last one."""
@@ -296,7 +310,7 @@ class Judgement:
         packages = self.settings.packages
         names = sorted({name for defined in self.defines.values() for name in defined["names"]})
         self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place, names)
-        link.deadline = min(time.monotonic() + self.settings.submission_seconds / 4, self.end)
+        self._allow(link, self.settings.submission_seconds / 4)
         self._begin(link)
 
     def _begin(self, link: Link) -> None:
@@ -423,7 +437,7 @@ def _alarm(link: Link) -> Iterator[None]:
     """
 
     def ring(*_: Any) -> None:
-        raise link.end("time", "Out of time: the test did not finish with the values that your code returned.")
+        raise link.end("time", NO_END)
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(link.deadline - time.monotonic(), 0) + ALARM)
@@ -535,7 +549,8 @@ def _print_no_lines() -> None:
 def _be_judge(connection: socket.socket, settings: Settings, address: str | None) -> fork_server.Continuation:
     """Judge one notebook and exit. Only its fork server for ranks returns, with its continuation.
 
-    Send {"pid"}, receive {"notebook", "files"}, send {"notebook", "remarks"}.
+    Send {"pid"}, receive {"notebook", "files"}, send {"until"} before and {"number", "cell", "remarks"} after each code
+    cell, and {"over": True}. "until": when it should be over, in seconds of time.monotonic().
     """
     status, serve_ranks = 1, None
     try:
@@ -552,11 +567,11 @@ def _be_judge(connection: socket.socket, settings: Settings, address: str | None
             try:
                 os.mkdir(f"{folder}/work")
                 os.chdir(f"{folder}/work")
-                remarks = _judged(request, settings, address)
+                _judge(request, settings, address, lambda news: channel.send(connection, json.dumps(news).encode()))
             finally:
                 fork_server.end()
                 shutil.rmtree(folder, ignore_errors=True)
-            channel.send(connection, json.dumps({"notebook": request["notebook"], "remarks": remarks}).encode())
+            channel.send(connection, json.dumps({"over": True}).encode())
             status = 0
     except BaseException:
         traceback.print_exc()  # into the grader's log: the fault is the grader's own
@@ -566,8 +581,8 @@ def _be_judge(connection: socket.socket, settings: Settings, address: str | None
     return serve_ranks
 
 
-def _judged(request: dict, settings: Settings, address: str | None) -> dict[str, str]:
-    """Write the outputs into the request's notebook; return its remarks, see `Judgement.judge`."""
+def _judge(request: dict, settings: Settings, address: str | None, tell: Callable[[dict], None]) -> None:
+    """Judge the request's notebook, and tell of each of its cells."""
     files = {name: bytes.fromhex(data) for name, data in request["files"].items()}
     lay_out(files)
     make: Callable[[], Confined]
@@ -577,9 +592,9 @@ def _judged(request: dict, settings: Settings, address: str | None) -> dict[str,
         assert address is not None  # `Judges` started a warm interpreter
         modules, ranks = holding(request["notebook"]["cells"]), RUN in settings.inside
         make = functools.partial(enter, address, settings.limits, ranks=ranks, holding=modules)
-    judgement = Judgement(settings, make, files, request["seed"])
+    judgement = Judgement(settings, make, files, request["seed"], tell)
     try:
-        return judgement.judge(request["notebook"])
+        judgement.judge(request["notebook"])
     finally:
         if judgement.link is not None:
             judgement.link.sandbox.close()

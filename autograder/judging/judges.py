@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -27,11 +28,11 @@ from ..sandbox.prove import prove
 from ..sandbox.watch import sweep
 from ..wire import channel
 from ..wire.plain import BadMessage
-from .judge import MOST_SHOWN, Settings, error_of, role, written
+from .judge import MOST_SHOWN, NO_END, Settings, error_of, role, written
 from .link import Ended
 
 TRIES = 3  # attempts at one submission while the fault is the grader's own
-GRACE = 30.0  # seconds for the judge itself, beyond the submission's
+GRACE = 30.0  # seconds for the judge itself, beyond a cell's and beyond the submission's
 # Modules that a package imports only when they are first used, which takes seconds.
 LATER = {
     "matplotlib": ("matplotlib.pyplot",),
@@ -128,33 +129,45 @@ class Judges:
         `files`: the files beside it, by name. `seed`: what its tests draw at random follows from it, if it is not "".
         """
         for attempt in range(TRIES):
-            begun = time.monotonic()
+            begun, answer = time.monotonic(), _Answer(notebook)
             try:
-                answer = self._ask(notebook, files or {}, seed)
+                self._ask(answer, files or {}, seed)
             except channel.TooLate:
-                words = (
-                    f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
-                )
-                answer = _ended(notebook, Ended("time", words))
+                most = self.settings.submission_seconds
+                whole = f"Out of time: the whole notebook took longer than {most:g} seconds."
+                answer.end(Ended("time", whole if time.monotonic() >= begun + most + GRACE else NO_END))
             except BadMessage:
-                answer = _ended(notebook, Ended("hostile", "Forged: what this notebook puts out is too large to keep."))
+                answer = _Answer(notebook)
+                answer.end(Ended("hostile", "Forged: what this notebook puts out is too large to keep."))
             except channel.Closed:
-                answer = {"remarks": {"": "fault"}}
-            if "fault" not in answer["remarks"].values():
-                return Judged(nbformat.from_dict(answer["notebook"]), answer["remarks"], time.monotonic() - begun)
+                answer.remarks = {"": "fault"}
+            if "fault" not in answer.remarks.values():
+                return Judged(answer.notebook, answer.remarks, time.monotonic() - begun)
             time.sleep(attempt)  # give a passing cause time to pass: 0 s, then 1 s
         raise GraderFault(f"the process that judged it was ended {TRIES} times: grade it again, with fewer jobs")
 
-    def _ask(self, notebook: NotebookNode, files: Mapping[str, bytes], seed: str) -> dict:
+    def _ask(self, answer: _Answer, files: Mapping[str, bytes], seed: str) -> None:
+        """Let a judge fill in the answer. Raise TooLate, and kill it, if a cell or the notebook isn't over in time."""
+        notebook = answer.notebook
         request = {"notebook": notebook, "files": {name: data.hex() for name, data in files.items()}, "seed": seed}
         message = json.dumps(request).encode()
+        room = len(message) + 2 * MOST_SHOWN
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.folder / "judge"))
             pid = json.loads(channel.receive(connection))["pid"]
             try:
                 channel.send(connection, message)
-                deadline = time.monotonic() + self.settings.submission_seconds + GRACE
-                return json.loads(channel.receive(connection, deadline, len(message) + 2 * MOST_SHOWN))
+                until = end = time.monotonic() + self.settings.submission_seconds + GRACE
+                while True:
+                    news = channel.receive(connection, min(until, end), room)
+                    room -= len(news)
+                    known = json.loads(news)
+                    if "over" in known:
+                        return
+                    if "until" in known:
+                        until = known["until"] + GRACE
+                    else:
+                        answer.take(known)
             except channel.TooLate:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -163,6 +176,28 @@ class Judges:
             except channel.Closed:  # something else killed it
                 _sweep(pid)
                 raise
+
+
+class _Answer:
+    """A copy of a notebook, with what its judge has told of its cells so far. `remarks`: as of `Judged`."""
+
+    def __init__(self, notebook: NotebookNode):
+        self.notebook = deepcopy(notebook)
+        self.remarks: dict[str, str] = {}
+        self.done = 0  # cells
+
+    def take(self, news: dict) -> None:
+        """Take in what the judge tells of a cell."""
+        self.notebook.cells[news["number"]] = nbformat.from_dict(news["cell"])
+        self.remarks, self.done = news["remarks"], news["number"] + 1
+
+    def end(self, ended: Ended) -> None:
+        """Fill in what the judge had no time to judge, such as for code that no signal interrupts."""
+        for cell in self.notebook.cells[self.done :]:
+            if cell.cell_type == "code":
+                is_test = role(cell) == "test"
+                cell.outputs = [nbformat.from_dict(error_of(ended))] if is_test else []
+                self.remarks |= {cell.metadata.nbgrader.grade_id: ended.verdict} if is_test else {}
 
 
 def _sweep(pid: int) -> None:
@@ -215,12 +250,3 @@ def _is_module(name: str, packages: tuple[str, ...]) -> bool:
 
 def _top(name: str) -> str:
     return name.partition(".")[0]
-
-
-def _ended(notebook: NotebookNode, ended: Ended) -> dict:
-    """Return the answer for a submission that ended its judge, such as by code that no signal interrupts."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for cell in cells:
-        cell.outputs = [nbformat.from_dict(error_of(ended))] if role(cell) == "test" else []
-    tests = [cell.metadata.nbgrader.grade_id for cell in cells if role(cell) == "test"]
-    return {"notebook": notebook, "remarks": dict.fromkeys(tests, ended.verdict)}

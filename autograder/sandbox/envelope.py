@@ -32,7 +32,7 @@ from typing import Any
 from ..inside.warm import HOME, USER
 from . import seccomp
 from .capture import Capture
-from .watch import Groups, Watch, sweep
+from .watch import Count, Groups, Watch, sweep
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = ("__init__.py", "inside", "wire")  # the grader's files that a sandbox can read: the code that runs in it
@@ -268,18 +268,18 @@ class Sandbox:
         self._report: dict = {}
         self._wire: socket.socket | None = None
         self.init, self._init = self._hello()
-        self._end = threading.Event()
         self._closed = False
         self._verdict: str | None = None
         self._groups = Groups.make(self.init, limits.memory, limits.processes)
-        self._watch = Watch(self.init, self._end, limits.memory, limits.processes, self._groups, self._kill)
+        self._watch = Watch(Count(self.init, limits.memory, limits.processes, self._groups), self._init)
         try:
             control.sendall(b"1")
             self._listen(until="ready")
+            if not self._watch.wait(ENTER_SECONDS):
+                raise CannotSandbox(f"nobody watches a sandbox {ENTER_SECONDS:g} s after its start: try again")
         except BaseException:
             self.close()
             raise
-        self._watch.start()
 
     @property
     def counted_by(self) -> str:
@@ -311,16 +311,22 @@ class Sandbox:
     def ended(self) -> str | None:
         """Return why it ended: "memory", "processes", "cpu", "signal 11", "exit 3", "closed" or "killed".
 
-        It is "a failure of its process 1" if that runs our code into an error. Return None while it runs.
+        It is "a failure of its process 1" if that runs our code into an error. Return None while it runs. One that
+        exceeded a limit may not be gone yet: the kernel needs a while to free what it took.
         """
-        if self._verdict is None and self._gone(HANG_UP_SECONDS if self._hung_up() else 0):
-            self._verdict = self._cause()
+        if self._verdict is None:
+            hung_up = self._hung_up()
+            gone = self._gone(HANG_UP_SECONDS if hung_up else 0)
+            if hung_up and not gone:
+                self._watch.look()
+            if gone or self._watch.reason:
+                self._verdict = self._cause()
         return self._verdict
 
     def is_spent(self) -> bool:
         """Return whether it has ended, or is about to end because it exceeded a limit."""
         self._watch.look()
-        return self._watch.reason is not None or self.ended() is not None
+        return self.ended() is not None
 
     def _hung_up(self) -> bool:
         """Return whether the other end of the connection is closed: its main process is ending, or has ended."""
@@ -342,9 +348,7 @@ class Sandbox:
         if self._closed:
             return
         self._closed = True
-        self._end.set()
-        if self._watch.ident:
-            self._watch.join()
+        self._watch.stop()
         self._verdict = self.ended() or self._watch.reason or "closed"
         self._kill()
         self._gone(ENTER_SECONDS)

@@ -2,8 +2,8 @@
 
 The kernel counts them in control groups if the user who grades may make some: usually root, or a user with a delegated
 group. Such a group also gets one share of the processors. Without it, the kernel gives each session a share, and a
-submission may start sixty sessions. Where there are no groups, a thread adds up each process's memory and the scratch
-files, twenty times a second.
+submission may start sixty sessions. A process of its own, `Watch`, looks at all of that twenty times a second. Where
+there are no groups, it adds up each process's memory and the scratch files.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import os
 import re
-import threading
+import select
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 LOOK_SECONDS = 0.05  # between two looks
+STOP_SECONDS = 10.0  # for the process that looks to end
+READY = "."  # its first word
+# The process imports this file alone: the package around it takes longer.
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); import watch; watch.main(sys.argv[2])"
 # What the kernel keeps for a sandbox and no control group counts. Ranks list the network's interfaces when they start,
 # which takes a socket and some KiB for a moment; SQLite holds a handful of locks.
 MOST_QUEUED = 32 * 2**20  # bytes that AF_NETLINK sockets have received and nobody has read
@@ -169,27 +177,15 @@ def sweep(killed: int | None = None) -> list[Path]:
     return left
 
 
-class Watch(threading.Thread):
-    """A thread that looks at a sandbox every `LOOK_SECONDS` and ends it above a limit. `reason`: the limit, if any."""
+class Count:
+    """What a sandbox uses, against its limits, `memory` bytes and `processes` tasks. `init`: its process 1, by pid."""
 
-    def __init__(self, init: int, end: threading.Event, memory: int, processes: int, groups: Groups | None, kill):
-        super().__init__(name=f"watch of {init}", daemon=True)
-        self.init, self.end, self.memory, self.processes = init, end, memory, processes
-        self.groups, self.kill = groups, kill
-        self.reason: str | None = None
+    def __init__(self, init: int, memory: int, processes: int, groups: Groups | None):
+        self.init, self.memory, self.processes, self.groups = init, memory, processes, groups
 
-    def run(self) -> None:
-        """Look until `end` is set or a limit is exceeded; in that case, kill the sandbox."""
-        while not self.end.wait(LOOK_SECONDS):
-            self.look()
-            if self.reason:
-                self.kill()
-                return
-
-    def look(self) -> None:
-        """Set `reason` if the sandbox exceeds a limit."""
-        counted = self.groups.exceeded() if self.groups else self._exceeded()
-        self.reason = self.reason or counted or _hoards(self.init)
+    def exceeded(self) -> str | None:
+        """Return "memory" or "processes" if the sandbox exceeds that limit, else None."""
+        return (self.groups.exceeded() if self.groups else self._exceeded()) or _hoards(self.init)
 
     def _exceeded(self) -> str | None:
         tree = list(_descendants(self.init))
@@ -199,6 +195,78 @@ class Watch(threading.Thread):
         if scratch + sum(_at_most(pid) for pid, _ in tree) <= self.memory:
             return None  # this check costs 0.1 ms a process, and the exact one below some milliseconds
         return "memory" if scratch + sum(_share(pid) for pid, _ in tree) > self.memory else None
+
+
+class Watch:
+    """A process that looks at a sandbox every `LOOK_SECONDS` and ends it above a limit. `reason`: the limit, if any.
+
+    It is no thread of the judge's process. That reads what the sandbox sends, and a long call in C stops all threads.
+
+    `init`: the descriptor (a pidfd) of the sandbox's process 1.
+    """
+
+    def __init__(self, count: Count, init: int):
+        self.count, self.init = count, init
+        self.reason: str | None = None
+        groups = count.groups and [str(count.groups.memory), str(count.groups.pids)]
+        about = json.dumps([init, count.init, count.memory, count.processes, groups])
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", PROGRAM, str(Path(__file__).parent), about],
+            stdin=subprocess.PIPE,  # reads as closed once this process has ended, or calls `stop`
+            stdout=subprocess.PIPE,
+            pass_fds=[init],
+        )
+        assert self.process.stdin and self.process.stdout  # pipes
+        self._life, self._words = self.process.stdin, self.process.stdout
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it has looked once; return False if that takes over `seconds`, or if it doesn't start."""
+        return self._heard(seconds, 1) == READY
+
+    def look(self) -> None:
+        """Set `reason` if the sandbox exceeds a limit or has exceeded one. End a sandbox that nobody watches."""
+        word = None if self.reason or self._words.closed else self._heard(0)
+        if word == "":
+            _kill(self.init)
+        self.reason = self.reason or word or self.count.exceeded()
+
+    def stop(self) -> None:
+        """End the process; set `reason` if it ended the sandbox first."""
+        self._life.close()
+        word = self._heard(STOP_SECONDS) or ""
+        self.reason = self.reason or word.removeprefix(READY) or None
+        self.process.kill()
+        self.process.wait()
+        self._words.close()
+
+    def _heard(self, seconds: float, most: int = 100) -> str | None:
+        """Return what the process says within `seconds`, `most` characters at most: "" if it has ended, else None."""
+        poll = select.poll()
+        poll.register(self._words, select.POLLIN)
+        return os.read(self._words.fileno(), most).decode() if poll.poll(1000 * seconds) else None
+
+
+def main(about: str) -> None:
+    """Watch, in a process of its own, until the sandbox has ended or the one that started this process hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the grader, which then hangs up
+    init, pid, memory, processes, groups = json.loads(about)
+    count = Count(pid, memory, processes, Groups(*map(Path, groups)) if groups else None)
+    poll = select.poll()
+    poll.register(init, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    reason = count.exceeded()
+    os.write(1, READY.encode())
+    while not reason:
+        if poll.poll(1000 * LOOK_SECONDS):
+            return
+        reason = count.exceeded()
+    os.write(1, reason.encode())  # first, so that it is there when the sandbox is found dead
+    _kill(init)
+
+
+def _kill(init: int) -> None:
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(init, signal.SIGKILL)  # the kernel ends the namespace's other processes
 
 
 def _hoards(init: int) -> str | None:

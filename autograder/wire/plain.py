@@ -14,8 +14,9 @@ import json
 import keyword
 import math
 import sys
+import time
 from collections import namedtuple
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -28,6 +29,14 @@ MAX_HEIGHT = 500  # levels of a value with its references followed; Python hashe
 MAX_DTYPE = 10_000  # characters of a dtype's name, and bytes of an array's header
 MAX_OBJECTS = 100_000  # JSON objects in a message: one, and one for each handle
 NODE = 32  # bytes that one list or number counts for, about its size in memory
+# Python computes each of the following in one call that nothing interrupts: no signal, and no other thread.
+MAX_BITS = 100_000  # of a whole number outside an array; the divisor of two such numbers takes 20 ms
+MAX_EXPONENT = 30_000  # of a Decimal, about as many bits: int() writes all of its digits out
+MAX_FIELDS = 1_000  # of a NamedTuple of the sender's own, whose class is compiled
+MAX_HASHED = 2 * MAX_BYTES // NODE  # lists and numbers in all keys of a message, each as often as a key contains it
+MAX_FILLING = 1.0  # seconds of processor time to put a message's keys into sets and dicts, and
+PER_KEY = 1e-5  # seconds for each of them; Python needs a hundredth of that if they don't collide
+MAX_AXES = 64  # of a tensor
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class's flags: Py_TPFLAGS_HEAPTYPE
 _JSON_INT = 2**53  # not every JSON parser reads larger integers exactly
 
@@ -124,7 +133,11 @@ class Encoder:
         if value is None or kind is bool:
             return value
         if kind is int:
-            return value if abs(value) < _JSON_INT else ["int", hex(value)]
+            if abs(value) < _JSON_INT:
+                return value
+            if value.bit_length() > MAX_BITS:
+                raise NotPlain(f"a whole number of more than {MAX_BITS:,} bits")
+            return ["int", hex(value)]
         if kind is float:
             return value if math.isfinite(value) else ["float", repr(value)]
         if kind is str:
@@ -213,7 +226,13 @@ class Decoder:
         self.blobs: list[memoryview] = []
         self.taken: set[int] = set()  # numbers of blobs
         self.height = 0  # levels of the tallest part so far of the value that is being read
-        self.heights: dict[int, int] = {}  # of objects, by number
+        self.weight = (
+            0  # lists and numbers in it so far, with those that it refers to; a long number counts for several
+        )
+        self.sizes: dict[int, tuple[int, int]] = {}  # height and weight of objects, by number
+        self.hashed = 0  # the weight of all keys so far
+        self.keys = 0  # how many they are
+        self.filling = 0.0  # seconds of processor time that it took to put them into sets and dicts
         self.storages: dict[int, Any] = {}
 
     def read(self, message: bytes) -> Any:
@@ -244,15 +263,18 @@ class Decoder:
         if not isinstance(tree, list):
             if isinstance(tree, dict):
                 raise BadMessage("not a message")
+            self.weight += 1
             return tree
-        beside, self.height = self.height, 0
+        beside, before = self.height, self.weight
+        self.height = self.weight = 0
         value = self._value(tree)
-        height = self.heights.get(tree[1], 0) if tree[0] == "again" else self.height + 1
+        size = self.sizes.get(tree[1], (0, 0)) if tree[0] == "again" else (self.height + 1, self.weight + 1)
         if tree[0] == "new":
-            self.heights[tree[1]] = height
+            self.sizes[tree[1]] = size
+        height, weight = size
         if height > MAX_HEIGHT:
             raise BadMessage("a value nested too deeply")
-        self.height = max(beside, height)
+        self.height, self.weight = max(beside, height), before + weight
         return value
 
     def _value(self, tree: list) -> Any:
@@ -261,12 +283,36 @@ class Decoder:
             return self.objects[rest[0]]
         if kind == "new":
             number, content = rest
+            if type(number) is not int or not -1 <= number < MAX_BYTES // NODE:
+                raise BadMessage("an object with an odd number")
             return _READ_NEW[content[0]](self, number, *content[1:])
         if kind in _READ:
             return _READ[kind](self, *rest)
         if self.other is None:
             raise BadMessage(f"not a message ({kind})")
         return self.other(tree)
+
+    def key(self, tree: Any) -> Any:
+        """Return the value of a tree, to be hashed. Python follows all references then, as often as there are any."""
+        before = self.weight
+        value = self.value(tree)
+        self.hashed += self.weight - before
+        if self.hashed > MAX_HASHED:
+            raise BadMessage("keys that take too long to hash")
+        return value
+
+    def fill(self, put: Callable, keys: Iterable) -> None:
+        """Put keys into a set or a dict one by one. Raise BadMessage if they collide: each then takes longer.
+
+        A hash of a number is known beforehand, so keys can be chosen to collide, in Python's tables if not by hash.
+        """
+        for key in keys:
+            begun = time.thread_time()
+            put(key)
+            self.keys += 1
+            self.filling += time.thread_time() - begun
+            if self.filling > MAX_FILLING + PER_KEY * self.keys:
+                raise BadMessage("keys that collide")
 
     def blob(self, number: int) -> memoryview:
         """Return a blob's bytes, once: copies of one blob could take any memory. Tensors share theirs."""
@@ -310,6 +356,8 @@ class Decoder:
             data, byte = bytearray(self.blob(blob)), torch.uint8
             self.storages[blob] = torch.frombuffer(data, dtype=byte) if data else torch.empty(0, dtype=byte)
         memory = self.storages[blob]
+        if max(len(shape), len(stride)) > MAX_AXES or not all(_is_index(each) for each in (*shape, *stride, offset)):
+            raise BadMessage("a tensor of odd sizes")
         reach = offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
         if math.prod(shape) * kind.itemsize > MAX_BYTES:  # a view with stride 0 is larger than its memory
             raise BadMessage(f"a tensor of {math.prod(shape):,} elements")
@@ -365,26 +413,69 @@ _IMMUTABLE = {
     type(...): lambda encoder, value, depth: ["ellipsis"],
     tuple: _sequence("tuple"),
     frozenset: _sequence("frozenset"),
-    Decimal: lambda encoder, value, depth: ["decimal", str(value)],
+    Decimal: lambda encoder, value, depth: _written_decimal(encoder, value, depth),
     Fraction: _parts("fraction", "numerator", "denominator"),
 }
 
 _READ: dict[str, Callable] = {
-    "int": lambda decoder, digits: int(digits, 16),
-    "float": lambda decoder, digits: float(digits),
+    "int": lambda decoder, digits: _int(decoder, digits),
+    "float": lambda decoder, digits: _float(digits),
     "bytes": lambda decoder, blob: bytes(decoder.blob(blob)),
-    "complex": lambda decoder, real, imag: complex(float(real), float(imag)),
+    "complex": lambda decoder, real, imag: complex(_float(real), _float(imag)),
     "range": lambda decoder, *ends: _range(*map(decoder.value, ends)),
     "slice": lambda decoder, *ends: slice(*map(decoder.value, ends)),
     "ellipsis": lambda decoder: ...,
     "tuple": lambda decoder, items: tuple(map(decoder.value, items)),
-    "frozenset": lambda decoder, items: frozenset(map(decoder.value, items)),
-    "decimal": lambda decoder, digits: Decimal(digits),
+    "frozenset": lambda decoder, items: _frozenset(decoder, items),
+    "decimal": lambda decoder, digits: _decimal(decoder, digits),
     "fraction": lambda decoder, *parts: _fraction(*map(decoder.value, parts)),
     "member": lambda decoder, module, name, member: _read_member(decoder.resolve(module, name), member),
     "scalar": lambda decoder, blob: decoder.array(blob)[()],
     "dtype": lambda decoder, module, name: _dtype(module, name),
 }
+
+
+def _int(decoder: Decoder, digits: str) -> int:
+    if len(digits.removeprefix("-")) > MAX_BITS // 4 + len("0x"):
+        raise BadMessage("a huge number")
+    decoder.weight += len(digits) // NODE
+    return int(digits, 16)
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**63
+
+
+def _float(digits: str) -> float:
+    if len(digits) > 30:  # repr() writes 24 at most
+        raise BadMessage("a number with odd digits")
+    return float(digits)
+
+
+def _decimal(decoder: Decoder, digits: str) -> Decimal:
+    decoder.weight += len(digits) // NODE
+    number = Decimal(digits) if len(digits) <= MAX_EXPONENT else None
+    if number is None or not _is_near(number):
+        raise BadMessage("a huge decimal number")
+    return number
+
+
+def _is_near(number: Decimal) -> bool:
+    """Return whether the exponent of a decimal number isn't so large that int() and the like take long."""
+    return not number.is_finite() or abs(number.adjusted()) <= MAX_EXPONENT
+
+
+def _written_decimal(encoder: Encoder, value: Decimal, depth: int) -> list:
+    digits = str(value)
+    if len(digits) > MAX_EXPONENT or not _is_near(value):
+        raise NotPlain(f"a decimal number of more than {MAX_EXPONENT:,} digits")
+    return ["decimal", digits]
+
+
+def _frozenset(decoder: Decoder, items: list) -> frozenset:
+    value: set = set()
+    _fill_set(decoder, value, items)
+    return frozenset(value)
 
 
 def _fraction(numerator: int, denominator: int) -> Fraction:
@@ -577,11 +668,12 @@ def _fill_list(decoder: Decoder, value: list, items: list) -> None:
 
 
 def _fill_set(decoder: Decoder, value: set, items: list) -> None:
-    value.update([decoder.value(item) for item in items])
+    decoder.fill(value.add, [decoder.key(item) for item in items])
 
 
 def _fill_dict(decoder: Decoder, value: dict, pairs: list) -> None:
-    value.update([(decoder.value(key), decoder.value(item)) for key, item in pairs])
+    read = [(decoder.key(key), decoder.value(item)) for key, item in pairs]
+    decoder.fill(lambda pair: value.__setitem__(*pair), read)
 
 
 def _fill_bytes(decoder: Decoder, value: bytearray, blob: int) -> None:
@@ -599,7 +691,7 @@ def _new_tensor(decoder: Decoder, number: int, *content: Any) -> Any:
 
 
 def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: list) -> tuple:
-    if not (bound_name(name) and all(map(bound_name, fields))):
+    if len(fields) > MAX_FIELDS or not (bound_name(name) and all(map(bound_name, fields))):
         raise BadMessage("a tuple with odd names")
     value = decoder.objects[number] = namedtuple(name, fields)(*map(decoder.value, items))
     return value

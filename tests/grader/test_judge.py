@@ -663,6 +663,22 @@ def test_wherever_the_alarm_rings_the_cell_has_a_record_and_the_submission_is_ou
     signal.signal(signal.SIGALRM, handler)
 
 
+def test_a_test_that_no_signal_interrupts_is_ended_at_its_deadline_and_earlier_ones_keep_their_points(monkeypatch):
+    monkeypatch.setattr(judges_module, "GRACE", 1.0)
+    with Judges(Settings(preload=("numpy",), packages=(), inside=(), cell_seconds=1, submission_seconds=60)) as judges:
+        for_minutes = (
+            "import math, random\na, b = (random.getrandbits(12_000_000) | 1 for _ in range(2))\nmath.gcd(a, b)"
+        )
+        sources = "print('first')", for_minutes, "print('third')"
+        tests = [cell(source, "test") for source in sources]
+        result = judges.judge(v4.new_notebook(cells=[v4.new_markdown_cell("text"), *tests]))
+    assert result.seconds < 30
+    assert result.remarks == {test.id: "time" for test in tests[1:]}
+    first, *others = result.notebook.cells[1:]
+    assert first.metadata.autograder.passed and first.outputs[0].text == "first\n"
+    assert all(each.outputs[0].evalue == judge.NO_END for each in others)
+
+
 def test_a_judge_that_is_killed_leaves_no_folder_and_no_control_group(tmp_path, monkeypatch):
     swept = []
     monkeypatch.setattr(judges_module, "sweep", lambda pid: swept.append(pid) or watch.sweep(pid))

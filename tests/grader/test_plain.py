@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 import types
 from collections import Counter, namedtuple
 from decimal import Decimal
@@ -130,6 +131,9 @@ def test_what_is_derived_from_plain_data_arrives_as_that_and_a_namedtuple_with_i
         (np.broadcast_to(np.float64(1), 10**10), "more than 64 MiB"),
         (torch.ones(1).expand(10**10), "more than 64 MiB"),
         (bytes(70 * 2**20), "more than 64 MiB"),
+        ([1 << 100_000], "more than 100,000 bits"),
+        ([Fraction(1, 1 << 100_000)], "more than 100,000 bits"),
+        (Decimal("1e30001"), "more than 30,000 digits"),
         (Schedule.of(2, 1, [[Transfer(0, 1, 0)]]).__class__, "not plain data"),
     ],
 )
@@ -165,6 +169,11 @@ def npy(header):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
+COLLIDING = [["int", hex(k * (2**61 - 1))] for k in range(200_000)]
+# Each tuple has the one before twice.
+DOUBLED = [["new", 0, ["named", "x", ["a", "b"], [0, 0]]]] + [
+    ["new", n, ["named", "x", ["a", "b"], [["again", n - 1]] * 2]] for n in range(1, 80)
+]
 LIES = {
     "nothing": b"",
     "no JSON": (4).to_bytes(8, "big") + b"{{{{",
@@ -176,7 +185,21 @@ LIES = {
     "a huge range": message(["range", 0, 10**12, 1]),
     "a fraction of what is no number": message(["fraction", ["decimal", "1e999999"], 3]),
     "a member of no enum": message(["member", "collections", "Counter", "x"]),
-    "a huge number": message(["int", "z"]),
+    "what is no number": message(["int", "z"]),
+    "a huge number": message(["int", hex(1 << 100_000)]),
+    "a fraction whose divisor takes minutes": message(["fraction", ["int", "3" * 3 * 10**6], ["int", "7" * 3 * 10**6]]),
+    "a decimal number that takes gigabytes to write out": message(["decimal", "1e999999999"]),
+    "a number with a million digits": message(["float", "1" * 10**6]),
+    "numbers that collide in a set": message(["new", 0, ["set", COLLIDING]]),
+    "numbers that collide in a frozenset": message(["frozenset", COLLIDING]),
+    "numbers that collide in a dict": message(["new", 0, ["dict", [[number, 0] for number in COLLIDING]]]),
+    "objects by numbers that collide": message(["tuple", [["new", k * (2**61 - 1), ["list", []]] for k in range(9)]]),
+    "a tuple that takes years to hash": message(["tuple", [*DOUBLED, ["frozenset", [["again", 79]]]]]),
+    "a key that takes years to hash": message(["tuple", [*DOUBLED, ["new", 80, ["dict", [[["again", 79], 0]]]]]]),
+    "a tensor whose size takes hours to multiply": message(
+        ["new", 0, ["tensor", 0, "uint8", [10**4000] * 10**5, [1] * 10**5, 0, False]], bytes(4)
+    ),
+    "a tuple of a million fields": message(["new", 0, ["named", "x", [f"x{n}" for n in range(10**6)], [0] * 10**6]]),
     "an array that asks for memory": message(
         ["new", 0, ["array", 0]], npy({"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
     ),
@@ -217,8 +240,24 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_forged_message_is_no_message(lie):
+    """Nor does it keep the judge's interpreter in one call for long: no signal interrupts that, and no thread runs."""
+    begun = time.thread_time()
     with pytest.raises(BadMessage):
         Decoder(RESOLVE).read(LIES[lie])
+    assert time.thread_time() - begun < 15
+
+
+def test_large_numbers_and_some_that_collide_arrive():
+    largest = (1 << 100_000) - 1
+    for value in (largest, -largest, Fraction(1, largest), Decimal("1e30000"), {k * (2**61 - 1) for k in range(100)}):
+        assert across([value]) == [value]
+
+
+def test_many_honest_keys_are_no_trouble():
+    """Their hashes spread, whatever they are."""
+    for keys in (range(200_000), [(n % 300, n // 300) for n in range(100_000)], [2.0**n for n in range(-1000, 1000)]):
+        assert across({key: 0 for key in keys}).keys() == set(keys)
+        assert across(frozenset(keys)) == across(set(keys)) == set(keys)
 
 
 def test_many_references_to_one_blob_take_no_more_memory_than_the_blob():

@@ -1,8 +1,10 @@
 """The sandbox contains whatever runs in it, ends with all of it, and refuses to begin where it could not."""
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -219,6 +221,50 @@ def test_memory_is_of_the_whole_tree_with_its_scratch(warm, counting):
             assert ended(inside) == "memory"
 
 
+MANY_SOCKETS = """
+import os, socket, time
+os.fork()
+kept = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(600)]
+for each in kept: each.bind(("127.0.0.1", 0))
+time.sleep(60)
+"""
+
+
+def test_limits_hold_while_the_judges_interpreter_is_in_one_long_call(warm, counting):
+    """A value that a student returned can keep it there for minutes: no thread of the judge's runs meanwhile."""
+    with enter(warm.address, Limits(memory=300 * MIB)) as inside:
+        inside.socket.sendall(json.dumps(MANY_SOCKETS).encode() + b"\n")
+        ctypes.PyDLL(None).sleep(5)  # without letting go of Python's lock
+        assert inside._gone(0)
+        assert ended(inside) == "memory"
+
+
+def test_a_sandbox_that_nobody_watches_is_ended_and_that_is_not_its_fault(warm):
+    with enter(warm.address) as inside:
+        inside._watch.process.kill()
+        inside._watch.process.wait()
+        inside.is_spent()
+        assert ended(inside) == "killed"
+
+
+def test_the_limit_is_named_before_the_sandbox_is_gone(warm):
+    with enter(warm.address) as inside:
+        inside._watch.process.send_signal(signal.SIGSTOP)  # so that it isn't ended
+        inside.socket.sendall(json.dumps(MANY_SOCKETS).encode() + b"\n")
+        deadline = time.monotonic() + 20
+        while not inside.is_spent() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert inside.ended() == "memory" and not inside._gone(0)
+        inside._watch.process.send_signal(signal.SIGCONT)
+
+
+def test_whoever_watches_ends_with_the_sandbox(warm):
+    with enter(warm.address) as inside:
+        process = inside._watch.process
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
 def test_a_submission_has_one_share_of_the_processors_however_many_sessions_it_starts(warm):
     with enter(warm.address) as inside:
         if inside.counted_by != "control groups":
@@ -390,6 +436,8 @@ def weaken(edits, monkeypatch, tmp_path):
 
 def test_the_proof_refuses_a_sandbox_whose_kernel_memory_nobody_counts(entry, monkeypatch):
     monkeypatch.setattr(watch, "_hoards", lambda init: None)
+    here = watch.PROGRAM.replace("watch.main", "watch._hoards = lambda init: None; watch.main")
+    monkeypatch.setattr(watch, "PROGRAM", here)
     monkeypatch.setattr(prove, "PATIENCE", 3.0)
     with Warm((), entry=entry) as weak, pytest.raises(CannotSandbox) as refused:
         prove.prove(weak.address)
