@@ -84,9 +84,10 @@ class Settings:
 class Seen(list):
     """What the ranks of `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
-    `loopback`: bytes that the ranks moved during the call. `streams`: the bytes that each connection carried in each
-    direction; empty if there were too many to follow. `sent`: {(rank, peer): bytes} on the connections between ranks
-    that the ranks' group made; 0 if there were too many to follow. All are None if the traffic was not observed.
+    `loopback`: bytes that the ranks moved during the call, without the last packets of earlier calls. `streams`: the
+    bytes that each connection carried in each direction; empty if there were too many to follow. `sent`: {(rank, peer):
+    bytes} on the connections between ranks that the ranks' group made; 0 if there were too many to follow. All are None
+    if the traffic was not observed.
     """
 
     loopback: int | None = None
@@ -363,7 +364,7 @@ class Judgement:
 
 def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
     """Run ranks in the sandbox, or as `unsandboxed` does; return their results with the traffic that they caused."""
-    before, nursery = link.sandbox.loopback(), link.sandbox.nursery
+    before, nursery = link.sandbox.settled(), link.sandbox.nursery
     party = Party(link, nursery) if nursery else None
     with link.sandbox.captured() as capture:
         result = party.run(*args, **kwargs) if party else unsandboxed()
@@ -477,6 +478,10 @@ class Unsandboxed:
 
     def loopback(self) -> None:
         """Return None: the traffic of a plain process isn't counted."""
+        return None
+
+    def settled(self) -> None:
+        """Return None, as `loopback` does."""
         return None
 
     def captured(self) -> contextlib.nullcontext[None]:

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,12 +33,14 @@ from typing import Any
 from ..inside.warm import HOME, USER
 from . import seccomp
 from .capture import Capture
-from .watch import Count, Groups, Watch, sweep
+from .watch import Count, Groups, Watch, are_closing, sweep
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = ("__init__.py", "inside", "wire")  # the grader's files that a sandbox can read: the code that runs in it
 START_SECONDS = 120.0  # for the warm process's imports, on a busy machine
 ENTER_SECONDS = 30.0
+SETTLE_SECONDS = 5.0  # for connections whose processes have ended to close, on a busy machine
+LULL_SECONDS = 0.01  # without a packet on the loopback, for none to be on its way
 HANG_UP_SECONDS = 2.0  # for a sandbox to end after its connection has; only its end says why
 CREDENTIALS = struct.calcsize("3i")  # bytes of a sender's pid, user and group, as the kernel reports them
 # The users that submissions run as when root grades, each as another: the kernel counts some things by user, such as
@@ -302,6 +305,20 @@ class Sandbox:
             if name.strip() == "lo":
                 return int(counters.split()[0])
         raise OSError("the sandbox has no loopback device")
+
+    def settled(self) -> int:
+        """Wait until nothing is on its way that ended processes have sent; return `loopback()`.
+
+        Their connections close one packet after the other, which on a busy machine takes a while. It waits for
+        `SETTLE_SECONDS` at most: a process that still runs may keep its end of a connection from closing.
+        """
+        end, moved = time.monotonic() + SETTLE_SECONDS, self.loopback()
+        while time.monotonic() < end:
+            time.sleep(LULL_SECONDS)
+            before, moved = moved, self.loopback()
+            if moved == before and not are_closing(self.init):
+                break
+        return moved
 
     def captured(self) -> Capture:
         """Return a context manager that captures all TCP data on its loopback."""

@@ -34,6 +34,7 @@ MOST_LINES = 2_000  # sockets of AF_NETLINK, or record locks
 # The buffers of all TCP and UDP sockets of the machine come from two stores. A sandbox may have its share of 400 MiB;
 # eight ranks, each connected to each other one twice, have 112 sockets.
 MOST_SOCKETS = 1_000
+CLOSING = (b"04", b"09", b"0B")  # states of TCP: FIN_WAIT1, LAST_ACK, CLOSING
 LINE = 200  # bytes; at least as long as a line about one of them
 _PREFIX = "submission-"
 _numbers = itertools.count()
@@ -281,6 +282,12 @@ def _connected(init: int) -> int:
     """Return how many sockets of TCP and UDP a sandbox has, those included that nobody has accepted yet."""
     lines = [line.split() for name in ("sockstat", "sockstat6") for line in _lines(f"/proc/{init}/net/{name}")]
     return sum(int(line[2]) for line in lines if line[0].startswith((b"TCP", b"UDP")))
+
+
+def are_closing(init: int) -> bool:
+    """Return whether a sandbox has TCP connections that are closing: their ends still send, without any process."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in _lines(f"/proc/{init}/net/{name}")]
+    return any(len(line) > 3 and line[3] in CLOSING for line in lines)
 
 
 def _lines(file: str) -> list[bytes]:

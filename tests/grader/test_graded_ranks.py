@@ -250,6 +250,40 @@ def test_a_rank_that_forges_its_reports_fails_and_the_next_run_works(judges):
     assert run(judges, answers, tests) is None
 
 
+def test_packets_that_an_earlier_run_still_has_on_their_way_dont_count_for_the_next_one(judges):
+    """A connection outlives the process that had it until all is read; here that takes a second."""
+    answers = """
+        import os, socket
+        def leaves_packets():
+            listener = socket.create_server(("127.0.0.1", 0))
+            sender = socket.create_connection(listener.getsockname())
+            reader, _ = listener.accept()
+            if os.fork() == 0:
+                sender.close()
+                time.sleep(1)
+                while reader.recv(1 << 16):
+                    pass
+                os._exit(0)
+            reader.close()
+            sender.setblocking(False)
+            try:
+                while True:
+                    sender.send(bytes(1 << 16))
+            except BlockingIOError:
+                sender.close()
+        def alone(rank, world_size):
+            time.sleep(2)
+            return rank
+    """
+    tests = """
+    leaves_packets()
+    seen = ranks.run(alone, 1)
+    assert seen == [0]
+    assert seen.loopback == 0, seen.loopback
+    """
+    assert run(judges, answers, tests) is None
+
+
 def test_too_much_memory_in_a_rank_is_told_as_such(judges):
     answers = "def eats(rank, world_size):\n    return len(bytearray(b'x') * 4 * 2**30)"
     assert run(judges, answers, "    print(refused(eats, 2))").startswith("OutOfMemory")
