@@ -28,6 +28,7 @@ from ..wire.pipe import Pipe
 from ..wire.plain import BadMessage, Decoder, Encoder, trusted
 from .fork_server import Continuation, reseed
 
+BORN, UNBORN = b"+", b"-"  # the judge reads one: the rank's files come with it, or an error's number follows it
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
@@ -93,27 +94,40 @@ def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
 
 
 def _born(pipe: socket.socket, life: socket.socket, private: list[Any], narrow: Callable[[str], None]) -> _Rank | None:
-    """Fork a rank and hand out the files that it prints to; None if no process or no file is left.
+    """Fork a rank and hand out the files that it prints to.
+
+    Return None, and tell the judge the error's number, if no process, file or descriptor is left for it. Then no
+    process of it is left either.
 
     `private`: what the rank must not have. `narrow`: see `adopt`.
     """
-    with pipe, contextlib.suppress(OSError), contextlib.ExitStack() as files:
-        printed = [files.enter_context(_scratch()) for _ in ("stdout", "stderr")]
-        pid = os.fork()
-        if pid == 0:
-            try:
-                for each in (life, *private):
-                    each.close()
-                _redirect(*printed)
-                reseed()
-                _rank_main(Pipe(pipe), narrow)
-            finally:
-                os._exit(1)  # whatever happens, it is no second nursery
-        rank = _Rank(pid, os.pidfd_open(pid), life)
-        socket.send_fds(life, [b"+"], [file.fileno() for file in printed])
-        return rank
-    life.close()  # the judge then sees the rank end
-    return None
+    pid = rank = None
+    try:
+        with pipe, contextlib.ExitStack() as files:
+            printed = [files.enter_context(_scratch()) for _ in ("stdout", "stderr")]
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    for each in (life, *private):
+                        each.close()
+                    _redirect(*printed)
+                    reseed()
+                    _rank_main(Pipe(pipe), narrow)
+                finally:
+                    os._exit(1)  # whatever happens, it is no second nursery
+            # Meanwhile the rank waits for its task, which the judge sends only once it has these files.
+            rank = _Rank(pid, os.pidfd_open(pid), life)
+            socket.send_fds(life, [BORN], [file.fileno() for file in printed])
+            return rank
+    except OSError as error:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        if rank is not None:
+            os.close(rank.ended)
+        with life, contextlib.suppress(OSError):
+            life.sendall(UNBORN + str(error.errno).encode())
+        return None
 
 
 @contextlib.contextmanager

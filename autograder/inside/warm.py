@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import fcntl
 import importlib
-import itertools
 import json
 import os
 import resource
@@ -29,8 +28,10 @@ import stat
 import struct
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import fork_server, locks, memory, nursery
 
@@ -41,6 +42,8 @@ USER = 1000  # the user of submissions, in the envelope and in their sandboxes
 NPROC = 2
 BUFFER = 2**18  # bytes of a TCP connection's buffers, each way
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
+USER_SECONDS = 20.0  # for a user to become free; less than `envelope.ENTER_SECONDS`, so that the refusal arrives
+LOOK_SECONDS = 0.1  # between two looks for a user that another grader has given back
 
 # Linux's numbers, from sched.h, mount.h, prctl.h, capability.h and sockios.h.
 NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -66,6 +69,7 @@ def main(settings: int) -> fork_server.Continuation:
     - "filter": the filter of system calls, BPF in base64;
     - "wall": the module whose `survey` and `build` keep answers out of sandboxes, or "": see `Settings.wall`;
     - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
+    - "claims": a descriptor of the file in which users are claimed, see `_Users`; None without users;
     - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
     """
     with open(settings) as file:
@@ -92,32 +96,104 @@ def main(settings: int) -> fork_server.Continuation:
     os.write(options["ready"], b"ready")
     os.close(options["ready"])
     here = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    users = itertools.cycle(range(USER, USER + options["users"])) if options["users"] else itertools.repeat(0)
+    users = _Users(range(USER, USER + options["users"]), options["claims"])
     program = base64.b64decode(options["filter"])
+    waiting: deque[_Request] = deque()
     while True:
-        ready, _, _ = select.select([listener, options["life"]], [], [])
+        ready = _ready([listener.fileno(), options["life"], *users.taken], LOOK_SECONDS if waiting else None)
         if options["life"] in ready:
             return sys.exit
-        control, _ = listener.accept()
-        with control:
-            request, sockets = _request(control)
-            if not sockets:
-                continue
-            if wall:
-                for on_ranks in (True, False):
-                    wall.plan(tuple(request["holding"]), on_ranks)  # the fork then only carries it out
-            user = next(users)
-            _system("unshare", NEW_PID)  # for the next child; this process stays where it is
-            if _fork() == 0:
-                listener.close()
-                os.close(options["life"])
-                os.close(here)
-                if request["entry"]:
-                    entry = _entry(request["entry"])
-                return _Init(request, control, sockets, program, user, wall).run(entry)
-            _system("setns", here, NEW_PID)
-            for one in sockets:
-                one.close()
+        users.release(ready)
+        if listener.fileno() in ready and (new := _request(listener)):
+            waiting.append(new)
+        if not waiting:
+            continue
+        user = users.take()
+        if user is None:
+            if time.monotonic() >= waiting[0].until:
+                waiting.popleft().refuse(f"all {options['users']} users for submissions are taken")
+            continue
+        request = waiting.popleft()
+        if wall:
+            for on_ranks in (True, False):
+                wall.plan(tuple(request.wishes["holding"]), on_ranks)  # the fork then only carries it out
+        _system("unshare", NEW_PID)  # for the next child; this process stays where it is
+        init = _fork()
+        if init == 0:
+            listener.close()
+            for other in waiting:
+                other.close()
+            for descriptor in (options["life"], here, *users.taken):
+                os.close(descriptor)
+            if request.wishes["entry"]:
+                entry = _entry(request.wishes["entry"])
+            return _Init(request.wishes, request.control, request.sockets, program, user, wall).run(entry)
+        _system("setns", here, NEW_PID)
+        users.note(user, init)
+        request.close()
+
+
+class _Users:
+    """The users that sandboxes run as. Each is one sandbox's alone until that has ended, with all its processes.
+
+    `numbers`: the users, by the envelope's numbers; empty if all sandboxes run as its only user. `claims`: a file that
+    all graders of this machine share, in which the byte with a user's number is locked while that user is taken. Such
+    a lock belongs to the file as opened for this process. Inits inherit it, so that no lock ends before they do.
+    """
+
+    def __init__(self, numbers: range, claims: int | None):
+        self.claims = claims
+        self.free = deque(numbers)
+        # Graders in other containers have other files. They rarely meet if each begins somewhere else.
+        self.free.rotate(int.from_bytes(os.urandom(4)))
+        self.taken: dict[int, int] = {}  # {pidfd of an init: its user}
+
+    def take(self) -> int | None:
+        """Return the user that has been free for longest, or None if none is free."""
+        if self.claims is None:
+            return 0
+        for _ in range(len(self.free)):
+            user = self.free.popleft()
+            try:
+                self._lock(user, fcntl.F_WRLCK)
+                return user
+            except BlockingIOError:  # another grader has it
+                self.free.append(user)
+        return None
+
+    def note(self, user: int, init: int) -> None:
+        """Note whose init, by its pid, runs as a user; a pid of -1: none could be forked."""
+        if self.claims is None:
+            return
+        try:
+            if init > 0:
+                self.taken[os.pidfd_open(init)] = user
+                return
+        except ProcessLookupError:  # it has ended already
+            pass
+        self._give_back(user)
+
+    def release(self, ended: list[int]) -> None:
+        """Give back the users of the inits whose pidfds are among these descriptors."""
+        for init in self.taken.keys() & set(ended):
+            self._give_back(self.taken.pop(init))
+            os.close(init)
+
+    def _give_back(self, user: int) -> None:
+        self._lock(user, fcntl.F_UNLCK)
+        self.free.append(user)
+
+    def _lock(self, user: int, kind: int) -> None:
+        assert self.claims is not None
+        fcntl.fcntl(self.claims, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, user, 1, 0))
+
+
+def _ready(descriptors: list[int], seconds: float | None) -> list[int]:
+    """Wait until one of these is readable, for so many seconds at most; return those that are."""
+    poll = select.poll()  # unlike select, it accepts descriptors above 1023
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if seconds is None else 1000 * seconds)]
 
 
 def _keep_times_of_devices() -> None:
@@ -145,15 +221,38 @@ def _entry(name: str) -> Callable[[socket.socket], None]:
     return getattr(importlib.import_module(module), function)
 
 
-def _request(control: socket.socket) -> tuple[dict[str, Any], list[socket.socket]]:
-    """Return a request, and the main process's socket and the nursery's, if it has one; nothing if it is malformed."""
+class _Request(NamedTuple):
+    """A request for a sandbox. `sockets`: the main process's and the nursery's, if it has one. `until`: when it fails."""
+
+    control: socket.socket
+    wishes: dict[str, Any]
+    sockets: list[socket.socket]
+    until: float
+
+    def refuse(self, reason: str) -> None:
+        with contextlib.suppress(OSError):  # it may have hung up
+            self.control.sendall(json.dumps({"refused": reason}).encode() + b"\n")
+        self.close()
+
+    def close(self) -> None:
+        for one in (self.control, *self.sockets):
+            one.close()
+
+
+def _request(listener: socket.socket) -> _Request | None:
+    """Accept a connection and return its request; None if it is malformed."""
+    control, _ = listener.accept()
     control.settimeout(5.0)  # `envelope.enter` sends the request as soon as it connects
     try:
         message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
         control.settimeout(None)
-        return json.loads(message), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        if descriptors:
+            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            return _Request(control, json.loads(message), sockets, time.monotonic() + USER_SECONDS)
     except (OSError, ValueError):
-        return {}, []
+        pass
+    control.close()
+    return None
 
 
 class _Init:
@@ -183,7 +282,7 @@ class _Init:
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # else the student's code could end process 1 with it
         try:
-            self._tell(hello=True)  # the kernel attaches this process's pid, as the outside sees it
+            self._tell(hello=True, user=self.user)  # the kernel attaches this process's pid, as the outside sees it
             if not self.control.recv(1):  # the outside sends it once this process is in its control groups
                 os._exit(1)
             self._enter_namespaces()

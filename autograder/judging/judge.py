@@ -462,6 +462,7 @@ class Unsandboxed:
     """A plain process in place of a `Sandbox`, for `unsandboxed`: it can do whatever you can."""
 
     nursery: socket.socket | None = None  # it starts its ranks itself
+    user = 0  # it has none of its own
 
     def __init__(self) -> None:
         from ..inside import student

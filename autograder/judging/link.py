@@ -47,6 +47,7 @@ class Confined(Protocol):
 
     nursery: socket.socket | None
     socket: socket.socket
+    user: int
 
     def loopback(self) -> int | None: ...
     def settled(self) -> int | None: ...

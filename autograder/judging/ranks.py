@@ -9,6 +9,7 @@ reports is plain data of a fixed form; anything else counts as a failure of that
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..inside.nursery import MAX_WORDS
+from ..inside.nursery import BORN, MAX_WORDS, UNBORN
 from ..wire.pipe import LIMIT, Pipe, readable
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_TEXT, clean
@@ -33,6 +34,10 @@ RUN = "collectives.ranks.run"
 BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
 MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
 KILL_SECONDS = 10.0  # for a killed rank to be gone
+_NEVER_STARTED = (
+    "rank {rank} never started, because its sandbox has no process or descriptor left for it ({error}). Until they "
+    "end, processes, open files and descriptors on their way through sockets that earlier cells have left are counted"
+)
 _FIELDS = {
     "begun": {"ends"},
     "asks": {"value"},
@@ -41,6 +46,10 @@ _FIELDS = {
     "waits": {"words", "peer"},
 }
 _ENDS = (12, 36)  # bytes of two addresses and two ports, in IPv4 and IPv6
+
+
+class Unborn(OSError):
+    """The nursery could not start a rank, for the reason that the error's number gives."""
 
 
 class Party:
@@ -148,9 +157,20 @@ class ConfinedRank:
         self.begun = False
 
     def start(self) -> None:
-        """Have the nursery fork it, and send it its task. Raise OSError if there is no nursery any more."""
-        with self._theirs:
-            self.process.start(self.party.nursery, self._theirs)
+        """Have the nursery fork it, and send it its task.
+
+        Raise RanksError if the nursery can't start it, and OSError if there is no nursery any more.
+        """
+        from collectives.ranks.local import RanksError
+
+        try:
+            with self._theirs:
+                self.process.start(self.party.nursery, self._theirs)
+        except Unborn as error:
+            if error.errno == errno.ETOOMANYREFS and self.party.link.sandbox.user == 0:
+                raise self.party.link.end("fault", "Another submission has used up this user's descriptors.") from None
+            words = _NEVER_STARTED.format(rank=self.rank, error=error.strerror)
+            raise RanksError(words, {}) from None
         with contextlib.suppress(BrokenPipeError):  # it has ended, as `read` will find
             self.pipe.send_bytes(Encoder().message(self.task))
 
@@ -222,12 +242,24 @@ class _Process:
         self.files: list[BinaryIO] = []
 
     def start(self, nursery: socket.socket, pipe: socket.socket) -> None:
+        """Have the nursery fork it. Raise Unborn if it can't, and another OSError if there is no nursery any more."""
         self._life, its = socket.socketpair()
-        with its:
-            socket.send_fds(nursery, [b"+"], [pipe.fileno(), its.fileno()])
+        try:
+            with its:
+                socket.send_fds(nursery, [b"+"], [pipe.fileno(), its.fileno()])
+            self._life.settimeout(BIRTH_SECONDS)
+            word, descriptors, _, _ = socket.recv_fds(self._life, 1, 2)
+            if word == UNBORN:
+                number = int(self._life.recv(16) or 0)
+                raise Unborn(number, os.strerror(number))
+            if word != BORN:
+                raise ConnectionError("the nursery has ended")
+        except OSError as error:
+            self._life.close()
+            if error.errno == errno.ETOOMANYREFS:  # of the nursery's, or here, if the judge isn't root
+                raise Unborn(error.errno, error.strerror) from None
+            raise
         self.pid = -1
-        self._life.settimeout(BIRTH_SECONDS)
-        _, descriptors, _, _ = socket.recv_fds(self._life, 1, 2)  # none if the nursery could not fork
         self.files = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
 
     def join(self, seconds: float = KILL_SECONDS) -> None:

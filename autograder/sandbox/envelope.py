@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -30,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..inside.warm import HOME, USER
+from ..inside.warm import HOME, USER, USER_SECONDS
 from . import seccomp
 from .capture import Capture
 from .watch import Count, Groups, Watch, are_closing, sweep
@@ -45,7 +47,8 @@ HANG_UP_SECONDS = 2.0  # for a sandbox to end after its connection has; only its
 CREDENTIALS = struct.calcsize("3i")  # bytes of a sender's pid, user and group, as the kernel reports them
 # The users that submissions run as when root grades, each as another: the kernel counts some things by user, such as
 # descriptors on their way through sockets, and one submission could use up what another needs. They own nothing.
-HOST_USERS = range(64936, 65000)
+HOST_USERS = range(64744, 65000)
+CLAIMS = Path("/run/autograder/users")  # where all graders of this machine claim users: see `warm._Users`
 
 ENVIRONMENT = {
     "HOME": HOME,
@@ -191,6 +194,7 @@ class Warm:
                 "wall": self.wall,
                 "filter": base64.b64encode(_filter()).decode(),
                 "users": len(HOST_USERS) if has_second_user() else 0,
+                "claims": files.add(_claims()) if has_second_user() else None,
                 "listener": listener.fileno(),
                 "ready": ready,
                 "life": life,
@@ -205,6 +209,8 @@ class Warm:
                 *_python([os.path.dirname(package) for package in packages], files.file(json.dumps(settings))),
             ]
             inherited = [listener.fileno(), ready, life, mapped, informed, *files.contents]
+            if settings["claims"] is not None:
+                inherited.append(settings["claims"])
             self._process = _in_thread(command, log, inherited)
             for mine in (ready, life, informed, mapped):
                 files.close_one(mine)
@@ -255,7 +261,8 @@ def enter(
 class Sandbox:
     """One submission's sandbox. `socket`: the connection to its main process. `init`: the pid of its process 1.
 
-    `nursery`: the connection to the process that forks its ranks, if it has one.
+    `user`: whom it alone runs as, by the envelope's numbers; 0 if it shares the user who grades. `nursery`: the
+    connection to the process that forks its ranks, if it has one.
     """
 
     def __init__(
@@ -270,6 +277,7 @@ class Sandbox:
         self._heard = b""
         self._report: dict = {}
         self._wire: socket.socket | None = None
+        self.user = 0
         self.init, self._init = self._hello()
         self._closed = False
         self._verdict: str | None = None
@@ -386,10 +394,20 @@ class Sandbox:
         return _readable(self._init, seconds)
 
     def _hello(self) -> tuple[int, int]:
-        """Return the pid of the sandbox's init as seen from here, which the kernel attests, and a pidfd for it."""
+        """Return the pid of the sandbox's init as seen from here, which the kernel attests, and a pidfd for it.
+
+        Raise CannotSandbox if the warm interpreter refuses to make one.
+        """
         message, notes, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(CREDENTIALS))
         if not message:
             raise CannotSandbox("the warm interpreter hung up: it was closed or killed")
+        report = json.loads(message)
+        if "refused" in report:
+            raise CannotSandbox(
+                f"no sandbox became free within {USER_SECONDS:g} s: {report['refused']}, by this grader and others on "
+                "this machine. Wait until they are done, or grade with fewer jobs"
+            )
+        self.user = report["user"]
         _, _, credentials = notes[0]
         pid, _, _ = struct.unpack("3i", credentials[:CREDENTIALS])
         return pid, os.pidfd_open(pid)
@@ -618,6 +636,21 @@ def has_second_user() -> bool:
     """Return whether submissions run as users of their own: root grades, and its user namespace maps `HOST_USERS`."""
     ends = HOST_USERS[0], HOST_USERS[-1]
     return os.geteuid() == 0 and all(_is_mapped(user, kind) for user in ends for kind in ("uid", "gid"))
+
+
+def _claims() -> int:
+    """Open the file in which graders claim users, in a folder that only the user who grades can write."""
+    try:
+        CLAIMS.parent.mkdir(mode=0o700, exist_ok=True)
+        folder = os.lstat(CLAIMS.parent)
+        if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.geteuid() or folder.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "others may write to it")
+        return os.open(CLAIMS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotSandbox(
+            f"cannot claim users for submissions in {CLAIMS.parent} ({error.strerror}): let this folder be writable, "
+            "by the user who grades alone"
+        ) from error
 
 
 def _map_users(pid: int, second: bool) -> None:

@@ -1,6 +1,8 @@
 """Ranks of graded runs: the judge's own processes. Each holds its row, and the sandbox's main process holds none."""
 
+import errno
 import json
+from types import SimpleNamespace
 
 import nbformat.v4 as v4
 import pytest
@@ -9,8 +11,11 @@ from survivors import SURVIVORS
 from test_judge import cell, judged
 
 from autograder.judging.judges import Judges, Settings
+from autograder.judging.link import Ended
+from autograder.judging.ranks import ConfinedRank
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
+from collectives.ranks import RanksError
 
 pytestmark = pytest.mark.sandbox
 
@@ -311,6 +316,57 @@ def test_functions_that_cannot_be_handed_to_ranks_are_refused_in_words(judges):
     assert ranks.run(small, 1) == [1]
     """
     assert run(judges, answers, tests) is None
+
+
+def test_ranks_that_cannot_get_their_files_never_start_and_no_process_of_them_is_left(judges):
+    answers = """
+        import socket
+        held = []
+        def fill():
+            try:
+                while True:
+                    held.append(socket.socketpair())
+                    for _ in range(4):
+                        socket.send_fds(held[-1][0], [b"x"], [0] * 250)
+            except OSError as error:
+                return error.errno
+        def empty():
+            while held:
+                for each in held.pop():
+                    each.close()
+        def processes():
+            return sorted(name for name in os.listdir("/proc") if name.isdigit())
+        def total(rank, world_size):
+            row = torch.ones(1000)
+            dist.all_reduce(row)
+            return float(row[0])
+    """
+    tests = """
+    import errno
+    before = processes()
+    assert fill() == errno.ETOOMANYREFS
+    said = refused(total, 2)
+    assert said.startswith("rank 0 never started"), said
+    assert processes() == before
+    empty()
+    assert ranks.run(total, 2) == [2.0, 2.0]
+    """
+    assert run(judges, answers, tests) is None
+
+
+def test_a_rank_kept_from_starting_by_another_submission_is_the_graders_fault():
+    class Nursery:
+        def sendmsg(self, message, rights):
+            raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+
+    verdicts = []
+    end = lambda verdict, words: verdicts.append(verdict) or Ended(verdict, words)  # noqa: E731
+    for user, raised in ((0, Ended), (1000, RanksError)):
+        sandbox = SimpleNamespace(user=user)
+        party = SimpleNamespace(nursery=Nursery(), link=SimpleNamespace(sandbox=sandbox, end=end))
+        with pytest.raises(raised):
+            ConfinedRank(party, {"rank": 0}).start()
+    assert verdicts == ["fault"]
 
 
 def test_a_killed_nursery_ends_the_sandbox_and_not_the_grader(judges):

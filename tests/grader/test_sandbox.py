@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
@@ -363,11 +364,62 @@ def test_closing_the_warm_interpreter_ends_all_and_enter_then_says_so(entry):
         enter(started.address)
 
 
+def user_of(inside):
+    """The user, by the host's number, that a sandbox's main process runs as."""
+    pids = watch.members(os.readlink(f"/proc/{inside.init}/ns/pid"))
+    return max(int(Path(f"/proc/{pid}/status").read_text().partition("Uid:")[2].split()[0]) for pid in pids)
+
+
+def few_users(count, monkeypatch, tmp_path):
+    if not envelope.has_second_user():
+        pytest.skip("only root can give sandboxes users of their own")
+    monkeypatch.setattr(envelope, "HOST_USERS", range(64744, 64744 + count))
+    monkeypatch.setattr(envelope, "CLAIMS", tmp_path / "claims" / "users")
+
+
+def test_no_sandbox_gets_the_user_of_one_that_lives_whichever_grader_made_it(entry, monkeypatch, tmp_path):
+    few_users(3, monkeypatch, tmp_path)
+    with Warm((), entry=entry) as ours, Warm((), entry=entry) as theirs:
+        with enter(ours.address) as long, enter(theirs.address) as other:
+            taken = [user_of(long), user_of(other)]
+            for warm in (ours, theirs) * 3:
+                with enter(warm.address) as brief:
+                    taken.append(user_of(brief))
+        assert taken[0] != taken[1] and set(taken[2:]) == {64744, 64745, 64746} - set(taken[:2])
+        with enter(ours.address), enter(ours.address), enter(ours.address):  # theirs has given its users back
+            pass
+    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_sandbox_waits_for_a_user_and_the_grader_is_told_when_none_becomes_free(entry, monkeypatch, tmp_path):
+    few_users(1, monkeypatch, tmp_path)
+    weaken({"USER_SECONDS = 20.0": "USER_SECONDS = 3.0"}, monkeypatch, tmp_path)
+    with Warm((), entry=entry) as ours, Warm((), entry=entry) as theirs, enter(ours.address) as only:
+        with pytest.raises(CannotSandbox, match="all 1 users for submissions are taken, by this grader and others"):
+            enter(theirs.address)
+        with ThreadPoolExecutor() as threads:
+            later = [threads.submit(enter, warm.address) for warm in (ours, theirs)]
+            time.sleep(0.5)
+            assert not any(each.done() for each in later)
+            only.close()
+            for each in as_completed(later):
+                with each.result() as inside:
+                    assert run(inside, "print(1)") == "1"
+
+
+def test_a_folder_for_claims_that_others_can_write_is_refused(entry, monkeypatch, tmp_path):
+    few_users(1, monkeypatch, tmp_path)
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims").chmod(0o777)
+    with pytest.raises(CannotSandbox, match="by the user who grades alone"):
+        Warm((), entry=entry)
+
+
 # Each weakening: what is taken out of `warm`, or put into bubblewrap's words; and what the proof has to say of it.
 WITHOUT = {
     "users, networks and scratches of their own": (
         {
-            'range(USER, USER + options["users"])': "range(USER, USER + 1)",
+            "        user = users.take()\n": "        user = USER\n",
             "NEW_NS | NEW_NET | NEW_IPC": "NEW_NS | NEW_IPC",
             "        _loopback_up()\n        self._hand_out_the_wire()\n": "",
             '_mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES, options)': "pass",
