@@ -222,7 +222,7 @@ def _entry(name: str) -> Callable[[socket.socket], None]:
 
 
 class _Request(NamedTuple):
-    """A request for a sandbox. `sockets`: the main process's, and the nursery's if it has one. `until`: when it fails."""
+    """A request for a sandbox. `sockets`: the main process's and the nursery's, if any. `until`: when it fails."""
 
     control: socket.socket
     wishes: dict[str, Any]
