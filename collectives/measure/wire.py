@@ -80,11 +80,11 @@ class BytesSent(TorchDispatchMode):
         return False
 
     def __enter__(self):
-        self._uses.append(_uses())
+        self._uses.append(uses())
         return super().__enter__()
 
     def __exit__(self, kind, error, trace):
-        unseen = (_uses() - self._uses.pop()).total()
+        unseen = (uses() - self._uses.pop()).total()
         super().__exit__(kind, error, trace)
         if unseen and kind is None:
             raise Unseen(
@@ -100,12 +100,12 @@ class BytesSent(TorchDispatchMode):
             _check_peer(args[2])
         if operation.namespace not in ("c10d", "_c10d_functional"):
             return operation(*args, **(kwargs or {}))
-        before = _uses()
+        before = uses()
         result = operation(*args, **(kwargs or {}))
         if name in NAMES or name in MESSAGES:
-            uses = _uses() - before
+            made = uses() - before
             for each in self._uses:
-                each.update({group: min(count, INSIDE.get(name, 1)) for group, count in uses.items()})
+                each.update({group: min(count, INSIDE.get(name, 1)) for group, count in made.items()})
         if name == "send":
             tensors, _, peer = args[:3]
             self.to[peer] += _num_bytes(tensors)
@@ -117,7 +117,7 @@ class BytesSent(TorchDispatchMode):
         return result
 
 
-def _uses() -> Counter[str]:
+def uses() -> Counter[str]:
     """Return how often each gloo group of this rank was used: gloo itself numbers all messages and collectives."""
     if not dist.is_available() or not dist.is_initialized():
         return Counter()

@@ -7,6 +7,7 @@ gradients.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -392,12 +393,13 @@ class Event(NamedTuple):
 
     `kind`: the backward pass made a "gradient" or came to its "end"; the learner's code called all_reduce on a bucket
     ("launch"), waited for it ("wait"), or used its work in another way ("asked"). `number`: of the parameter or the
-    bucket; None if unknown. `size`: how many numbers a launch adds up.
+    bucket; None if unknown. `added`: the numbers that a launch adds up, as they are then; None if it doesn't add up
+    numbers over all ranks.
     """
 
     kind: str
     number: int | None = None
-    size: int = 0
+    added: np.ndarray | None = None
 
 
 class Done(NamedTuple):
@@ -462,7 +464,7 @@ def check_overlapped(
                 "match collectives by the order of the calls, so this adds up gradients of different buckets"
             )
     for rank, each in enumerate(done if timing else []):
-        _check_events(rank, each.events, buckets, gradients.shape[-1])
+        _check_events(rank, each.events, [gradients[rank, [*bucket]].ravel() for bucket in buckets], buckets)
     for rank, each in enumerate(done):
         if each.gradients is None:
             raise NotYet(
@@ -481,8 +483,12 @@ def check_overlapped(
     witnessed(done, gradients[0].nbytes * (world_size - 1))  # half of what all-reduces in fp64 send: fp32 is enough
 
 
-def _check_events(rank: int, events: list[Event], buckets: Buckets, length: int) -> None:
-    """Check when a rank launches its buckets and waits for them. `length`: numbers of a gradient."""
+def _check_events(rank: int, events: list[Event], packed: Sequence[np.ndarray], buckets: Buckets) -> None:
+    """Check when a rank launches its buckets and waits for them. `packed`: the rank's own gradients in each bucket.
+
+    A launch counts only if it adds up its bucket over all ranks. So an answer can't launch something else in time, and
+    add up the gradients when the backward pass has ended.
+    """
     made: set[int] = set()
     launched = 0
     for event in events:
@@ -501,14 +507,34 @@ def _check_events(rank: int, events: list[Event], buckets: Buckets, length: int)
             )
         if event.kind == "gradient" and event.number is not None:
             made.add(event.number)
-        if event.kind == "launch" and launched < len(buckets) and event.size < length * len(buckets[launched]):
-            raise NotYet(
-                f"rank {rank} launches an all-reduce of {event.size:,} numbers where bucket {launched} has "
-                f"{length * len(buckets[launched]):,}: give dist.all_reduce all gradients of the bucket"
-            )
+        if event.kind == "launch" and launched < len(buckets):
+            _check_launch(f"rank {rank}", event.added, launched, packed[launched])
         launched += event.kind == "launch"
     if launched != len(buckets):
         raise NotYet(f"rank {rank} calls dist.all_reduce {launched} times for {len(buckets)} buckets")
+
+
+def _check_launch(who: str, added: np.ndarray | None, bucket: int, packed: np.ndarray) -> None:
+    """Check that a launch adds up the bucket that is due, all of it; each rank may have divided its part first."""
+    if added is None:
+        raise NotYet(
+            f"{who} launches an all-reduce that doesn't add up numbers over all ranks where bucket {bucket} is due: "
+            f"give dist.all_reduce what step.pack({bucket}) returns, and no `group` and no `op`"
+        )
+    if added.size < packed.size:
+        raise NotYet(
+            f"{who} launches an all-reduce of {added.size:,} numbers where bucket {bucket} has {packed.size:,}: give "
+            "dist.all_reduce all gradients of the bucket"
+        )
+    own = added.ravel()[: packed.size].astype(float)
+    with np.errstate(all="ignore"):
+        factor = own @ packed / (packed @ packed)
+        same = factor and np.allclose(own / factor, packed)
+    if not same:
+        raise NotYet(
+            f"{who} launches an all-reduce of {_rounded(own)} where bucket {bucket} is due, which holds "
+            f"{_rounded(packed)}: give dist.all_reduce what step.pack({bucket}) returns"
+        )
 
 
 def _check_gradients(rank: int, gradients: list[np.ndarray], before: np.ndarray) -> None:
@@ -554,15 +580,23 @@ def _step_on_rank(
     import torch
     import torch.distributed as dist
 
+    from ..measure.wire import uses
+
     parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in gradients]
-    state, events, all_reduce = Step(parameters, buckets, world_size), [], dist.all_reduce
+    state, all_reduce = Step(parameters, buckets, world_size), dist.all_reduce
+    events: list[Event] = []
     aside = dist.new_group()  # apart from the learner's own collectives
 
-    def noted(*args: Any, **kwargs: Any) -> _Noted | None:
-        number = state._packed
-        tensor = args[0] if args else kwargs.get("tensor")
-        events.append(Event("launch", number, tensor.numel() if isinstance(tensor, torch.Tensor) else 0))
-        work = all_reduce(*args, **kwargs)
+    @functools.wraps(all_reduce)
+    def noted(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> _Noted | None:
+        number, launch, before = state._packed, len(events), uses()
+        plain = type(tensor) is torch.Tensor  # a subclass may compute what it shows
+        given = tensor.detach().clone() if plain else None
+        events.append(Event("launch", number))
+        work = all_reduce(tensor, op, group, async_op)
+        sums = (uses() - before).total() == 1 and dist.get_world_size(group) == world_size and op == dist.ReduceOp.SUM
+        if given is not None and sums:
+            events[launch] = Event("launch", number, given.double().numpy())
         if work is None:  # not asynchronous: it has waited
             events.append(Event("wait", number))
         return work and _Noted(work, lambda kind: events.append(Event(kind, number)))

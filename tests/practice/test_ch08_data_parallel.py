@@ -175,12 +175,30 @@ COUNTS_DOWN = {
             step.unpack(bucket, flat)
     """,
 }
+IN_A_GROUP = {
+    "overlapped": """
+    def arrived(step, number):
+        step.arrived.add(number)
+        if not step.works:
+            group = dist.new_group()  # of all ranks
+            step.works.append(group)
+        while len(step.works) <= len(step.buckets) and step.arrived >= {*step.buckets[len(step.works) - 1]}:
+            flat = step.pack(len(step.works) - 1).div(step.world_size).reshape(2, -1)
+            step.works.append((dist.all_reduce(flat, group=step.works[0], async_op=True), flat))
+
+    def finish(step):
+        for bucket, (work, flat) in enumerate(step.works[1:]):
+            work.wait()
+            step.unpack(bucket, flat.flatten())
+    """,
+}
 RIGHT = {
     "by recursion": BY_RECURSION,
     "from the end": FROM_THE_END,
     "by bounds": BY_BOUNDS,
     "by recursion, with a memory": WITH_A_MEMORY,
     "looks through all buckets": COUNTS_DOWN,
+    "in a group of its own, cut in two": IN_A_GROUP,
 }
 
 
@@ -207,6 +225,29 @@ LAUNCH = """flat = step.pack(len(step.works))
 """
 LOOP = """while len(step.works) < len(step.buckets) and step.arrived.issuperset(step.buckets[len(step.works)]):
         """
+AT_THE_END = """
+def arrived(step, number):
+    step.arrived.add(number)
+    while len(step.works) < len(step.buckets) and step.arrived.issuperset(step.buckets[len(step.works)]):
+        flat = step.pack(len(step.works))
+        step.works.append({launch})
+
+def finish(step):
+    for bucket, work in enumerate(step.works):
+        work.wait()
+        flat = step.pack(bucket)
+        dist.group.WORLD.allreduce([flat]).wait()
+        step.unpack(bucket, flat / step.world_size)
+"""
+DUMMIES = {
+    "alone": "dist.all_reduce(flat, async_op=True, "
+    "group=dist.new_group([dist.get_rank()], use_local_synchronization=True))",
+    "without memory": 'dist.all_reduce(flat.to("meta"), async_op=True)',
+    "the largest": "dist.all_reduce(flat, dist.ReduceOp.MAX, async_op=True)",
+    "of zeros": "dist.all_reduce(flat * 0, async_op=True)",
+    "of another order": "dist.all_reduce(flat.flip(0), async_op=True)",
+}
+OVER_ALL = "launches an all-reduce that doesn't add up numbers over all ranks where bucket 0 is due"
 DONE = "done = max(done, ready) + alpha + beta * num_bytes"
 READY = "return [sum(backward[min(bucket) :]) for bucket in buckets]"
 CHOICE = "return best[count][1]"
@@ -370,6 +411,16 @@ MUTANTS = [
     ),
     broken("in the foreground", "async_op=True", "async_op=False", RANKS, "Without async_op=True"),
     broken("nothing sent", LOOP + LAUNCH, "", RANKS, "call no dist.all_reduce"),
+    *(
+        written(
+            f"a dummy in time: {dummy}",
+            "overlapped",
+            AT_THE_END.format(launch=launch),
+            RANKS - {"d1-mean"},
+            "where bucket 0 is due, which holds" if dummy.startswith("of") else OVER_ALL,
+        )
+        for dummy, launch in DUMMIES.items()
+    ),
 ]
 NOT_IN_TIME = {"waits at once"}  # the works are waited for a second time in `finish`, which would hang
 
