@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -58,12 +61,13 @@ class BytesSent(TorchDispatchMode):
     input.
 
     Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash. Raises `Unseen` at its
-    end if a gloo group was used in a way that no operator of torch's shows, as from another thread.
+    end if a gloo group was used in a way that no operator of torch's shows, as from another thread. That includes
+    groups that are made or destroyed meanwhile.
     """
 
     def __init__(self):
         super().__init__()
-        self._uses: list[Counter[str]] = []  # of each gloo group, before each `with` block and by operators in it
+        self._blocks: list[_Groups] = []  # one for each `with` block
         self.to: Counter[int] = Counter()
         self.messages = 0
         self.collectives: Counter[str] = Counter()
@@ -80,11 +84,11 @@ class BytesSent(TorchDispatchMode):
         return False
 
     def __enter__(self):
-        self._uses.append(uses())
+        self._blocks.append(_Groups())
         return super().__enter__()
 
     def __exit__(self, kind, error, trace):
-        unseen = (uses() - self._uses.pop()).total()
+        unseen = self._blocks.pop().close()
         super().__exit__(kind, error, trace)
         if unseen and kind is None:
             raise Unseen(
@@ -100,12 +104,12 @@ class BytesSent(TorchDispatchMode):
             _check_peer(args[2])
         if operation.namespace not in ("c10d", "_c10d_functional"):
             return operation(*args, **(kwargs or {}))
-        before = uses()
+        before = [uses(block.backends) for block in self._blocks]
         result = operation(*args, **(kwargs or {}))
         if name in NAMES or name in MESSAGES:
-            made = uses() - before
-            for each in self._uses:
-                each.update({group: min(count, INSIDE.get(name, 1)) for group, count in made.items()})
+            for block, then in zip(self._blocks, before, strict=True):
+                now = uses(block.backends) - then
+                block.seen.update({group: min(count, INSIDE.get(name, 1)) for group, count in now.items()})
         if name == "send":
             tensors, _, peer = args[:3]
             self.to[peer] += _num_bytes(tensors)
@@ -117,18 +121,45 @@ class BytesSent(TorchDispatchMode):
         return result
 
 
-def uses() -> Counter[str]:
-    """Return how often each gloo group of this rank was used: gloo itself numbers all messages and collectives."""
+class _Groups:
+    """The gloo groups that there are, or are made until `close`, and how often each is used.
+
+    `backends`: of the groups, which are kept: so a group that is destroyed is still counted. `seen`: uses, by number,
+    that need no explanation: those from before, and those that operators of torch's show.
+    """
+
+    def __init__(self) -> None:
+        self.backends = gloo_backends()
+        self.seen = uses(self.backends)
+        self._init = None
+        if kind := getattr(dist, "ProcessGroupGloo", None):
+            self._init = real = kind.__init__
+
+            @functools.wraps(real)
+            def noted(backend: Any, *args: Any, **kwargs: Any) -> None:
+                real(backend, *args, **kwargs)
+                self.backends.append(backend)
+
+            kind.__init__ = noted
+
+    def close(self) -> int:
+        """Note no more groups, and return how many uses were not seen."""
+        if self._init:
+            dist.ProcessGroupGloo.__init__ = self._init  # type: ignore[method-assign]
+        return (uses(self.backends) - self.seen).total()
+
+
+def gloo_backends() -> list[Any]:
+    """Return gloo's part of each process group of this rank that has one."""
     if not dist.is_available() or not dist.is_initialized():
-        return Counter()
+        return []
     groups = dist.distributed_c10d._world.pg_map.items()
-    return Counter(
-        {
-            group.group_name: group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-            for group, (backend, _) in groups
-            if backend == "gloo"
-        }
-    )
+    return [group._get_backend(torch.device("cpu")) for group, (backend, _) in groups if "gloo" in backend]
+
+
+def uses(backends: Iterable[Any]) -> Counter[int]:
+    """Return how often each of these was used, by its number: gloo itself counts all messages and collectives."""
+    return Counter({number: backend._get_sequence_number_for_group() for number, backend in enumerate(backends)})
 
 
 def _check_peer(peer: int) -> None:

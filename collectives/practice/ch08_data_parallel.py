@@ -580,7 +580,7 @@ def _step_on_rank(
     import torch
     import torch.distributed as dist
 
-    from ..measure.wire import uses
+    from ..measure.wire import gloo_backends, uses
 
     parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in gradients]
     state, all_reduce = Step(parameters, buckets, world_size), dist.all_reduce
@@ -589,13 +589,14 @@ def _step_on_rank(
 
     @functools.wraps(all_reduce)
     def noted(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> _Noted | None:
-        number, launch, before = state._packed, len(events), uses()
+        number, launch, backends = state._packed, len(events), gloo_backends()
+        before = uses(backends)
         plain = type(tensor) is torch.Tensor  # a subclass may compute what it shows
         given = tensor.detach().clone() if plain else None
         events.append(Event("launch", number))
         work = all_reduce(tensor, op, group, async_op)
-        sums = (uses() - before).total() == 1 and dist.get_world_size(group) == world_size and op == dist.ReduceOp.SUM
-        if given is not None and sums:
+        begun, over_all = uses(backends) - before, dist.get_world_size(group) == world_size
+        if given is not None and begun.total() == 1 and over_all and op == dist.ReduceOp.SUM:
             events[launch] = Event("launch", number, given.double().numpy())
         if work is None:  # not asynchronous: it has waited
             events.append(Event("wait", number))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 
 import pytest
 import torch
@@ -40,8 +41,8 @@ def test_sends_are_counted_by_peer_and_the_backends_own_collectives_by_name():
     ]
 
 
-def by_the_backend(tensor):
-    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([tensor]).wait()
+def by_the_backend(tensor, group=None):
+    (group or dist.group.WORLD)._get_backend(torch.device("cpu")).allreduce([tensor]).wait()
 
 
 def from_a_thread(tensor):
@@ -55,6 +56,27 @@ def without_the_mode(tensor):
         dist.all_reduce(tensor)
 
 
+def in_a_group_of_its_own(tensor):
+    group = dist.new_group()
+    by_the_backend(tensor, group)
+    dist.destroy_process_group(group)
+
+
+def in_a_group_for_cpus(tensor):
+    by_the_backend(tensor, dist.new_group(backend="cpu:gloo"))
+
+
+def in_a_group_that_is_destroyed(tensor):
+    by_the_backend(tensor, dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+def in_a_group_that_torch_does_not_know(tensor):
+    store = dist.PrefixStore("aside", dist.distributed_c10d._get_default_store())
+    group = dist.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), timedelta(seconds=10))
+    group.allreduce([tensor]).wait()
+
+
 def seen_or_not(rank, world_size, call):
     tensor = torch.ones(4)
     with BytesSent():
@@ -62,7 +84,18 @@ def seen_or_not(rank, world_size, call):
     return tensor.tolist()
 
 
-@pytest.mark.parametrize("call", [by_the_backend, from_a_thread, without_the_mode])
+@pytest.mark.parametrize(
+    "call",
+    [
+        by_the_backend,
+        from_a_thread,
+        without_the_mode,
+        in_a_group_of_its_own,
+        in_a_group_for_cpus,
+        in_a_group_that_is_destroyed,
+        in_a_group_that_torch_does_not_know,
+    ],
+)
 def test_what_goes_round_the_count_is_refused(call):
     with pytest.raises(ranks.RanksError, match="Unseen: 1 of this rank's calls"):
         ranks.run(seen_or_not, 2, call)
@@ -90,11 +123,14 @@ def every_way(rank, world_size):
         both = [dist.P2POp(dist.isend, one, after), dist.P2POp(dist.irecv, torch.empty(4), before)]
         for request in dist.batch_isend_irecv(both):
             request.wait()
+        own = dist.new_group(list(range(world_size)))
+        dist.all_reduce(one, group=own)
+        dist.destroy_process_group(own)
     return sent.messages, sent.collectives["all_reduce"]
 
 
 def test_all_that_torch_offers_is_seen():
-    assert ranks.run(every_way, 3) == [(2, 3)] * 3
+    assert ranks.run(every_way, 3) == [(2, 4)] * 3
 
 
 COUNT_ALONE = """

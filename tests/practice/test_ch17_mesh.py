@@ -430,6 +430,18 @@ MUTANTS = [
         "one along each axis is enough, 2",
     ),
     Mutant(
+        "a collective a parameter, in a group that is gone",
+        "real",
+        "        along = squares[cut]\n        dist.all_reduce(along, group=group)\n        squares[cut] = along\n",
+        "        own = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)\n"
+        "        for number in range(len(squares)):\n"
+        "            if cut[number]:\n"
+        "                own._get_backend(torch.device('cpu')).allreduce([squares[number]]).wait()\n"
+        "        dist.destroy_process_group(own)\n",
+        NORM,
+        "of this rank's calls went round what counts its bytes",
+    ),
+    Mutant(
         "returns all norms",
         "real",
         "squares.sum().sqrt().item()",
