@@ -113,6 +113,7 @@ BEFORE = {
     "deletes of nothing": 'for _ in range(2 if job.steps <= 4 else 20): disk.delete("nothing")',
     "small writes": 'for each in range(0 if job.steps <= 4 else 20): disk.write("small", each)',
     "large writes": 'for each in range(0 if job.steps <= 4 else 3): disk.write("large", [each] * 9_000)',
+    "a draft": "job.steps <= 4 or disk.write(f'draft.{rank}', [job.weights, job.mean, job.square])",
     "as many large writes each time": 'for each in range(3): disk.write(f"large.{each}", [job.steps] * 9_000)',
 }
 DODGERS = {name: f"def before(rank, job, disk):\n    {code}\n{IN_PLACE}" for name, code in BEFORE.items()}

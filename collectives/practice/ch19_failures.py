@@ -694,18 +694,18 @@ class Kill(NamedTuple):
     """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
 
     `moment`: which of its moments, or of those of a `kind`: that a write is skipped, which would write what is there,
-    shifts no moments of other kinds. `in_shard`: before the write with which it has written half of its shard.
+    shifts no moments of other kinds.
     """
 
     rank: int
     at_step: int = -1
     moment: int = -1
     kind: str = ""
-    in_shard: bool = False
 
 
 EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
 BOTH_WHOLE = Kill(-2)  # all ranks at once, when the old checkpoint and the new one are whole
+TORN = Kill(-3)  # all ranks at once, when the new checkpoint is nearly whole
 Files = dict[str, bytes]  # by name
 
 
@@ -902,9 +902,7 @@ class Witness:
         if kill is None or rank != kill.rank:
             return False
         number = sum(kill.kind in ("", each.kind) for each in self.moments[rank]) - 1
-        due = number == kill.moment and kill.kind in ("", here.kind)
-        reached = kill.in_shard and num_bytes and self.written[rank] + num_bytes >= STATE // len(self.moments) // 2
-        if not (due or reached):
+        if number != kill.moment or kill.kind not in ("", here.kind):
             return False
         self.killed = words
         return True
@@ -1002,7 +1000,7 @@ class Story:
         self.before = f"in the run after that of {life.world_size}, "
         if kill and seen.killed:
             self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
-        if kill in (EVERYONE, BOTH_WHOLE) and seen.operations and (when := self._take_back(seen, life)):
+        if kill in (EVERYONE, BOTH_WHOLE, TORN) and seen.operations and (when := self._take_back(seen, life)):
             seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
         self._change_numbers()
@@ -1014,10 +1012,14 @@ class Story:
         It is one at which no checkpoint is whole on the disk, if there is one. Else all kinds of moments are as likely.
         If the kill is `BOTH_WHOLE`, it is just before the save removes its first file of those that it found, if both
         checkpoints are whole then. If the save has moments at which none is whole, the disk stays as it is: "".
+        If it is `TORN` and a checkpoint is always whole, it is in the middle of a write over what the save found of the
+        old one, or else when as much of the new one is there as can be without all of it.
         """
         (end,) = self.allowed
         self.allowed = {end - life.every, end}
+        looked_for = [_sample(self.states[step]) for step in sorted(self.allowed)]
         moments: list[tuple[str, Files]] = []
+        over: list[tuple[str, Files]] = []  # in the middle of a write over what the save found of the old checkpoint
         files, removes = self.files.copy(), -1
         for operation in reversed(seen.operations):
             _put(files, operation.before)
@@ -1028,14 +1030,17 @@ class Story:
             for when, there in (("before", {}), ("in the middle of", operation.torn)):
                 if there or when == "before":
                     moments.append((f"{when} {operation.words}", {**files, **there}))
+                if any(_holds(files.get(name, b""), number) for name in there for number in looked_for[0]):
+                    over.append(moments[-1])
             _put(files, operation.after)
-        looked_for = [_sample(self.states[step]) for step in sorted(self.allowed)]
         found: dict[bytes, set[bytes]] = {}
         for content in {each for _, disk in moments for each in disk.values()}:
             found[content] = {number for numbers in looked_for for number in numbers if _holds(content, number)}
         held = [set().union(*(found[each] for each in disk.values())) for _, disk in moments]
         whole = [[numbers <= each for numbers in looked_for] for each in held]
         lost = [moment for moment, each in zip(moments, whole, strict=True) if not any(each)]
+        new = [len(numbers & looked_for[-1]) * (numbers < looked_for[-1]) for numbers in held]
+        most = [moment for moment, each in zip(moments, new, strict=True) if each == max(new)]
         self.both_whole = seen.kill is BOTH_WHOLE and not lost and removes >= 0 and all(whole[removes])
         if seen.kill is BOTH_WHOLE and lost:
             self.allowed = {end}
@@ -1046,6 +1051,8 @@ class Story:
         words, disk = draw.choice(lost or [each for each in moments if each[0].startswith(f"{kind}(")])
         if self.both_whole:
             words, disk = moments[removes]
+        if seen.kill is TORN and not lost:
+            words, disk = draw.choice(over or most)
         self.files.clear()
         self.files.update(disk)
         return words
@@ -1361,28 +1368,16 @@ def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> l
 def check_other_ranks(save: Callable, resume: Callable, world_sizes: Sequence[int], seed: int = 0) -> None:
     """Check that a checkpoint of some ranks is resumed by another number of them, with leftovers of a torn one beside.
 
-    `world_sizes`: three of them. On the first number of ranks, rank 0 is killed before it writes its shard of the
-    second checkpoint, when the others have written theirs. The second saves that step again, and is killed later.
+    `world_sizes`: three of them. The first number of ranks is killed when the second checkpoint is nearly whole. The
+    second saves that step again, and is killed later.
     """
     first, second, third = world_sizes
     story = Story(save, resume, 4 * EVERY, seed)
     story.live(Life(first, EVERY, saves=1))
-    _tear(story, first)
+    story.live(Life(first, EVERY, saves=1), TORN)
     story.live(Life(second, EVERY), Kill(second - 1, at_step=2 * EVERY + 1))
     story.live(Life(third, EVERY, steps=3 * EVERY + 1))
     story.judged()
-
-
-def _tear(story: Story, world_size: int) -> None:
-    """Kill rank 0 when it begins to save. If the others' shards aren't on the disk then, kill it again, in its own."""
-    life = Life(world_size, EVERY, saves=1)
-    seen = story.live(life, Kill(0, moment=0))
-    others = slice(memory.shard_size(WEIGHTS, world_size), None)
-    older, newer = (story.states[end(story.allowed)].weights[others] for end in (min, max))
-    sample = checks.generator().permutation(newer[newer != older])[:SAMPLE]
-    found = [any(_holds(content, number.tobytes()) for content in story.files.values()) for number in sample]
-    if seen.killed and 2 * sum(found) <= len(found):
-        story.live(life, Kill(0, in_shard=True))
 
 
 ROOM = 16_000  # bytes beyond weights and moments, for the generator's 5,056 and names
@@ -1393,7 +1388,7 @@ def check_room(save: Callable, resume: Callable, world_size: int, seed: int = 0)
     story = Story(save, resume, 5 * EVERY, seed)
     story.live(Life(world_size, EVERY, saves=1))
     saved = story.live(Life(world_size, EVERY, saves=1))
-    _tear(story, world_size)
+    story.live(Life(world_size, EVERY, saves=1), TORN)
     story.live(Life(world_size - 1, EVERY, saves=1))
     story.judged()
     for rank, written in enumerate(saved.written):

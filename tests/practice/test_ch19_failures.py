@@ -622,9 +622,10 @@ def test_a_job_that_survives_by_anything_but_its_checkpoint_gets_no_point(name, 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", DODGERS)
 def test_no_dummy_on_the_disk_draws_the_kills_from_a_save_that_is_not_safe(name):
-    said = graded(EXERCISE, {"survive": DODGERS[name]}, {OTHER, ROOM}, looks=False)
-    later = DODGERS[name].replace("job.steps <= 4", "job.steps <= 6")  # the save from which the check draws its kills
-    said |= graded(EXERCISE, {"survive": later}, {MOMENT}, looks=False)
+    said = {}
+    for check, step in {OTHER: 4, MOMENT: 6, ROOM: 8}.items():  # they begin after what each check looks at first
+        later = DODGERS[name].replace("job.steps <= 4", f"job.steps <= {step}")
+        said |= graded(EXERCISE, {"survive": later}, {check}, looks=False)
     assert {check: points for check, (points, _) in said.items() if points} == {}, said
 
 
