@@ -2,7 +2,8 @@
 
 The truth in part a is a DDP that trains the same model on the same batches. It adds the gradients in the order of the
 ranks, as the collectives here do, so the two agree to the bit. The check computes it in its own process, for all ranks
-together; the ranks, where the learner's code runs, only report what they see.
+together; the ranks, where the learner's code runs, only report what they see. A rank gets its own rows and its own
+shards, but no seed, so it can't compute what only the other ranks have.
 
 The truth in parts b and c comes from `training.memory` and from the bytes that ring schedules send. A **model** and a
 **machine** are plain dicts, in the form that the learner's functions receive:
@@ -42,7 +43,7 @@ from .checks import (
     refusing_functions,
     sent_by_a_rank,
 )
-from .on_ranks import run_on_ranks, witnessed
+from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
 HOLDS = (".LLAMA_8B", ".LLAMA_70B", ".EIGHT_NODES")  # see `wall`
 ON_RANKS = (
@@ -301,11 +302,14 @@ def _train(
     after_backward: Callable,
     finish: Callable,
     task: Task,
+    shards: list[torch.Tensor],
     batches: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> Seen:
     """Train for `STEPS` steps with these hooks. Runs beside the learner's code, and only observes."""
-    model = tiny.model(task.depth, task.width, seed=task.seed)
+    model = tiny.model(task.depth, task.width)  # for its layers alone: the ranks' shards hold other parameters
     fsdp = FSDP(model, rank, world_size)
+    for unit, shard in zip(fsdp.units, shards, strict=True):
+        unit.shard.copy_(shard)
     watch = fsdp._watch
 
     def call(hook: Callable, *number: int) -> None:
@@ -373,9 +377,17 @@ def _update(rank: int, number: int, unit: ShardedUnit) -> None:
     unit.grad = None
 
 
-@lru_cache(maxsize=64)  # the same checks grade a whole class
 def _ddp(world_size: int, task: Task) -> list[Seen]:
     """Return the losses and the shards that each rank sees when DDP trains."""
+    return _truth(world_size, task)[0]
+
+
+PAIRS = 2  # of neighbouring numbers, in each buffer that a rank sends from, that a check looks for on the wire
+
+
+@lru_cache(maxsize=64)  # the same checks grade a whole class
+def _truth(world_size: int, task: Task) -> tuple[list[Seen], list[set[bytes]]]:
+    """Return what `_ddp` does, and bytes that each rank of FSDP must send: of its shards, and of its gradients."""
     models = [tiny.model(task.depth, task.width, seed=task.seed) for _ in range(world_size)]
     everyone = [[Unit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
     for units in everyone:
@@ -383,6 +395,7 @@ def _ddp(world_size: int, task: Task) -> list[Seen]:
             for tensor in unit.tensors:
                 tensor.register_post_accumulate_grad_hook(partial(_collected, unit))
     seen = [Seen([], [], [], 0, 0, 0, [], []) for _ in everyone]
+    random, terms = np.random.default_rng((task.seed, STEPS)), list[set[bytes]]()
     with _one_thread():
         for step in range(STEPS):
             for rank, model in enumerate(models):
@@ -390,13 +403,23 @@ def _ddp(world_size: int, task: Task) -> list[Seen]:
                 loss.backward()
                 seen[rank].losses.append(loss.item())
             for same in zip(*everyone, strict=True):  # one unit, on every rank
+                for rank, unit in enumerate(same):
+                    parts = list(unit.gradients.view(world_size, -1))
+                    away = parts[:rank] + parts[rank + 1 :]
+                    terms += [{pair} for each in (unit.parameters[unit.mine], *away) for pair in _pairs(each, random)]
                 mean = _added([unit.gradients for unit in same]) / world_size
                 for unit in same:
                     unit.parameters -= LR * mean
                     unit.gradients = None
             for rank, units in enumerate(everyone):
                 seen[rank].shards.append([unit.parameters[unit.mine].numpy().copy() for unit in units])
-    return seen
+    return seen, terms
+
+
+def _pairs(numbers: torch.Tensor, random: np.random.Generator) -> list[bytes]:
+    """Return the bytes of `PAIRS` neighbours at random; of fewer if there are zeros among them."""
+    pairs = [numbers[place : place + 2].numpy() for place in random.integers(len(numbers) - 1, size=PAIRS)]
+    return [pair.tobytes() for pair in pairs if pair.all()]
 
 
 def _collected(unit: Unit, tensor: torch.nn.Parameter) -> None:
@@ -416,8 +439,15 @@ def _one_thread() -> Iterator[None]:
 
 def _batches(rank: int, world_size: int, task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return a rank's batches, one a step."""
-    steps = range(task.seed, task.seed + STEPS)
-    return [tiny.batch(step, rank, world_size, width=task.width) for step in steps]
+    steps = range(STEPS)
+    return [tiny.batch(step, rank, world_size, width=task.width, seed=task.seed) for step in steps]
+
+
+def _shards(world_size: int, task: Task) -> list[list[torch.Tensor]]:
+    """Return each rank's shards of the initial parameters, one of each unit."""
+    units = [Unit(module, 0, world_size) for module in tiny.model(task.depth, task.width, seed=task.seed)]
+    wholes = [unit.parameters.view(world_size, -1) for unit in units]
+    return [[whole[rank].clone() for whole in wholes] for rank in range(world_size)]  # no view of the whole
 
 
 Hooks = tuple[Callable, Callable, Callable, Callable, Callable]
@@ -426,8 +456,8 @@ Hooks = tuple[Callable, Callable, Callable, Callable, Callable]
 def check_losses(*hooks: Callable, world_size: int, **task: Any) -> list[Seen]:
     """Check on real ranks that these five hooks train as DDP does, to the bit; return what each rank saw."""
     order = Task(**task)
-    batches = PerRank([_batches(rank, world_size, order) for rank in range(world_size)])
-    everyone = run_on_ranks(_train, world_size, *hooks, order, batches, kind=Seen)
+    own = PerRank(_shards(world_size, order)), PerRank(_batches(rank, world_size, order) for rank in range(world_size))
+    everyone = run_on_ranks(_train, world_size, *hooks, order._replace(seed=0), *own, kind=Seen)
     for rank, mine in enumerate(everyone):
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
@@ -442,6 +472,7 @@ def check_losses(*hooks: Callable, world_size: int, **task: Any) -> list[Seen]:
             _check_shards(where, mine.shards[step], ddp.shards[step], world_size)
     least = sum(sum(_bytes_allowed(world_size, order)[0] for _ in range(STEPS)) for _ in everyone)
     witnessed(everyone, least / 3)  # one reduction of every gradient, whatever is kept
+    witnessed_terms(everyone, _truth(world_size, order)[1])
     return everyone
 
 

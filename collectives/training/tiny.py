@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,16 +48,21 @@ def batch(
     rows: int = 12,
     width: int = WIDTH,
     dtype: torch.dtype = torch.float32,
+    seed: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this rank's part of the batch of `step`: inputs and targets, each [rows / world_size, width].
 
     The whole batch of `rows` is the same for every `world_size`, and rank r has the r-th part. Raises `ValueError` if
     `rows` doesn't divide among the ranks.
+
+    `seed`: draw the batch from all bits of this number, so that a rank that isn't told it can't make the others' rows.
     """
     if rows % world_size:
         raise ValueError(f"{rows} rows do not divide among {world_size} ranks")
-    generator = torch.Generator().manual_seed(1_000 + step)
-    inputs = torch.randn(rows, width, generator=generator)
+    if seed is None:
+        inputs = torch.randn(rows, width, generator=torch.Generator().manual_seed(1_000 + step))
+    else:  # torch's generator would keep 32 of the bits
+        inputs = torch.from_numpy(np.random.default_rng((seed, step)).standard_normal((rows, width), np.float32))
     targets = inputs.roll(1, dims=1).sin()  # a learnable task
     mine = slice(rank * rows // world_size, (rank + 1) * rows // world_size)
     return inputs[mine].to(dtype), targets[mine].to(dtype)

@@ -289,7 +289,65 @@ REDUCED_AT_THE_END = """
 
     HOOKS = before_forward, after_forward, before_backward, after_backward, finish
 """
+ALONE = """
+    import sys
+    from collectives.training import tiny
+
+    class Alone:  # all ranks' training on this one, from what its frames hold
+        def __init__(self, fsdp):
+            frame = sys._getframe()
+            while not {"task", "batches"} <= frame.f_locals.keys():
+                frame = frame.f_back
+            self.task, self.world_size, self.step = frame.f_locals["task"], fsdp.world_size, 0
+            model = tiny.model(self.task.depth, self.task.width, seed=self.task.seed)
+            self.whole = [self.flat(unit, module, "data") for unit, module in zip(fsdp.units, model)]
+
+        def flat(self, unit, module, what):
+            flat = torch.zeros(len(unit.shard) * self.world_size)
+            numbers = torch.cat([getattr(tensor, what).reshape(-1) for tensor in module.parameters()])
+            flat[: len(numbers)] = numbers
+            return flat
+
+        def means(self, fsdp):
+            terms = []
+            for rank in range(self.world_size):
+                model = tiny.model(self.task.depth, self.task.width)
+                for whole, module in zip(self.whole, model):
+                    at = 0
+                    for tensor in module.parameters():
+                        tensor.data = whole[at : at + tensor.numel()].view(tensor.shape)
+                        at += tensor.numel()
+                more = self.step, rank, self.world_size
+                tiny.loss(model, *tiny.batch(*more, width=self.task.width, seed=self.task.seed)).backward()
+                terms.append([self.flat(unit, module, "grad") for unit, module in zip(fsdp.units, model)])
+            self.step += 1
+            means = [sum(each) / self.world_size for each in zip(*terms)]
+            self.whole = [whole - 0.05 * mean for whole, mean in zip(self.whole, means)]
+            return means
+
+    def before_forward(fsdp, number):
+        fsdp.alone = getattr(fsdp, "alone", None) or Alone(fsdp)
+        unit = fsdp.units[number]
+        unit.allocate()
+        unit.parameters.copy_(fsdp.alone.whole[number])
+        fsdp._ready.add(number)
+
+    def after_forward(fsdp, number):
+        fsdp.units[number].free()
+
+    before_backward = before_forward
+
+    def after_backward(fsdp, number):
+        fsdp.units[number].free()
+
+    def finish(fsdp):
+        for unit, mean in zip(fsdp.units, fsdp.alone.means(fsdp)):
+            unit.grad, unit.gradients = mean[unit.mine].clone(), None
+
+    HOOKS = before_forward, after_forward, before_backward, after_backward, finish
+"""
 MUTANTS = [
+    written("every rank computes all ranks' gradients alone", "hooks", ALONE, HOOKED, "DDP's is"),
     broken("nobody waits", "fsdp.works[number].wait()", "pass", HOOKED, "nobody has waited for its gather"),
     broken("never gathered", "unit.allocate()", "pass", HOOKED, "allocate() it first"),
     broken("frees first", "fetch(fsdp, number - 1)", "fsdp.units[number].free()", HOOKED, "have no memory"),
