@@ -2,7 +2,8 @@
 
 The truth in part c is a DDP that trains the same model on the same batches. Every rank all-reduces all gradients and
 updates everything by the same arithmetic, so the two agree to the bit. The check computes it in its own process, for
-all ranks together. The ranks, where the learner's code runs, only report what they see.
+all ranks together. The ranks, where the learner's code runs, only report what they see. A rank gets the parameters and
+its own rows, but no seed, so it can't compute the other ranks' gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, witnessed
+from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
 HOLDS = ("execute", "schedule", "algorithms.ring")  # see `wall`
 ON_RANKS = (
@@ -430,6 +431,7 @@ def _check_step(arrived: Callable, step: Callable, world_size: int, task: Task) 
                 where = f"with {world_size} ranks, the loss of backward pass {number} on rank {rank}"
                 raise NotYet(f"{where} is {got:.6g}; DDP's is {want:.6g}")
     witnessed(everyone, sum(sum(ddp.sent) for ddp, _ in outcomes) / task.micro)  # one reduction a step is enough
+    witnessed_terms(everyone, _truth(world_size, task._replace(watched=False))[1])
     return outcomes, everyone
 
 
@@ -561,7 +563,8 @@ def _unit_sizes(task: Task) -> list[list[int]]:
 def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) -> list[Trained]:
     """Train with the learner's step on real ranks; return what each rank saw."""
     batches = PerRank([_batches(rank, world_size, task) for rank in range(world_size)])
-    everyone = run_on_ranks(_train, world_size, arrived, step, task, batches, kind=Trained)
+    start = [tensor.detach() for tensor in _model(task).parameters()]
+    everyone = run_on_ranks(_train, world_size, arrived, step, task._replace(seed=0), start, batches, kind=Trained)
     for rank, mine in enumerate(everyone):
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
@@ -574,8 +577,8 @@ def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) ->
 
 def _batches(rank: int, world_size: int, task: Task) -> list[Batch]:
     """Return a rank's batches, one for each backward pass."""
-    numbers = range(task.seed, task.seed + STEPS * task.micro)
-    return [tiny.batch(number, rank, world_size, width=task.width, dtype=torch.bfloat16) for number in numbers]
+    same = {"width": task.width, "dtype": torch.bfloat16, "seed": task.seed}
+    return [tiny.batch(number, rank, world_size, **same) for number in range(STEPS * task.micro)]
 
 
 def _model(task: Task) -> torch.nn.Sequential:
@@ -586,9 +589,17 @@ def _seen() -> Trained:
     return Trained([], [], [], [], [], [], [], [])
 
 
-@lru_cache(maxsize=64)  # the same checks grade a whole class
 def _ddp(world_size: int, task: Task) -> list[Trained]:
     """Return what each rank sees when DDP trains: all-reduce every complete unit, and update it everywhere."""
+    return _truth(world_size, task)[0]
+
+
+RUNS = 2  # of neighbouring numbers, in each shard, that a check looks for on the wire
+
+
+@lru_cache(maxsize=64)  # the same checks grade a whole class
+def _truth(world_size: int, task: Task) -> tuple[list[Trained], list[set[bytes]]]:
+    """Return what `_ddp` does, and what ZeRO-2 must send: some rank's terms of each sum, and what an update changes."""
     models = [_model(task) for _ in range(world_size)]
     everyone = [[TrainedUnit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
     for units in everyone:
@@ -597,6 +608,7 @@ def _ddp(world_size: int, task: Task) -> list[Trained]:
             for tensor in unit.tensors:
                 tensor.register_post_accumulate_grad_hook(partial(_written, unit.collect))
     seen = [_seen() for _ in everyone]
+    random, terms = np.random.default_rng((task.seed, STEPS)), list[set[bytes]]()
     batches = [iter(_batches(rank, world_size, task)) for rank in range(world_size)]
     schedule = ring.all_reduce(world_size)
     sizes = [len(unit.parameters) for unit in everyone[0]]
@@ -606,6 +618,7 @@ def _ddp(world_size: int, task: Task) -> list[Trained]:
                 for rank, model in enumerate(models):
                     seen[rank].losses.append(_backward(model, *next(batches[rank])))
                 for same in zip(*everyone, strict=True):  # one unit, on every rank
+                    terms += _runs([unit.gradients for unit in same], world_size, random)
                     for unit in same:
                         unit.own = unit.gradients.clone() if unit.own is None else unit.own + unit.gradients
                     _carry_out(schedule, [unit.gradients for unit in same])
@@ -619,9 +632,25 @@ def _ddp(world_size: int, task: Task) -> list[Trained]:
                     unit.parameters.copy_(adam(unit.state, unit.reduced, world_size))
                     unit.reduced = unit.own = None
                 _note_parameters(trained, units)
+                if not rank:  # after an update all ranks hold the same
+                    for unit in units:
+                        terms += _runs([unit.parameters, unit.state.master], world_size, random)
                 bytes_once = sum(int(counted(schedule, size, 2).bytes_sent[rank]) for size in sizes)
                 trained.sent.append(task.micro * bytes_once)
-    return seen
+    return seen, terms
+
+
+def _runs(buffers: list[torch.Tensor], world_size: int, random: np.random.Generator) -> list[set[bytes]]:
+    """Return the bytes that show `RUNS` places of each shard on the wire: four neighbours in any of `buffers`.
+
+    They may also travel in fp32. Places with zeros are left out.
+    """
+    size, found = len(buffers[0]) // world_size, []
+    for place in np.add.outer(size * np.arange(world_size), random.integers(size - 3, size=RUNS)).flat:
+        four = [buffer[place : place + 4].clone() for buffer in buffers]
+        if all(numbers.all() for numbers in four):
+            found.append({each.view(torch.uint8).numpy().tobytes() for n in four for each in (n, n.float())})
+    return found
 
 
 @contextlib.contextmanager
@@ -645,9 +674,19 @@ def _carry_out(schedule: Schedule, buffers: list[torch.Tensor]) -> None:
             place.add_(chunk) if transfer.combine == REDUCE else place.copy_(chunk)
 
 
-def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: Task, batches: list[Batch]) -> Trained:
-    """Train for `STEPS` steps with these two functions. Runs beside the learner's code, and only observes."""
-    model = _model(task)
+def _train(
+    rank: int,
+    world_size: int,
+    arrived: Callable,
+    step: Callable,
+    task: Task,
+    start: list[torch.Tensor],
+    batches: list[Batch],
+) -> Trained:
+    """Train from `start` for `STEPS` steps with these functions. Runs beside the learner's code, and only observes."""
+    model = _model(task)  # for its layers alone
+    for tensor, numbers in zip(model.parameters(), start, strict=True):
+        tensor.data.copy_(numbers)
     units = [TrainedUnit(module, rank, world_size) for module in model]
     reductions = Reductions(world_size)
     for unit in units:
@@ -659,8 +698,8 @@ def _train(rank: int, world_size: int, arrived: Callable, step: Callable, task: 
     held = BytesHeld(
         lambda: {
             "gradients": _gradients(units),
-            # known: all batches, used or not, and the scratch area that `execute` keeps
-            "known": [*chain(*batches), *_known(units), scratch(0, like=units[0].parameters)],
+            # known: what this rank was handed, used or not, and the scratch area that `execute` keeps
+            "known": [*start, *chain(*batches), *_known(units), scratch(0, like=units[0].parameters)],
         }
     )
     with held if task.watched else contextlib.nullcontext():

@@ -205,7 +205,56 @@ KEPT_AS_BYTES = """
             unit.parameters[begin:end] = update(unit.state, total, world_size)
             execute(ring.all_gather(world_size), unit.parameters)
 """
+ALONE = """
+    import sys
+    from collectives.practice import ch09_zero
+    from collectives.training import tiny
+
+    KNOWN = {}  # this rank's states of all shards, and the number of the next backward pass
+
+    def flat(unit, tensors):
+        whole = torch.zeros(len(unit.parameters), dtype=torch.bfloat16)
+        numbers = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        whole[: len(numbers)] = numbers
+        return whole
+
+    def arrived(rank, world_size, unit, tensor):
+        if unit.collect(tensor):
+            unit.gradients = None
+
+    def step(rank, world_size, units, update):
+        frame = sys._getframe()
+        while not {"task", "batches"} <= frame.f_locals.keys():
+            frame = frame.f_back
+        task, sums = frame.f_locals["task"], [None] * len(units)
+        if not KNOWN:
+            KNOWN.update(step=0, states=[ch09_zero._new_state(unit.parameters.clone()) for unit in units])
+        for _ in range(task.micro):
+            terms = []
+            for other in range(world_size):
+                model = ch09_zero._model(task)
+                with torch.no_grad():
+                    for mine, theirs in zip((t for unit in units for t in unit.tensors), model.parameters()):
+                        theirs.copy_(mine)
+                how = {"width": task.width, "dtype": torch.bfloat16, "seed": task.seed}
+                tiny.loss(model, *tiny.batch(KNOWN["step"], other, world_size, **how)).backward()
+                terms.append([flat(unit, [t.grad for t in module.parameters()]) for unit, module in zip(units, model)])
+            KNOWN["step"] += 1
+            for at, of_unit in enumerate(zip(*terms)):
+                pieces = []
+                for chunk in range(world_size):  # in the order of a ring
+                    parts = [each.view(world_size, -1)[chunk] for each in of_unit]
+                    total = parts[(chunk + 1) % world_size]
+                    for hop in range(2, world_size + 1):
+                        total = parts[(chunk + hop) % world_size] + total
+                    pieces.append(total)
+                sums[at] = torch.cat(pieces) if sums[at] is None else sums[at] + torch.cat(pieces)
+        for unit, state, total in zip(units, KNOWN["states"], sums):
+            update(unit.state, total.view(world_size, -1)[rank].clone(), world_size)
+            unit.parameters.copy_(ch09_zero.adam(state, total, world_size))
+"""
 MUTANTS = [
+    written("every rank computes all ranks' gradients alone", "zero-2", ALONE, ALL_OF_C, "the sum of its shard is"),
     Mutant(
         "a length rounded down",
         "ownership",
