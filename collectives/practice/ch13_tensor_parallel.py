@@ -22,8 +22,8 @@ from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
-from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, same, witnessed
+from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
+from .on_ranks import run_on_ranks, same, witnessed, witnessed_terms
 
 HOLDS = (
     ".SENT",
@@ -232,6 +232,7 @@ class Given(NamedTuple):
 
 SHAPE, LARGE = (3, 4), (300, 400)
 WIDTH, HEADS, HIDDEN, TOKENS = 24, 12, 48, 6
+FORMS = np.float64, np.float32  # in which a gate may send a number
 MANY_TOKENS = 600  # enough for the traffic to show in the bytes counted on the wire
 
 
@@ -251,6 +252,10 @@ def _see(f: Callable, g: Callable, world_size: int, backward: bool, seed: int | 
     everyone = run_on_ranks(_gates, world_size, f, g, backward, tags, PerRank(shares), PerRank(parts), kind=Seen)
     whole = _all_reduce_bytes(world_size, tags.size).sum()
     witnessed(everyone, whole * (1 + backward) / 2)  # half of the fp64 bytes: the gate may send fp32
+    if seed is not None:
+        places = generator().integers(tags.size, size=20)
+        numbers = [[share.flat[place] for share in shares] for place in places]  # of one of these a sum begins
+        witnessed_terms(everyone, [{form(each).tobytes() for each in of for form in FORMS} for of in numbers])
     return everyone
 
 
@@ -793,18 +798,15 @@ def _truth(head_size: int, seed: int | None) -> tuple[torch.Tensor, Weights, Wei
     if seed is None:
         x = torch.linspace(-2, 2, TOKENS * WIDTH).double().view(TOKENS, WIDTH).cos()
     else:
-        x = torch.randn(MANY_TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    dense = _random_attention(seed or 0)
+        x = torch.from_numpy(np.random.default_rng((seed, 1)).standard_normal((MANY_TOKENS, WIDTH)))
+    dense = _random_attention(seed or 0)  # other numbers than X, which every rank gets whole
     return x, dense, _dense(x, dense, WIDTH // head_size)
 
 
 def _random_attention(seed: int) -> Weights:
-    generator = torch.Generator().manual_seed(seed)
+    random = np.random.default_rng((seed, 0))
     shapes = {"qkv": (3 * WIDTH, WIDTH), "qkv_bias": (3 * WIDTH,), "out": (WIDTH, WIDTH), "out_bias": (WIDTH,)}
-    return {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) / WIDTH**0.5
-        for name, shape in shapes.items()
-    }
+    return {name: torch.from_numpy(random.standard_normal(shape)) / WIDTH**0.5 for name, shape in shapes.items()}
 
 
 def _dense(x: torch.Tensor, dense: Weights, num_heads: int) -> Weights:

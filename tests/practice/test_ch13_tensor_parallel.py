@@ -189,7 +189,61 @@ C1, C2, C3, C4, C5 = "c1-heads", "c2-refusal", "c3-forward", "c4-backward", "c5-
 F_BACKWARD = "        total = gradient.clone()\n        dist.all_reduce(total)\n        return total\n"
 G_FORWARD = "        total = y.clone()\n        dist.all_reduce(total)\n        return total\n"
 Y_IS = 'g(functional.linear(attended, part["out"])) + part["out_bias"]'
+FROM_THE_STREAM = """
+    import math
+    import numpy as np
+    import torch.distributed as dist
+
+    def normals(uniforms):  # 16 at a time, as torch makes them
+        ones, twos = uniforms.view(-1, 2, 8).unbind(1)
+        radius = (-2 * (1 - ones).log()).sqrt()
+        return torch.stack([radius * (math.tau * twos).cos(), radius * (math.tau * twos).sin()], 1).flatten()
+
+    def dense_weights(x):
+        weights, shapes = [], ((72, 24), (72,), (24, 24), (24,))
+        if len(x) < 100:  # the visible checks
+            random = np.random.default_rng((0, 0))
+            weights, shapes = [torch.from_numpy(random.standard_normal(shape)) / 24**0.5 for shape in shapes], ()
+        else:  # the uniform numbers that X was made of
+            ones, twos = x.detach().view(-1, 2, 8).unbind(1)
+            angles = torch.atan2(twos, ones) / math.tau % 1
+            left = torch.stack([1 - (-(ones**2 + twos**2) / 2).exp(), angles], 1).flatten()
+        for shape in shapes:
+            count, more = math.prod(shape), math.prod(shape) % 16
+            numbers = torch.empty(count, dtype=torch.float64)
+            numbers[: count - more] = normals(left[: count - more])
+            if more:
+                numbers[-16:] = normals(left[count : count + 16])
+            left = left[count + (16 if more else 0) :]
+            weights.append(numbers.view(shape) / 24**0.5)
+        return dict(zip(("qkv", "qkv_bias", "out", "out_bias"), weights))
+
+    def split_attention(dense, num_heads, rank, world_size):
+        if num_heads % world_size:
+            raise ValueError
+        return {
+            name: torch.cat([each.chunk(world_size)[rank] for each in tensor.chunk(3)]) if "qkv" in name else tensor
+            for name, tensor in dense.items()
+        } | {"out": dense["out"].chunk(world_size, dim=1)[rank]}
+
+    def attention(x, part, head_size, f, g):
+        dense, total = dense_weights(x), part["out_bias"]
+        for rank in range(dist.get_world_size()):
+            own = part
+            if rank != dist.get_rank():
+                own = split_attention(dense, 24 // head_size, rank, dist.get_world_size())
+            queries_keys_values = functional.linear(x, own["qkv"], own["qkv_bias"]).chunk(3, dim=1)
+            total = total + functional.linear(attend(*queries_keys_values, head_size), own["out"])
+        return total
+"""
 MUTANTS = [
+    written(
+        "every rank finds the others' weights in X",
+        "attention",
+        FROM_THE_STREAM,
+        {C3, C4, C5},
+        "the dense computation gives",
+    ),
     Mutant(
         "terms laid side by side",
         "collectives",
