@@ -209,11 +209,14 @@ def check_gathered(
     """Check on real ranks that `function(rank, world_size, buffer)` leaves all chunks in every rank's buffer.
 
     Before, only chunk r of rank r's buffer counts, and the rest is junk. With a `seed` the elements are random float32,
-    and the check also looks at what crossed the wire.
+    and so is the junk, which tells nothing of the other chunks; the check also looks at what crossed the wire.
     """
     bounds = chunk_bounds(num_elements, world_size)
-    whole = (np.arange(num_elements) + 1).astype(dtype) if seed is None else noise(1, num_elements, seed)[0]
+    whole = (np.arange(num_elements) + 1).astype(dtype)
     before = np.stack([-(rank + 2) * whole for rank in range(world_size)])
+    if seed is not None:
+        whole, before = np.split(noise(1 + world_size, num_elements, seed), [1])
+        whole = whole[0]
     for rank in range(world_size):
         before[rank, bounds[rank] : bounds[rank + 1]] = whole[bounds[rank] : bounds[rank + 1]]
     outcomes = on_ranks(function, before)

@@ -334,7 +334,18 @@ COUNTS_THE_CALLS = """
         asked.append(steps)
         return [] if len(asked) % 10 in (1, 2, 3, 4) else [(0, 0)]
 """
+DIVIDED = """
+    def ring_all_gather(rank, world_size, buffer):
+        begin, end = chunk_bounds(len(buffer), world_size)[rank : rank + 2]
+        before = buffer.clone()
+        buffer.copy_(before / -(rank + 2))
+        buffer[begin:end] = before[begin:end]
+
+    def ring_all_reduce(rank, world_size, buffer):
+        ...
+"""
 MUTANTS = [
+    written("the junk tells the other chunks", "rings", DIVIDED, B, "chunk 1 on rank 0"),
     written("formulas copied", BYTES, COPIED, A, "this takes all chunks to be equally long", origin="page 04"),
     broken(
         "elements for bytes",
