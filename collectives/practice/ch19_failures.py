@@ -927,13 +927,13 @@ class Undisturbed(NamedTuple):
 
 @lru_cache(maxsize=4)
 def undisturbed(steps: int, seed: int) -> Undisturbed:
-    """Return what the job does in `steps` steps if nothing fails."""
+    """Return what the job does in `steps` steps if nothing fails. `seed`: of its documents, which no rank knows."""
     draw = np.random.default_rng(seed)
     documents = np.full((TOKENS * steps // 8, 30), -1, dtype=np.int16)  # small: each rank of each life gets them
     for row in documents:
         length = draw.integers(8, len(row) + 1)
         row[:length] = draw.integers(WEIGHTS, size=length)
-    start = _state_of(Job(0, 1, documents, 0, len(documents), seed), 0)
+    start = _state_of(Job(0, 1, documents, 0, len(documents), _unlike(seed)), 0)
     states, losses = _trained(start, documents, steps)
     return Undisturbed(states, losses, documents)
 
@@ -964,7 +964,7 @@ class Story:
 
     def __init__(self, save: Callable, resume: Callable, steps: int, seed: int):
         self.save, self.resume, self.seed, self.steps = save, resume, _unlike(seed), steps
-        states, losses, self.documents = undisturbed(steps, self.seed)
+        states, losses, self.documents = undisturbed(steps, seed)
         self.states, self.losses = [*states], [*losses]
         self.files: dict[str, bytes] = {}
         self.before = ""  # what happened before the next life, in words

@@ -1,5 +1,6 @@
 """Exercise 19 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
+import numpy as np
 import pytest
 from answers import assert_accepted, assert_refused, broken, graded, solution_of, with_slip, written
 from survivors import DODGERS, SURVIVORS
@@ -633,3 +634,4 @@ def test_ranks_get_no_seed_that_tells_what_the_check_draws():
     story = ch19_failures.Story(None, None, 6, seed=1)
     assert story.seed not in (1, ch19_failures.Story(None, None, 6, seed=2).seed)
     assert story.seed == ch19_failures._unlike(1) < 2**31
+    assert not np.array_equal(story.documents, ch19_failures.undisturbed.__wrapped__(6, story.seed).documents)
