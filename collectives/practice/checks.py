@@ -268,7 +268,7 @@ def fresh(seed: int | None = None) -> Iterator[int]:
 
     `seed`: use this one instead, to reproduce the refusal of a submission.
     """
-    seed = random.randrange(10**9) if seed is None else seed
+    seed = random.getrandbits(62) if seed is None else seed  # too many for a rank to try them all
     outside = random.getstate()
     random.seed(seed)
     try:
