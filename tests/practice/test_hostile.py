@@ -443,12 +443,14 @@ def test_a_rank_that_forges_its_report_is_refused(said, name, words):
 # A sandbox in which `ranks.run` itself has been changed
 
 
-def answers_with(monkeypatch, report):
-    """Let every run be answered by `report(world_size, args)`, without any rank; nothing moves."""
+def answers_with(monkeypatch, report, carried=None):
+    """Let every run be answered by `report(world_size, args)`, without any rank; nothing moves, or `carried` bytes."""
 
     def run(function, world_size, *args, **_):
         everyone = Seen(report(world_size, args))
         everyone.loopback = 0
+        if carried is not None:
+            everyone.loopback, everyone.streams = max(10**7, len(carried)), [carried]
         return everyone
 
     monkeypatch.setattr(ranks, "run", run)
@@ -573,6 +575,12 @@ def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
         ch09_zero.check_step(honest_arrived, step, 2)
     with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the sum of its shard is"):
         ch09_zero.check_step(honest_arrived, step, 2, seed=seed)
+    answers_with(monkeypatch, lambda world_size, args: canned, bytes(10**6))
+    with pytest.raises(checks.NotYet, match="looked for on the wire"):  # zeros are no gradients
+        ch09_zero.check_step(honest_arrived, step, 2)
+    numbers = b"".join(min(forms) for forms in ch09_zero._truth(2, ch09_zero.Task())[1])
+    answers_with(monkeypatch, lambda world_size, args: canned, numbers)
+    ch09_zero.check_step(honest_arrived, step, 2)
 
 
 def test_canned_losses_and_shards_are_refused_where_the_seed_is_fresh(monkeypatch):
@@ -584,6 +592,32 @@ def test_canned_losses_and_shards_are_refused_where_the_seed_is_fresh(monkeypatc
         ch10_fsdp.check_losses(*hooks, world_size=2)
     with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the loss is"):
         ch10_fsdp.check_losses(*hooks, world_size=2, seed=seed)
+    answers_with(monkeypatch, lambda world_size, args: canned, bytes(10**6))
+    with pytest.raises(checks.NotYet, match="looked for on the wire"):  # zeros are neither gradients nor parameters
+        ch10_fsdp.check_losses(*hooks, world_size=2)
+    numbers = b"".join(min(forms) for forms in ch10_fsdp._truth(2, ch10_fsdp.Task())[1])
+    answers_with(monkeypatch, lambda world_size, args: canned, numbers)
+    ch10_fsdp.check_losses(*hooks, world_size=2)
+
+
+@pytest.mark.parametrize("module", [ch09_zero, ch10_fsdp])
+def test_a_rank_gets_no_seed_and_nothing_of_the_other_rows(module, monkeypatch):
+    """Its own rows do not tell the rest: the task that it gets makes other ones."""
+    task = module.Task(seed=5)
+    given = []
+    answers_with(monkeypatch, lambda world_size, args: given.extend(args) or [])
+    with pytest.raises(checks.NotYet, match="not every one of them reports"):
+        if module is ch09_zero:
+            module.check_step(honest_arrived, step, 2, seed=task.seed)
+        else:
+            module.check_losses(*[honest] * 5, world_size=2, seed=task.seed)
+    (named,) = (each for each in given if isinstance(each, module.Task))
+    assert named.seed != task.seed
+    own = [each for each in given if isinstance(each, ranks.PerRank)][-1]
+    for rank in range(2):
+        right, guessed = (module._batches(rank, 2, each) for each in (task, named))
+        for batch, same, other in zip(own[rank], right, guessed, strict=True):
+            assert torch.equal(batch[0], same[0]) and not torch.equal(batch[0], other[0])
 
 
 def test_every_grading_draws_other_inputs_and_a_refusal_says_which():
