@@ -60,9 +60,10 @@ class BytesSent(TorchDispatchMode):
     the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a reduce-scatter's
     input.
 
-    Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash. Raises `Unseen` at its
-    end if a gloo group was used in a way that no operator of torch's shows, as from another thread. That includes
-    groups that are made or destroyed meanwhile.
+    Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash, and for a rank's
+    message to itself, which gloo calls a pair that is not connected. Raises `Unseen` at its end if a gloo group was
+    used in a way that no operator of torch's shows, as from another thread. That includes groups that are made or
+    destroyed meanwhile.
     """
 
     def __init__(self):
@@ -101,7 +102,7 @@ class BytesSent(TorchDispatchMode):
             return NotImplemented  # DTensor then dispatches this rank's local operations one by one
         name = operation.__name__.split(".")[0]
         if operation.namespace == "c10d" and name in ("send", "recv_"):
-            _check_peer(args[2])
+            _check_peer(dist.ProcessGroup.unbox(args[1]), args[2])
         if operation.namespace not in ("c10d", "_c10d_functional"):
             return operation(*args, **(kwargs or {}))
         before = [uses(block.backends) for block in self._blocks]
@@ -162,10 +163,12 @@ def uses(backends: Iterable[Any]) -> Counter[int]:
     return Counter({number: backend._get_sequence_number_for_group() for number, backend in enumerate(backends)})
 
 
-def _check_peer(peer: int) -> None:
+def _check_peer(group: dist.ProcessGroup, peer: int) -> None:
     world_size = dist.get_world_size()
     if not 0 <= peer < world_size:
         raise ValueError(f"there is no rank {peer}: the ranks are 0 to {world_size - 1}")
+    if peer == group.rank():
+        raise ValueError(f"rank {dist.get_rank()} can't send to itself or receive from itself: it has the data already")
 
 
 def is_distributed(types: Iterable[type]) -> bool:

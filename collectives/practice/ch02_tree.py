@@ -103,11 +103,13 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     try:
         outcomes = on_ranks(function, buffers)
     except NotYet as stuck:
-        if "did not finish" not in str(stuck):
+        if " sends to, or receives from, rank " in str(stuck):
+            hint = "Let a rank send or receive only where it has a partner. Rank 0 has none to send to."
+        elif "did not finish" in str(stuck):
+            last = len(buffers) - 1
+            hint = f"Does every receive have its sender, and every send its receiver? The ranks are 0 to {last}."
+        else:
             raise
-        hint = (
-            f"Does every receive have its sender, and every send its receiver? The ranks are 0 to {len(buffers) - 1}."
-        )
         raise NotYet(f"{stuck}\n  {hint}") from None
     root, total = outcomes[0], buffers.sum(axis=0)
     if root.buffer.shape == total.shape and same(root.buffer, total):

@@ -262,15 +262,17 @@ def random_steps(seed: int, how_many: int = 12) -> list[tuple]:
 # Part c
 
 
-def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> None:
+def check_choice(function: Callable, cases: Iterable[tuple], within: float, named: str = "") -> None:
     """Check that the step with the buckets of `function(sizes, backward, alpha, beta)` is near the fastest.
 
-    It may take at most (1 + `within`) times as long as with the best buckets. If it takes longer, draw both.
+    It may take at most (1 + `within`) times as long as with the best buckets. If it takes longer, draw both. `named`:
+    the notebook's name of `cases`, such as "MODELS"; without one, the learner doesn't have them.
     """
     lost = []
-    for case in cases:
+    for number, case in enumerate(cases):
         sizes, backward, alpha, beta = case
-        words = f"{function.__name__}(<{len(sizes)} sizes>, <{len(sizes)} times>, {alpha:.3g}, {beta:.3g})"
+        shown = f"<{len(sizes)} sizes>, <{len(sizes)} times>, {alpha:.3g}, {beta:.3g}"
+        words = f"{function.__name__}({f'*{named}[{number}]' if named else shown})"
         call, buckets = _buckets_of(function, case, words)
         yours, target = (step(each, backward, sizes, alpha, beta) for each in (buckets, fastest(*case)))
         lost.append((yours.seconds / target.seconds - 1, call, buckets, case, yours, target))
@@ -279,10 +281,11 @@ def check_choice(function: Callable, cases: Iterable[tuple], within: float) -> N
         return
     bad = sum(row[0] > within + 1e-9 for row in lost)
     show(draw({"with your buckets": yours.lasting(), "with the best": target.lasting()}))
+    many = f"{len(buckets)} bucket{'s' * (len(buckets) > 1)}"
     raise NotYet(
-        f"{call} gives {len(buckets)} bucket{'s' * (len(buckets) > 1)}: the step takes {yours.seconds:.6g} s, and with "
-        f"the best {target.seconds:.6g}. That is {regret:.1%} more, where {within:.1%} is allowed. {bad} of "
-        f"{len(lost)} cases exceed that. {_where_it_goes(buckets, case, yours)}"
+        f"the step takes {regret:.1%} longer than with the best buckets, where {within:.1%} is allowed: "
+        f"{yours.seconds:.4g} s instead of {target.seconds:.4g} with the {many} of {call}. {bad} of {len(lost)} cases "
+        f"are too slow. {_where_it_goes(buckets, case, yours)}"
     )
 
 

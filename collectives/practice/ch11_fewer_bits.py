@@ -22,12 +22,13 @@ import numpy as np
 import torch
 
 from .. import ranks
+from ..contracts import ranks_in_words
 from ..machines import CLUSTERS, RUNNING_CASE
 from ..measure.wire import BytesSent
 from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
-from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions
+from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions, told_apart
 from .on_ranks import run_on_ranks, witnessed, witnessed_pairs
 
 HOLDS = (
@@ -365,7 +366,8 @@ def _on_rank(
         raise NotYet(f"{function.__name__} is not written yet") from None
     except Exception as error:
         line = checks._learners_line(error).replace("\n  ", "; ")
-        what = error if isinstance(error, NotYet) else f"rank {rank} ends in {type(error).__name__}: {error}"
+        plain = isinstance(error, NotYet) or "can't send to itself" in str(error)
+        what = error if plain else f"rank {rank} ends in {type(error).__name__}: {error}"
         raise NotYet(" ".join(f"{what}{line}".split())) from None
     array = isinstance(returned, torch.Tensor | np.ndarray)
     found = np.array(returned.detach() if isinstance(returned, torch.Tensor) else returned) if array else None
@@ -423,14 +425,15 @@ def check_sum(function: Callable, world_size: int, size: int, bits: int = 4, blo
     parts = _chunks(values)
     exact = parts.sum(axis=1)
     most = _each(partial(half_steps, bits=bits, block=block), parts).sum(axis=1) * SLACK + 1e-5
-    where = f"with {world_size} ranks, {function.__name__} of {values.shape[1]} numbers"
+    where = f"with {world_size} ranks, in {function.__name__} of {values.shape[1]} numbers"
     slip = _sum_slip(got, values, codec, most)
     _check_within(where, got, exact, most, slip)
     once = _each(partial(_rounded, codec), parts)
     mine = once.copy()
     mine[np.arange(world_size), np.arange(world_size)] = parts[np.arange(world_size), np.arange(world_size)]
     if not any(np.allclose(got, each.sum(axis=1), atol=1e-4, rtol=1e-5) for each in (once, mine)):
-        raise NotYet(f"{where} is not the fp32 sum of parts that were each rounded once{slip and f': {slip}'}")
+        words = "the sum is near, but it is not the fp32 sum of parts that were each rounded once"
+        raise NotYet(f"{words}, {where}{slip and f': {slip}'}")
     _witness(everyone, values, codec)
 
 
@@ -456,30 +459,44 @@ def _check_within(where: str, got: np.ndarray, exact: np.ndarray, most: np.ndarr
     if len(wrong):
         rank, place = (int(each) for each in wrong[0])
         raise NotYet(
-            f"{where}: number {place} of rank {rank}'s sum is {got[rank, place]:.6g}, and the exact sum is "
-            f"{exact[rank, place]:.6g}: off by {abs(got[rank, place] - exact[rank, place]):.3g}, and half a step for "
-            f"each rounding is {most[rank, place]:.3g}{slip and f': {slip}'}"
+            f"rank {rank}'s sum is off by {abs(got[rank, place] - exact[rank, place]):.3g} in number {place}, and its "
+            f"roundings allow {most[rank, place]:.3g}, half a step each: it is {got[rank, place]:.4g} instead of "
+            f"{exact[rank, place]:.4g}, {where}{slip and f': {slip}'}"
         )
 
 
-def _sum_slip(got: np.ndarray, values: np.ndarray, codec: Codec, most: np.ndarray) -> str:
-    """Return the usual mistake that gives these sums, up to `most`, in words; "" if none does."""
+def _sum_slip(
+    got: np.ndarray, values: np.ndarray, codec: Codec, most: np.ndarray, more: Mapping[str, np.ndarray] | None = None
+) -> str:
+    """Return the usual mistake that gives these sums, up to `most`, in words; "" if none does.
+
+    `more`: {a mistake in words: the sums that it leads to}.
+    """
     parts, world_size = _chunks(values), len(values)
     exact, everyone = parts.sum(axis=1), np.arange(world_size)
     own = parts[everyone, everyone]
     ring = np.stack([_in_a_ring(parts[owner], owner, codec) for owner in range(world_size)])
     again = _each(partial(_rounded, codec), got)
+    half = _each(partial(half_steps, bits=codec.bits, block=codec.block), got) * SLACK
 
     def is_near(want: np.ndarray, room: np.ndarray | float = 1e-4) -> bool:
         return bool((np.abs(got - want) <= room).all())
 
+    def is_at(owner: int, rank: int) -> bool:
+        return bool((np.abs(got[rank] - exact[owner]) <= most[owner]).all())
+
+    others = ((rank, owner) for rank in everyone for owner in everyone if owner != rank and is_at(owner, rank))
+    rank, owner = next(others, (0, 0))
     made = {
         "a ring rounds the partial sums at every hop; send every part straight to its owner": is_near(ring),
-        "only this rank's own part is in it": is_near(own),
+        "this is only the rank's own part; add those that arrive": is_near(own),
         "this is the mean; return the sum": is_near(exact / world_size, most / world_size),
-        "this rank's own part is missing": is_near(exact - own, most),
-        "this is the sum of another rank's chunk": is_near(np.roll(exact, -1, axis=0), np.roll(most, -1, axis=0)),
-        "the sum itself is rounded again: it doesn't travel": bool(np.allclose(got, again, rtol=1e-5, atol=1e-5)),
+        "the rank's own part is missing; add it to those that arrive": is_near(exact - own, most),
+        f"these are the sums of rank {owner}'s chunk; rank {rank} keeps chunk {rank}": owner != rank,
+        "the result is rounded once more; it doesn't travel, so don't pack it": (
+            is_near(exact, most + half) and bool(np.allclose(got, again, rtol=1e-5, atol=1e-5))
+        ),
+        **{words: is_near(value, most) for words, value in (more or {}).items()},
     }
     return next((words for words, fits in made.items() if fits and world_size > 1), "")
 
@@ -499,25 +516,43 @@ def check_traffic(
     """Check that each rank sends every other one a single message: its packed part of that rank's chunk."""
     codec, values = Codec(bits, block), gradients(world_size, size, seed)
     everyone, _ = _summed(function, values, codec)
-    want = quantized.message_bytes(size, bits, block)
+    due = Due(quantized.message_bytes(size, bits, block), size, "that rank's chunk")
     for rank, each in enumerate(everyone):
-        expected = {peer: want for peer in range(world_size) if peer != rank}
-        _check_sent(f"with {world_size} ranks, rank {rank}", each, expected, size)
+        expected = {peer: due for peer in range(world_size) if peer != rank}
+        _check_sent(rank, f"with {world_size} ranks", each, expected)
     _witness(everyone, values, codec)
 
 
-def _check_sent(where: str, each: Summed, expected: dict[int, int], size: int) -> None:
+class Due(NamedTuple):
+    """The message that a rank should send to a peer. `what`: its numbers in words."""
+
+    num_bytes: int
+    numbers: int
+    what: str
+
+
+def _check_sent(rank: int, where: str, each: Summed, expected: dict[int, Due]) -> None:
+    """Check that a rank sends the `expected` message to each peer, and no more."""
     for peer in {**expected, **each.bytes_to}:
-        sent, want = each.bytes_to.get(peer, 0), expected.get(peer, 0)
-        if sent != want:
-            hint = ""
-            if want and sent == 4 * size:
-                hint = ": these are fp32 numbers; send what codec.pack returns"
-            elif set(each.bytes_to) != set(expected) and len(each.bytes_to) == 1 < len(expected):
-                hint = ": everything goes to one peer, as in a ring"
-            raise NotYet(f"{where} sends {sent:,} bytes to rank {peer}; it should be {want:,}{hint}")
+        sent, due = each.bytes_to.get(peer, 0), expected.get(peer)
+        if due is None:
+            peers = ranks_in_words(np.array(sorted(expected)))
+            raise NotYet(f"rank {rank} sends {sent:,} bytes to rank {peer}, {where}: it should send only to {peers}")
+        if sent == due.num_bytes:
+            continue
+        hint = f"pack {due.numbers} numbers in one message, {due.what}"
+        if sent == 4 * due.numbers:
+            hint = "these are fp32 numbers; send what codec.pack returns"
+        elif sent == 2 * due.num_bytes:
+            hint = "once is enough"
+        elif each.bytes_to.keys() != expected.keys() and len(each.bytes_to) == 1 < len(expected):
+            hint = "everything goes to one peer, as in a ring; send each rank its own part"
+        raise NotYet(f"rank {rank} sends {sent:,} bytes to rank {peer} instead of {due.num_bytes:,}, {where}: {hint}")
     if each.messages != len(expected):
-        raise NotYet(f"{where} sends {each.messages} messages; one to each of {len(expected)} peers is enough")
+        raise NotYet(
+            f"rank {rank} sends {each.messages} messages instead of {len(expected)}, {where}: the bytes are right, but "
+            "each peer should get them in one message"
+        )
 
 
 def check_two_hops(
@@ -538,17 +573,33 @@ def check_two_hops(
     exact, most = (
         each.sum(axis=0).swapaxes(0, 1).reshape(world_size, size) for each in (of_nodes, (first + again) * SLACK)
     )
-    where = f"with {nodes} nodes of {per_node}, {function.__name__} of {values.shape[1]} numbers"
-    _check_within(where, got, exact, most + 1e-5, _sum_slip(got, values, codec, most + 1e-5))
-    near = quantized.message_bytes(nodes * size, bits, block)
-    far = quantized.message_bytes(size, bits, block)
+    where = f"with {nodes} nodes of {per_node}"
+    most = most + 1e-5
+    more = _hop_slips(values, nodes, per_node) if nodes > 1 < per_node else {}
+    slip = _sum_slip(got, values, codec, most, more)
+    _check_within(f"{where}, in {function.__name__} of {values.shape[1]} numbers", got, exact, most, slip)
+    chunks = "the chunks of all ranks that have that rank's place" if nodes > 1 else "that rank's chunk"
+    near = Due(quantized.message_bytes(nodes * size, bits, block), nodes * size, chunks)
+    of = "that rank's chunk of the node's sum" if per_node > 1 else "that rank's chunk"
+    far = Due(quantized.message_bytes(size, bits, block), size, of)
     for rank, each in enumerate(everyone):
         node, place = divmod(rank, per_node)
         expected = {node * per_node + other: near for other in range(per_node) if other != place}
         expected |= {other * per_node + place: far for other in range(nodes) if other != node}
-        _check_sent(f"with {nodes} nodes of {per_node}, rank {rank}", each, expected, size)
-    if (least := world_size * ((per_node - 1) * near + (nodes - 1) * far)) >= 100_000:
+        _check_sent(rank, where, each, expected)
+    if (least := world_size * ((per_node - 1) * near.num_bytes + (nodes - 1) * far.num_bytes)) >= 100_000:
         _witness_reports(everyone, least)
+
+
+def _hop_slips(values: np.ndarray, nodes: int, per_node: int) -> dict[str, np.ndarray]:
+    """Return the sums that lack one of two hops, with what is missing in words."""
+    parts = _chunks(values).reshape(nodes, per_node, nodes, per_node, -1)  # [owner's node, place, sender's, sender's]
+    of_node = np.stack([parts[node, :, node].sum(axis=1) for node in range(nodes)])
+    of_place = np.stack([parts[:, place, :, place].sum(axis=1) for place in range(per_node)], axis=1)
+    return {
+        "the second hop is missing: this is the sum over the rank's own node": of_node.reshape(nodes * per_node, -1),
+        "the first hop is missing: this adds only one rank of each node": of_place.reshape(nodes * per_node, -1),
+    }
 
 
 # Part c: what rounding leaves
@@ -697,10 +748,9 @@ NDR, ETHERNET = machine_of(RUNNING_CASE), machine_of(CLUSTERS["H100 on plain Eth
 def seconds(way: str, weights: int, machine: Machine, **changed: float) -> tuple[float, float]:
     """Return the communication of a layer in the forward and in the backward pass. `changed`: a learner's mistakes."""
     nodes, gpus, near, far = (machine[name] for name in ("nodes", "gpus", "near", "far"))
-    block = changed.get("block", BLOCK)
 
     def coded(bits: int) -> float:
-        return weights * bits / 8 + changed.get("step", 4) * math.ceil(weights / block)
+        return weights * bits / 8 + changed.get("step", 4) * changed.get("blocks", math.ceil(weights / BLOCK))
 
     def across(num_bytes: float) -> float:
         return changed.get("share", (nodes - 1) / nodes) * num_bytes / changed.get("far", far)
@@ -721,41 +771,46 @@ def check_seconds(function: Callable, cases: Iterable[tuple[int, Machine]]) -> N
     rows = []
     for weights, machine in cases:
         for way in WAYS:
-            call = f"{function.__name__}({way!r}, {weights}, {_described(machine)})"
+            call = f"{function.__name__}({way!r}, {weights}, {dict(machine)})"
             result = own_answer(__name__, function, way, weights, dict(machine), call=call)
             if isinstance(result, np.ndarray | torch.Tensor):
                 result = result.tolist()
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise NotYet(f"{call} returns {brief(result)}; return the seconds of both passes")
-            changes = _seconds_slips(machine)
+            changes = _seconds_slips(weights, machine)
             for name, got, want, number in zip(
                 ("forward", "backward"), result, seconds(way, weights, machine), range(2), strict=True
             ):
                 slips = {words: seconds(way, weights, machine, **each)[number] for words, each in changes.items()}
                 slips |= {"this is in milliseconds; return seconds": 1e3 * want}
                 value = number_of(got, f"{call}: {name}")
-                words = f"{call} returns {value * 1e3:.6g} ms in the {name} pass; it is {want * 1e3:.6g}"
+                mine, right = told_apart(value * 1e3, want * 1e3, digits=4)
+                words = f"{way!r} communicates for {right} ms in the {name} pass, not {mine}: {call}"
                 rows.append(Answered(words, value, want, slips))
     check_rows(rows, words=lambda row: row.call)
 
 
-def _seconds_slips(machine: Machine) -> dict[str, dict[str, float]]:
+def _seconds_slips(weights: int, machine: Machine) -> dict[str, dict[str, float]]:
     gpus, nodes = machine["gpus"], machine["nodes"]
     return {
-        "a node has its own part already: (nodes - 1) / nodes of the bytes cross": {"share": 1},
-        "all that leaves a node shares the node's cards: count nodes, not ranks": {
+        "a node already has its own part, so only (nodes - 1) / nodes of the bytes enter it": {"share": 1},
+        "count nodes, not ranks: (nodes - 1) / nodes of the bytes enter a node": {
             "share": (nodes * gpus - 1) / (nodes * gpus)
         },
-        "a GPU has its own part already: (gpus - 1) / gpus": {"in_share": 1},
-        "the steps of the blocks travel too": {"step": 0},
-        "a step is 4 bytes": {"step": 2},
-        "a number in bf16 has two bytes": {"itemsize": 1},
-        "`far` is the rate of a node's cards together, not of one GPU's": {"far": machine["far"] / gpus},
-        "the backward pass gathers the weights again": {"again": 0},
-        "the secondary shard is kept in bf16, and gathered in the node": {"secondary": 0.5},
-        "zero++ gathers in the node in the backward pass": {"secondary": 0},
-        "the hop in the node is missing": {"first": 0},
-        "after the hop in the node a GPU has the sums of one chunk of `gpus`: the node sends each number once": {
+        "within a node a GPU already has its own part: (gpus - 1) / gpus of the bytes reach it": {"in_share": 1},
+        "add four bytes for the step of each block of 2,048": {"step": 0},
+        "a block's step has four bytes, not two": {"step": 2},
+        "the last, shorter block has a whole step too: round the number of blocks up": {"blocks": weights / BLOCK},
+        "the last, shorter block has a step too: round the number of blocks up, not down": {"blocks": weights // BLOCK},
+        "a number in bf16 has two bytes, not one": {"itemsize": 1},
+        "`far` is the rate of all cards of a node together: don't divide it by the GPUs": {
+            "far": machine["far"] / gpus
+        },
+        "the backward pass gathers the weights again: add that gather": {"again": 0},
+        "the secondary shard of zero++ is in bf16: two bytes a number, not one": {"secondary": 0.5},
+        "in the backward pass of zero++ add the gather within the node": {"secondary": 0},
+        "a sum in two hops begins with the hop within the node: add its time": {"first": 0},
+        "a sum in two hops crosses nodes once: each node sends each packed number once, all its GPUs together": {
             "crossing": gpus
         },
     }

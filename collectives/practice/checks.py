@@ -549,11 +549,11 @@ def against_the_schedule(row: Answered) -> str:
     return f"{row.call} returns {got}, but the schedule says {want}"
 
 
-def told_apart(got: float, want: float) -> list[str]:
-    """Return two different numbers as texts that differ: with six digits, or as many as that takes."""
+def told_apart(got: float, want: float, digits: int = 6) -> list[str]:
+    """Return two different numbers as texts that differ: with so many digits, or as many as that takes."""
     texts: list[str] = []
-    for digits in range(6, 18):
-        texts = [f"{each:,.0f}" if each == round(each) else f"{each:,.{digits}g}" for each in (got, want)]
+    for more in range(digits, 18):
+        texts = [f"{each:,.0f}" if each == round(each) else f"{each:,.{more}g}" for each in (got, want)]
         if texts[0] != texts[1]:
             break
     return texts

@@ -70,14 +70,27 @@ def run_on_ranks(
     return reported(everyone, world_size, kind)
 
 
-def how_it_failed(error: ranks.RanksError, who: str = "a rank") -> str:
+def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
     """Return what a run's error says, without the frames of torch and of this library in its traceback.
 
-    `who`: what sends to, or receives from, a rank that is not there, if that is the fault.
+    `who`: what sends to, or receives from, a rank that is not there or the rank itself, if that is the fault.
     """
-    if absent := re.search(r"ValueError: there is no (rank -?\d+: .*)", str(error)):
-        return f"{who} sends to, or receives from, {absent[1]}"
-    return re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", str(error))
+    words = re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", str(error))
+    failed = re.match(r"rank \d+(?= failed)", words)
+    where = " on ".join(filter(None, (who, failed and failed[0]))) or "a rank"
+    last = words.rpartition("\nValueError: ")[2]  # of the rank that failed first
+    if absent := re.match(r"there is no (rank -?\d+: .*)", last):
+        return f"{where} sends to, or receives from, {absent[1]}{_line_in(words)}"
+    if re.match(r"(?:rank \d+ can't send to itself|Invalid (?:destination|source) rank)", last):
+        return f"{where} sends to itself, or receives from itself: it has the data already{_line_in(words)}"
+    return words
+
+
+def _line_in(words: str) -> str:
+    """Return the line of the learner's code at the end of a traceback; "" if there is none."""
+    lines = re.findall(r'  File "[^"]*", line (\d+), in (\w+)\n(?:    (.*)\n)?', words)
+    number, function, code = lines[-1] if lines else ("", "", "")
+    return f" (line {number} of {function}{code and f': {code}'})" if lines else ""
 
 
 def reported(everyone: Any, world_size: int, kind: Any) -> list[Any]:

@@ -342,7 +342,7 @@ MUTANTS = [
     broken("a bound for each block", ".repeat_interleave(block)[: len(values)] / 2", " / 2", {BOUND}, "one number for"),
     written("the library's codes", "pack", LIBRARYS_PACK, {ERROR, BYTES, BOUND}, "the library's own quantized."),
     written("a ring", "sums", RING + IN_TWO, {SUM, TRAFFIC}, "a ring rounds the partial sums at every hop", "page 11"),
-    broken("no part of its own", "return rows[me] + sum", "return sum", {SUM, TWO}, "this rank's own part is missing"),
+    broken("no part of its own", "return rows[me] + sum", "return sum", {SUM, TWO}, "the rank's own part is missing"),
     broken(
         "the mean",
         "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
@@ -356,7 +356,7 @@ MUTANTS = [
         "chunks = values.chunk(world_size)\n"
         "    return exchanged(chunks[1:] + chunks[:1], rank, range(world_size), codec)",
         {SUM},
-        "another rank's chunk",
+        "'s chunk; rank 0 keeps chunk 0",
     ),
     broken(
         "rounds the sum, too",
@@ -364,7 +364,7 @@ MUTANTS = [
         "whole = exchanged(values.chunk(world_size), rank, range(world_size), codec)\n"
         "    return codec.unpack(codec.pack(whole), len(whole))",
         {SUM},
-        "the sum itself is rounded again",
+        "the result is rounded once more",
     ),
     broken(
         "all to all",
@@ -374,28 +374,28 @@ MUTANTS = [
         "        both = (dist.isend, sends[there]), (dist.irecv, sends[there].clone())\n"
         "        [work.wait() for work in dist.batch_isend_irecv([dist.P2POp(*each, peers[there]) for each in both])]",
         {TRAFFIC, TWO},
-        "it should be",
+        ": once is enough",
     ),
     broken(
         "sums in one hop",
         "return exchanged(of_node.chunk(nodes)",
         "return reduce_scatter(rank, world_size, values, codec) if nodes else (of_node.chunk(nodes)",
         {TWO},
-        "it should be",
+        ": it should send only to rank",
     ),
     broken(
         "chunks of neighbours",
         "by_place = [chunks[:, each].flatten()",
         "by_place = [chunks.flatten(0, 1)[each * nodes : (each + 1) * nodes].flatten()",
         {TWO},
-        "off by",
+        "these are the sums of rank ",
     ),
     broken(
         "no node's sum",
         "of_node = exchanged(by_place, place, neighbours, codec)",
         "of_node = by_place[place]",
         {TWO},
-        "off by",
+        "the first hop is missing",
     ),
     written("the library's sums", "sums", LIBRARYS, {SUM, TRAFFIC, TWO}, "the library's own quantized.reduce_scatter"),
     broken(
@@ -438,24 +438,24 @@ MUTANTS = [
         "mean of gradients", "summed.bfloat16()", "(summed / len(gradients)).bfloat16()", {TOTAL}, "this is the mean"
     ),
     broken("stays in fp32", "summed.bfloat16()", "summed", {TOTAL}, "return torch.bfloat16"),
-    broken("all of it crosses", "(nodes - 1) / nodes * num_bytes", "num_bytes", {SECONDS}, "has its own part already"),
+    broken("all of it crosses", "(nodes - 1) / nodes * num_bytes", "num_bytes", {SECONDS}, "already has its own part"),
     broken(
         "no steps",
         "weights * bits / 8 + 4 * math.ceil(weights / 2048)",
         "weights * bits / 8",
         {SECONDS},
-        "the steps of the blocks travel too",
+        "add four bytes for the step of each block",
         "page 11",
     ),
-    broken("elements", "across(2 * weights if", "across(weights if", {SECONDS}, "it is"),
+    broken("elements", "across(2 * weights if", "across(weights if", {SECONDS}, "communicates for"),
     broken("a card alone", '/ machine["far"]', '/ (machine["far"] / gpus)', {SECONDS}, "cards together"),
-    broken("gathered once", "return gather, again + reduced", "return gather, reduced", {SECONDS}, "it is"),
+    broken("gathered once", "return gather, again + reduced", "return gather, reduced", {SECONDS}, "communicates for"),
     broken(
         "secondary shard in 8 bits",
         "again = inside(2 * weights)",
         "again = inside(weights)",
         {SECONDS},
-        "kept in bf16",
+        "zero++ is in bf16",
         "page 11",
     ),
     broken(
@@ -463,14 +463,14 @@ MUTANTS = [
         "inside(packed(4)) + across(packed(4))",
         "across(packed(4))",
         {SECONDS},
-        "the hop in the node is missing",
+        "begins with the hop within the node",
     ),
     broken(
         "no first hop",
         "across(packed(4))\n",
         "gpus * across(packed(4))\n",
         {SECONDS},
-        "sends each number once",
+        "sends each packed number once",
         "page 11",
     ),
     broken(

@@ -226,7 +226,7 @@ CHANGED = [
         "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
         "return values.chunk(world_size)[rank]",
         "b1-sum",
-        ": only this rank's own part is in it",
+        ": this is only the rank's own part; add those that arrive",
     ),
     (
         "11_fewer_bits",
@@ -234,7 +234,7 @@ CHANGED = [
         "range(world_size), codec)",
         "range(world_size), AS_IT_IS)",
         "b1-sum",
-        " is not the fp32 sum of parts that were each rounded once",
+        "the sum is near, but it is not the fp32 sum of parts that were each rounded once, with ",
     ),
     (
         "11_fewer_bits",
@@ -264,7 +264,7 @@ CHANGED = [
         "    operations += [dist.P2POp(dist.irecv, receives[place][:0], peers[place]) for place in others]\n"
         "    operations += [dist.P2POp(dist.isend, sends[place], peers[place]) for place in others]\n",
         "b2-traffic",
-        " messages; one to each of ",
+        ": the bytes are right, but each peer should get them in one message",
     ),
     (
         "11_fewer_bits",
