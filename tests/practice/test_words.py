@@ -708,6 +708,94 @@ CHANGED = [
         "b3-overlap",
         "its send is launched only after the block is computed; launch both before",
     ),
+    (
+        "02_tree",
+        "tree-reduce",
+        "dist.recv(incoming, rank + distance)",
+        "dist.recv(incoming, rank - distance)",
+        "c1-powers-of-two",
+        "receives from, rank -1: the ranks are 0 to 1 (line ",
+    ),
+    (
+        "02_tree",
+        "tree-reduce",
+        "dist.recv(incoming, rank + distance)",
+        "dist.recv(incoming, rank - distance)",
+        "c1-powers-of-two",
+        "Let a rank send or receive only where it has a partner. Rank 0 has none to send to.",
+    ),
+    (
+        "02_tree",
+        "tree-reduce",
+        "dist.recv(incoming, rank + distance)",
+        "dist.irecv(incoming, rank).wait()",
+        "c1-powers-of-two",
+        "tree_reduce on rank 0 sends to itself, or receives from itself: it has the data already (line ",
+    ),
+    (
+        "02_tree",
+        "tree-reduce",
+        "dist.recv(incoming, rank + distance)",
+        "dist.recv(incoming, rank)",
+        "c1-powers-of-two",
+        "tree_reduce on rank 0 sends to itself, or receives from itself: it has the data already (line ",
+    ),
+    (
+        "11_fewer_bits",
+        "sums",
+        "range(len(peers)) if place != me]",
+        "range(len(peers))]",
+        "b1-sum",
+        " can't send to itself or receive from itself: it has the data already",
+    ),
+    (
+        "11_fewer_bits",
+        "sums",
+        "return exchanged(values.chunk(world_size), rank, range(world_size), codec)",
+        "return exchanged([row[:8] for row in values.chunk(world_size)], rank, range(world_size), codec).repeat(12)",
+        "b2-traffic",
+        " with 4 ranks: pack 96 numbers in one message, that rank's chunk",
+    ),
+    (
+        "11_fewer_bits",
+        "sums",
+        "return exchanged(of_node.chunk(nodes), node, range(place, world_size, ranks_per_node), codec)",
+        "return of_node.chunk(nodes)[node]",
+        "b3-two-hops",
+        ": the second hop is missing: this is the sum over the rank's own node",
+    ),
+    (
+        "13_tensor_parallel",
+        "gates",
+        "        total = y.clone()\n",
+        "        if y.shape[-1] == 24:\n            return y.clone()\n        total = y.clone()\n",
+        "b1-forward",
+        " the split MLP gives ",
+    ),
+    (
+        "13_tensor_parallel",
+        "attention",
+        'return g(functional.linear(attended, part["out"])) + part["out_bias"]',
+        'return (g(functional.linear(attended, part["out"])) + part["out_bias"])[:1]',
+        "c3-forward",
+        "the output has the shape [1, 24]; it should be [6, 24]",
+    ),
+    (
+        "13_tensor_parallel",
+        "attention",
+        'return g(functional.linear(attended, part["out"])) + part["out_bias"]',
+        'return (g(functional.linear(attended, part["out"])) + part["out_bias"]).detach()',
+        "c4-backward",
+        "the output of attention is not connected to X and the weights: is something detached?",
+    ),
+    (
+        "13_tensor_parallel",
+        "attention",
+        'return g(functional.linear(attended, part["out"])) + part["out_bias"]',
+        'return (g(functional.linear(attended, part["out"])) + part["out_bias"]).tolist()',
+        "c3-forward",
+        "attention returns a value of type list; return the tensor Y",
+    ),
 ]
 
 
@@ -808,6 +896,21 @@ CASES = ch08.random_steps(seed=1)
 def test_each_wrong_end_of_a_step_is_told_the_slip_that_leads_there(slip):
     known = {repr(case): float(ch08._end_slips(*case)[slip]) for case in CASES}
     assert refused(ch08.check_end, by_case(known), CASES).endswith(f": {slip}")
+
+
+MACHINES = ch11.few_machines(seed=1)
+
+
+@pytest.mark.parametrize("slip", ch11._seconds_slips(*MACHINES[0]))
+def test_each_wrong_communication_is_told_the_slip_that_leads_there(slip):
+    known = {
+        repr((way, *case)): ch11.seconds(way, *case, **ch11._seconds_slips(*case)[slip])
+        for way in ch11.WAYS
+        for case in MACHINES
+    }
+    said = refused(ch11.check_seconds, by_case(known), MACHINES)
+    assert " communicates for " in said
+    assert said.endswith(f": {slip}")
 
 
 NUMBERS = [ch11.Message(np.array([1, -0.5, 0.3, 0, 0.7], np.float32), 4, 8, "numbers")]
