@@ -12,6 +12,7 @@ from collectives.practice import ch02_tree as ch02
 from collectives.practice import ch03_ring as ch03
 from collectives.practice import ch04_all_reduce as ch04
 from collectives.practice import ch05_crossover as ch05
+from collectives.practice import ch06_all_to_all as ch06
 from collectives.practice import ch08_data_parallel as ch08
 from collectives.practice import ch09_zero as ch09
 from collectives.practice import ch10_fsdp as ch10
@@ -74,6 +75,17 @@ def save(rank, world_size, job, disk):
 
 def resume(rank, world_size, job, disk):
     resumed(rank, world_size, job, Texts(disk))
+"""
+# A rank that reports other losses than those of its backward passes.
+OTHER_LOSSES = """
+
+honest = arrived
+
+
+def arrived(*args):
+    backward = ch09_zero._backward
+    ch09_zero._backward = lambda *given: 0.0 * backward(*given)
+    return honest(*args)
 """
 # Launches in time, of nothing; what counts is gathered at the end, while nothing computes.
 GATHERED_AT_THE_END = """
@@ -692,6 +704,7 @@ CHANGED = [
         "gives update a state that is not unit.state",
     ),
     ("09_zero", "zero-2", "unit.reduced, world_size)", "1.0, world_size)", "c1-losses", "hand it a tensor with sums"),
+    ("09_zero", "zero-2", "", OTHER_LOSSES, "c1-losses", " is 0; DDP's is "),
     (
         "09_zero",
         "zero-2",
@@ -1017,6 +1030,34 @@ def test_an_answer_of_an_expert_that_a_token_has_not_chosen_is_named():
     assert ch15._fault_of(row, 0, 0, case) == "came back with an answer of expert 1, which it has not chosen"
 
 
+def test_chunks_that_go_there_and_back_and_there_again_are_sent_too_often():
+    swap = [Transfer(0, 1, 1, "copy", 0), Transfer(1, 0, 0, "copy", 1)]
+    said = refused(ch06.check_direct, lambda world_size: [swap] * 3, 2)
+    assert said.endswith(": rank 0 sends 3 chunks; it has only 1 for others")
+
+
+def test_a_partner_that_is_no_number_is_shown():
+    said = refused(ch06.check_mutual, lambda rank, world_size: ["anyone"], 2)
+    assert said.endswith("round 0: 'anyone' is no partner; that is a rank's number, or None")
+
+
+def test_one_number_where_two_are_due_is_told_so():
+    said = refused(ch15.check_dropped_and_padded, lambda counts, places: [1], [3, 1], 2)
+    assert said.endswith(" returns numbers of shape [1]; return [2]")
+
+
+def test_an_operation_that_is_none_is_shown():
+    said = refused(ch16.schedule_of, lambda rank, p, m: ["forward"], 1, 1)
+    assert "operation 1: it is 'forward'; " in said
+
+
+def test_an_order_with_an_axis_twice_is_told_so():
+    case = ch17.choices(seed=1)[0]
+    said = refused(ch17.check_place, lambda sizes, gpus, costs: [*sizes, *sizes], [case])
+    assert "; return each of " in said
+    assert said.endswith(" once")
+
+
 def test_a_pipeline_needs_a_rank_and_a_micro_batch():
     said = refused(ch16.schedule_of, lambda rank, p, m: [], 0, 4)
     assert said.endswith("(rank, 0, 4): there must be a rank and a micro-batch")
@@ -1107,6 +1148,10 @@ def test_what_no_rank_asks_a_disk_is_refused():
     assert refused(witness.serve, 1, ("write", "all", bytes(ch19.FULL + 1))).startswith(
         "the disk is full: a checkpoint"
     )
+    for number in range(ch19.MOST_OPERATIONS):
+        witness.serve(1, ("write", "latest", b"%d" % number))
+    says = f"a life of the job changes the disk more than {ch19.MOST_OPERATIONS} times"
+    assert refused(witness.serve, 1, ("write", "latest", b"")) == says
 
 
 def test_a_life_that_reports_less_than_it_lived_is_refused():
@@ -1124,6 +1169,10 @@ def test_a_life_that_reports_less_than_it_lived_is_refused():
     said = refused(story._check_state, "", 0, 2, story.states[0])
     size = len(story.states[0].weights)
     assert said.endswith(f"job.weights is [{size}]; a shard is [{-(-size // 2)}]")
+    off = story.states[0]._replace(weights=story.states[0].weights + 1)
+    begun = float(story.states[0].weights[0])
+    said = refused(story._check_state, "", 0, 1, off)
+    assert f"on rank 0 job.weights[0] is {begun + 1!r}; it was {begun!r}" in said
 
 
 def test_steps_and_numbers_of_the_wrong_kind_are_told_plainly():
