@@ -448,7 +448,7 @@ MUTANTS = [
         "page 11",
     ),
     broken("elements", "across(2 * weights if", "across(weights if", {SECONDS}, "communicates for"),
-    broken("a card alone", '/ machine["far"]', '/ (machine["far"] / gpus)', {SECONDS}, "cards together"),
+    broken("a card alone", '/ machine["far"]', '/ (machine["far"] / gpus)', {SECONDS}, "don't divide it by the GPUs"),
     broken("gathered once", "return gather, again + reduced", "return gather, reduced", {SECONDS}, "communicates for"),
     broken(
         "secondary shard in 8 bits",

@@ -170,6 +170,7 @@ OF_ANOTHER_KIND = [
     ("18_gpus", "instruments", "def fit(rows): return 3", "a3-fit", "returns 3; return a pair, alpha and beta"),
     ("18_gpus", "instruments", "def lateness(t): return 3", "a4-lateness", "returns 3; return a dictionary, {rank:"),
     ("18_gpus", "instruments", "def lateness(t): return {}", "a4-lateness", "has the ranks []; they are [0, 1"),
+    ("18_gpus", "faults", "def diagnose(patient): return 3", "b1-sockets", "returns 3; return a Finding(fault, evi"),
 ]
 
 
