@@ -85,6 +85,13 @@ def test_a_call_that_computes_long_but_ends_is_not_ended_by_what_other_threads_c
 
 
 # Answers of the wrong kind: the exercise, the cell, what its function is instead, a check, and what that says.
+LIBRARYS_GROUPS = """
+from collectives.training.mesh import Mesh
+
+
+def build(rank, sizes, names):
+    return Mesh(**sizes).groups(names[0])
+"""
 OF_ANOTHER_KIND = [
     (
         "02_tree",
@@ -170,6 +177,46 @@ OF_ANOTHER_KIND = [
     ("18_gpus", "instruments", "def fit(rows): return 3", "a3-fit", "returns 3; return a pair, alpha and beta"),
     ("18_gpus", "instruments", "def lateness(t): return 3", "a4-lateness", "returns 3; return a dictionary, {rank:"),
     ("18_gpus", "instruments", "def lateness(t): return {}", "a4-lateness", "has the ranks []; they are [0, 1"),
+    ("11_fewer_bits", "pack", "def pack(*_): return 'x'", "a1-error", "returns a value of type str; return a tensor"),
+    (
+        "11_fewer_bits",
+        "pack",
+        "def pack(v, *_): return v[None]",
+        "a1-error",
+        "a message is torch.uint8, of one dimension",
+    ),
+    (
+        "11_fewer_bits",
+        "pack",
+        "def unpack(message, count, *_): return torch.zeros(count + 1)",
+        "a1-error",
+        "returns float32 [2]; return 1 numbers",
+    ),
+    (
+        "11_fewer_bits",
+        "sums",
+        "def reduce_scatter(rank, world_size, values, codec): return values",
+        "b1-sum",
+        "rank 0 returns [384]; return 96 numbers",
+    ),
+    (
+        "14_context_parallel",
+        "ring",
+        "def ring_attention(*_): raise ValueError('no')",
+        "b1-output",
+        " ends in ValueError: no",
+    ),
+    (
+        "14_context_parallel",
+        "ring",
+        "def ring_attention(*_): raise KeyError('no')",
+        "b1-output",
+        " ends in KeyError: 'no'",
+    ),
+    ("17_mesh", "real", "def build(*_): raise KeyError('no')", "a2-build", " ends in KeyError: 'no'"),
+    ("17_mesh", "real", "def build(*_): raise NotImplementedError", "a2-build", "build is not written yet"),
+    ("17_mesh", "real", LIBRARYS_GROUPS, "a1-calls", ": the library's own mesh.groups is for comparing, afterwards"),
+    ("17_mesh", "real", LIBRARYS_GROUPS, "a2-build", "build: the library's own mesh.groups is for comparing"),
     ("18_gpus", "faults", "def diagnose(patient): return 3", "b1-sockets", "returns 3; return a Finding(fault, evi"),
 ]
 

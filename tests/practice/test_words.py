@@ -25,6 +25,7 @@ from collectives.practice import ch16_pipeline as ch16
 from collectives.practice import ch17_mesh as ch17
 from collectives.practice import ch18_gpus as ch18
 from collectives.practice import ch19_failures as ch19
+from collectives.practice import ch20_plan as ch20
 from collectives.practice import checks
 from collectives.practice.on_ranks import Outcome, tagged
 from collectives.schedule import Schedule, Transfer
@@ -1049,6 +1050,15 @@ def test_one_number_where_two_are_due_is_told_so():
 def test_an_operation_that_is_none_is_shown():
     said = refused(ch16.schedule_of, lambda rank, p, m: ["forward"], 1, 1)
     assert "operation 1: it is 'forward'; " in said
+
+
+def test_layouts_that_never_run_are_worth_nothing_and_each_trial_says_why():
+    def choose(model, machine, batch, tried):
+        return dict.fromkeys(ch20.FIELDS, 1) | {"dp": 999, "recompute": "none"}
+
+    said = refused(ch20.score, choose, ch20.random_cases(1, of_each=1)[:1], 9)
+    assert said.startswith("0 of 9 points\n")
+    assert "      trial 1: " in said
 
 
 def test_an_order_with_an_axis_twice_is_told_so():
