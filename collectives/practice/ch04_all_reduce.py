@@ -212,7 +212,7 @@ def check_gathered(
     and so is the junk, which tells nothing of the other chunks; the check also looks at what crossed the wire.
     """
     bounds = chunk_bounds(num_elements, world_size)
-    whole = (np.arange(num_elements) + 1).astype(dtype)
+    whole: np.ndarray = (np.arange(num_elements) + 1).astype(dtype)
     before = np.stack([-(rank + 2) * whole for rank in range(world_size)])
     if seed is not None:
         whole, before = np.split(noise(1 + world_size, num_elements, seed), [1])

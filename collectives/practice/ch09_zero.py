@@ -577,8 +577,8 @@ def _on_ranks(arrived: Callable, step: Callable, world_size: int, task: Task) ->
 
 def _batches(rank: int, world_size: int, task: Task) -> list[Batch]:
     """Return a rank's batches, one for each backward pass."""
-    same = {"width": task.width, "dtype": torch.bfloat16, "seed": task.seed}
-    return [tiny.batch(number, rank, world_size, **same) for number in range(STEPS * task.micro)]
+    made = partial(tiny.batch, width=task.width, dtype=torch.bfloat16, seed=task.seed)
+    return [made(number, rank, world_size) for number in range(STEPS * task.micro)]
 
 
 def _model(task: Task) -> torch.nn.Sequential:

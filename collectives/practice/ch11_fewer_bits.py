@@ -13,7 +13,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from random import Random
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -485,7 +485,7 @@ def _sum_slip(
     def is_at(owner: int, rank: int) -> bool:
         return bool((np.abs(got[rank] - exact[owner]) <= most[owner]).all())
 
-    others = ((rank, owner) for rank in everyone for owner in everyone if owner != rank and is_at(owner, rank))
+    others = ((rank, owner) for rank, owner in permutations(range(world_size), 2) if is_at(owner, rank))
     rank, owner = next(others, (0, 0))
     made = {
         "a ring rounds the partial sums at every hop; send every part straight to its owner": is_near(ring),
