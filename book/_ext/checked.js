@@ -5,10 +5,14 @@ for (const badge of document.querySelectorAll(".checked")) {
   const show = () => {
     clearTimeout(leaving);
     if (card.matches(":popover-open")) return;
+    card.style.maxHeight = "";
     card.showPopover();
     const at = button.getBoundingClientRect(), { width, height } = card.getBoundingClientRect(), edge = 8;
     const left = Math.max(edge, Math.min(innerWidth - width - edge, at.left + at.width / 2 - width / 2));
-    card.style.inset = `${at.top > height + edge ? at.top - height : at.bottom}px auto auto ${left}px`;
+    const above = at.top - edge, below = innerHeight - at.bottom - edge;
+    const up = above > Math.min(height, below); // else below the badge, or where there is more room
+    card.style.maxHeight = `${up ? above : below}px`; // a longer card scrolls
+    card.style.inset = `${up ? at.top - Math.min(height, above) : at.bottom}px auto auto ${left}px`;
   };
   const hide = () => (leaving = setTimeout(() => badge.matches(":hover, :focus-within") || card.hidePopover(), 150));
   badge.onmouseenter = badge.onfocusin = button.onfocus = show;

@@ -65,7 +65,8 @@ def badge(claim: dict) -> str:
     sources = escape("; ".join(SOURCES[each] for each in claim["sources"].split()))
     return (
         f'<span class="checked" id="{id}" data-verdict="{verdict}">'
-        f'<button type="button" popovertarget="card-{id}" aria-label="checked: claim {id}">checked</button>'
+        f'<button type="button" popovertarget="card-{id}" popovertargetaction="show" aria-label="checked: claim {id}">'
+        "checked</button>"
         f'<span class="claim-card" popover role="note" id="card-{id}">'
         f'<span class="claim-head"><span class="claim-id">{id}</span> <em class="claim-verdict">{verdict}</em></span>'
         f'<span class="claim-text">Published: {says} <span class="claim-source">({sources})</span></span>'

@@ -75,3 +75,17 @@ def test_the_card_of_a_badge_shows_on_focus_and_leads_to_the_check_and_the_ledge
     assert card.is_visible() and "arange(4)" in card.inner_text()
     assert [link.get_attribute("href") for link in card.locator("a").all()] == ["#check-C12", "claims.html#row-C12"]
     page.close()
+
+
+def test_the_first_tap_on_any_badge_shows_its_whole_card(browser, site):
+    page = browser.new_page(viewport={"width": 390, "height": 640}, has_touch=True, is_mobile=True)
+    page.goto(f"{site}/15_experts.html")
+    for badge in page.locator(".checked").all():
+        badge.locator("button").tap()
+        card = badge.locator(".claim-card")
+        assert card.is_visible()
+        place = card.bounding_box()
+        assert place["y"] >= 0 and place["y"] + place["height"] <= 640
+        page.locator("h1").dispatch_event("click")
+        page.keyboard.press("Escape")
+    page.close()
