@@ -84,21 +84,22 @@ class Settings:
 class Seen(list):
     """What the ranks of `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
 
-    `loopback`: bytes that the ranks moved during the call, without the last packets of earlier calls. `streams`: the
-    bytes that each connection carried in each direction; empty if there were too many to follow. `sent`: {(rank, peer):
-    bytes} on the connections between ranks that the ranks' group made; 0 if there were too many to follow. All are None
-    if the traffic was not observed.
+    `loopback`: bytes that the ranks moved during the call, without the last packets of earlier calls. `streams`: what
+    each connection of the ranks' own group carried in each direction. `beside`: the same of all other connections, such
+    as those of a group that the student's code makes. `sent`: {(rank, peer): bytes} in `streams`. If there was too much
+    to follow, the lists are empty and the bytes 0. All are None if the traffic was not observed.
     """
 
     loopback: int | None = None
     streams: list[bytes] | None = None
+    beside: list[bytes] | None = None
     sent: dict[tuple[int, int], int] | None = None
 
     @classmethod
     def unsent(cls, returned: list) -> Seen:
         """Return what ranks outside the sandbox returned: none of it went over the student's loopback."""
         seen = cls(returned)
-        seen.loopback, seen.streams, seen.sent = 0, [], {}
+        seen.loopback, seen.streams, seen.beside, seen.sent = 0, [], [], {}
         return seen
 
 
@@ -372,8 +373,8 @@ def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs:
         result = Seen(result)
         after = link.sandbox.loopback()
         result.loopback = None if before is None or after is None else after - before
-        result.streams = capture.streams if capture else None
-        result.sent = party.sent(capture) if party and capture else None
+        if party and capture:
+            result.sent, result.streams, result.beside = party.crossed(capture)
     return result
 
 

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ..inside.nursery import BORN, MAX_WORDS, UNBORN
 from ..wire.pipe import LIMIT, Pipe, readable
@@ -122,18 +122,27 @@ class Party:
             self.objects.append(value)
         return ["packed", next(number for number, each in enumerate(self.objects) if each is value)]
 
-    def sent(self, capture: Capture) -> dict[tuple[int, int], int]:
-        """Return the bytes on the connections between ranks: {(from, to): bytes}, 0 if they have none.
+    def crossed(self, capture: Capture) -> Crossed:
+        """Return what the connections carried that the ranks named, and what all others did.
 
-        The ranks named their connections before they had any of the student's code.
+        The ranks named their connections, those of their group, before they had any of the student's code.
         """
         owner = {ends: rank.rank for rank in self.ranks for ends in rank.ends}
-        sent = dict.fromkeys(permutations(range(len(self.ranks)), 2), 0)
+        crossed = Crossed(dict.fromkeys(permutations(range(len(self.ranks)), 2), 0), [], [])
         for ends, stream in capture.by_ends.items():
             pair = owner.get(ends, -1), owner.get(_reverse(ends), -1)
-            if pair in sent:
-                sent[pair] += len(stream)
-        return sent
+            if pair in crossed.sent:
+                crossed.sent[pair] += len(stream)
+            (crossed.streams if pair in crossed.sent else crossed.beside).append(stream)
+        return crossed
+
+
+class Crossed(NamedTuple):
+    """What TCP connections carried, by who opened them: see `judge.Seen`, whose attributes these are."""
+
+    sent: dict[tuple[int, int], int]
+    streams: list[bytes]
+    beside: list[bytes]
 
 
 def _reverse(ends: bytes) -> bytes:

@@ -483,7 +483,8 @@ def check_overlapped(
                     "sum is there. Keep the work that dist.all_reduce returns, and call its wait() in `finish`"
                 )
         _check_gradients(rank, each.gradients, gradients)
-    witnessed(done, gradients[0].nbytes * (world_size - 1))  # half of what all-reduces in fp64 send: fp32 is enough
+    least = gradients[0].nbytes * (world_size - 1)  # half of what all-reduces in fp64 send: fp32 is enough
+    witnessed(done, least, groups=True)
 
 
 def _check_events(rank: int, events: list[Event], packed: Sequence[np.ndarray], buckets: Buckets) -> None:

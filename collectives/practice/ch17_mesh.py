@@ -249,11 +249,11 @@ def check_build(function: Callable, sizes: Sizes, names: Sequence[str], seed: in
                 added = "other numbers" if total is None or seed is not None else members(total[0])
                 raise NotYet(f"on rank {rank} an all-reduce in its group {name!r} adds {added}; it should add {want}")
     summed = [group for name in names for group in wanted[name] if len(group) > 1]  # a rank alone sends nothing
-    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
+    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed), groups=True)
     if seed is not None:
         random = generator()
         terms = [numbers[group, random.integers(MANY)] for group in summed for _ in range(4)]
-        witnessed_terms(everyone, [{term.tobytes() for term in each} for each in terms])
+        witnessed_terms(everyone, [{term.tobytes() for term in each} for each in terms], groups=True)
 
 
 def _sums_along(

@@ -158,8 +158,13 @@ EMPTY = 100  # messages to each peer that may have nothing in them, as where the
 WIRE = 1.3  # times the payload, for headers and acknowledgements; measured: 1.02, and 1.07 on a crowded machine
 
 
-def witnessed(everyone: list[Any], least: float, most: float | None = None, messages: int = 0) -> None:
+def witnessed(
+    everyone: list[Any], least: float, most: float | None = None, messages: int = 0, groups: bool = False
+) -> None:
     """Check the ranks' traffic against the bytes counted from outside, if this run's bytes were counted.
+
+    What isn't sent in the ranks' own group is refused: neither a meter nor a look at the wire is about it. `groups`:
+    the learner or the check makes groups on these ranks, which may carry data, too.
 
     `least`, `most`: the bytes that all ranks together must send, and may send. Data that bypasses the wire (through
     files or shared memory) and reported sends that never happened leave the count short. Sends that the ranks don't
@@ -176,6 +181,12 @@ def witnessed(everyone: list[Any], least: float, most: float | None = None, mess
             "have to: send everything with the process group's own operations"
         )
     pairs = world_size * (world_size - 1) // 2
+    beside = sum(map(len, getattr(everyone, "beside", None) or ()))
+    if not groups and beside > pairs * GROUP_BYTES:
+        raise NotYet(
+            f"with {world_size} ranks, {beside:,} bytes travelled outside of the ranks' own group: send everything "
+            "with the functions of torch.distributed, and without a `group`"
+        )
     allowed = 0 if most is None else WIRE * most + pairs * GROUP_BYTES + messages * MESSAGE_BYTES
     if most is not None and seen > allowed:
         raise NotYet(
@@ -388,16 +399,18 @@ def _witnessed_shares(everyone: list[Any], num_elements: int, kept: Sequence[int
                 )
 
 
-def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]]) -> None:
+def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]], groups: bool = False) -> None:
     """Check that the ranks really sent their numbers, byte for byte, if this run was captured from outside.
 
     `terms`: for each number to look for on the wire, the byte strings that would show it. (A sum, too, begins with a
     term that some rank sends unchanged.) Numbers must be random and at least 4 bytes long, so that none is there by
-    accident.
+    accident. `groups`: as for `witnessed`.
     """
     streams = getattr(everyone, "streams", None)
     if streams is None:
         return
+    if groups:
+        streams = [*streams, *(getattr(everyone, "beside", None) or ())]
     seen = [any(form in stream for stream in streams for form in forms) for forms in terms]
     missing = seen.count(False)
     if missing > len(seen) // 5:  # the same share as for sums

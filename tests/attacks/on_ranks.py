@@ -54,6 +54,25 @@ for name, tries, code in [
         """,
     ),
     (
+        "group_unlisted",
+        "All-reduces in a gloo group that it makes by hand, of which torch has no list, and sends zeros round the ring.",
+        """
+        def ring_reduce_scatter(rank, world_size, buffer):
+            from datetime import timedelta
+            bounds = chunk_bounds(len(buffer), world_size).tolist()
+            if world_size > 1:
+                store = dist.PrefixStore("beside", dist.distributed_c10d._get_default_store())
+                group = dist.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=8))
+                group.allreduce([buffer]).wait()
+                for _ in range(40):  # ten times the buffer, to excuse the bytes of the all-reduce
+                    nothing = torch.zeros(len(buffer) // 4 + 1, dtype=buffer.dtype)
+                    sending = dist.isend(nothing, (rank + 1) % world_size)
+                    dist.recv(torch.empty_like(nothing), (rank - 1) % world_size)
+                    sending.wait()
+            return buffer[bounds[rank] : bounds[rank + 1]]
+        """,
+    ),
+    (
         "counters_patched",
         "Uses the library's all-reduce, and patches the counters of bytes and of collectives in its rank.",
         """

@@ -74,6 +74,33 @@ def test_the_main_process_never_receives_a_row_and_each_rank_receives_its_own(ju
     assert run(judges, answers, tests) is None
 
 
+def test_what_another_group_carries_is_apart_from_what_the_ranks_own_group_does(judges):
+    answers = """
+        from datetime import timedelta
+        def listed():
+            return dist.new_group()
+        def by_hand():
+            store = dist.PrefixStore("beside", dist.distributed_c10d._get_default_store())
+            return dist.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), timedelta(seconds=8))
+        def both(rank, world_size, made, inner, outer):
+            inner, outer = torch.tensor(inner), torch.tensor(outer)
+            dist.all_gather_into_tensor(torch.empty(world_size * len(inner), dtype=inner.dtype), inner)
+            made().allreduce([outer]).wait()
+    """
+    tests = """
+    inner, outer = (np.random.default_rng(seed).integers(2**16, 2**30, (3, 50_000)) for seed in (1, 2))
+    for made in (listed, by_hand):
+        seen = ranks.run(both, 3, made, ranks.PerRank(inner), ranks.PerRank(outer))
+        own, other = b"|".join(seen.streams), b"|".join(seen.beside)
+        assert all(row[at].tobytes() in own for row in inner for at in range(0, 50_000, 999))
+        assert sum(row[at].tobytes() in other for row in outer for at in range(0, 50_000, 999)) > 20
+        assert not any(row[at].tobytes() in other for row in inner for at in range(0, 50_000, 999))
+        assert not any(row[at].tobytes() in own for row in outer for at in range(0, 50_000, 999))
+        assert sum(map(len, seen.streams)) == sum(seen.sent.values()) and len(other) > outer.nbytes
+    """
+    assert run(judges, answers, tests) is None
+
+
 def test_no_two_forks_draw_the_same_numbers_neither_ranks_nor_judges_nor_sandboxes(judges):
     answers = """
         def drawn(*_):

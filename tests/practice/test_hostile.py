@@ -536,6 +536,20 @@ def test_each_connection_must_carry_what_its_sender_reports():
             on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of | {pair: carried}))
 
 
+def test_data_outside_of_the_ranks_own_group_is_refused_unless_the_exercise_makes_groups():
+    everyone = Seen([None] * 3)
+    everyone.loopback, everyone.streams, everyone.beside, everyone.sent = 2_000_000, [], [b"of a term"] * 334, {}
+    words = "with 3 ranks, 3,006 bytes travelled outside of the ranks' own group: send everything with the functions of"
+    with pytest.raises(checks.NotYet, match=words):
+        on_ranks.witnessed(everyone, least=0)
+    on_ranks.witnessed(everyone, least=0, groups=True)
+    everyone.beside.pop()  # as much as it may take to make a group
+    on_ranks.witnessed(everyone, least=0)
+    on_ranks.witnessed_terms(everyone, [{b"of a term"}], groups=True)
+    with pytest.raises(checks.NotYet, match="1 of 1 numbers that were looked for on the wire are not among"):
+        on_ranks.witnessed_terms(everyone, [{b"of a term"}])
+
+
 def test_a_rank_has_the_parent_that_gets_its_sum_and_no_other_that_it_names(monkeypatch):
     """A star that claims to be a tree: beside the bytes that rank 0 got, each rank names another, with none."""
     buffers = on_ranks.long(4, 6)
