@@ -30,7 +30,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import fork_server, locks, memory, nursery
@@ -74,6 +75,7 @@ def main(settings: int) -> fork_server.Continuation:
     """
     with open(settings) as file:
         options = json.load(file)
+    os.umask(0o022)  # sandboxes read what it makes
     environment = dict(os.environ)
     _keep_times_of_devices()
     with memory.settled():
@@ -90,7 +92,7 @@ def main(settings: int) -> fork_server.Continuation:
         wall = importlib.import_module(options["wall"]) if options["wall"] else None
         if wall:
             wall.survey()
-            _hide(str(wall.FOLDER))
+            _hide(wall.FOLDER, wall.FILES)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
     listener = socket.socket(fileno=options["listener"])
     os.write(options["ready"], b"ready")
@@ -528,14 +530,14 @@ def _mounted_below(*places: str) -> list[str]:
     return topmost
 
 
-def _hide(folder: str) -> None:
-    """Cover the source files of a package, which is imported: no sandbox can read them, or import them again."""
-    for place, folders, files in os.walk(folder):
-        for name in files:
-            if name.endswith(".py"):
-                _mount("/dev/null", os.path.join(place, name), None, BIND)
-        if "__pycache__" in folders:
-            _mount("tmpfs", os.path.join(place, "__pycache__"), "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES)
+def _hide(folder: Path, files: Iterable[str]) -> None:
+    """Cover the folder of a package, which is imported, with one that holds copies of these files of it alone."""
+    kept = {folder / name: (folder / name).read_bytes() for name in files}
+    _mount("tmpfs", str(folder), "tmpfs", NO_SUID | NO_DEVICES, "mode=0755")
+    for place, content in kept.items():
+        _make_place(str(place), folder=False)
+        place.write_bytes(content)
+    _mount(None, str(folder), None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
 
 
 def _make_place(place: str, folder: bool) -> None:

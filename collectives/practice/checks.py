@@ -49,7 +49,17 @@ from ..schedule import Schedule, ScheduleError, Step, Transfer
 
 CALL_SECONDS = 10.0  # for which one call may compute: an honest one takes milliseconds, so after 10 s it is a loop
 LINE = 100  # characters: a feedback page cuts longer lines off
-DRAWN = ("contracts", "dataflow", "draw", "figures.player", "figures.slots", "figures.still", "figures.network")
+DRAWN = (
+    "contracts",
+    "dataflow",
+    "draw",
+    "formats.address",
+    "figures.colours",
+    "figures.network",
+    "figures.player",
+    "figures.slots",
+    "figures.still",
+)
 HOLDS = (
     ".own",
     ".answer",

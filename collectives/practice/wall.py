@@ -7,8 +7,9 @@ Each module of checks says what that is, by names within the package; a name tha
   holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
 Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
-grader calls `plan` once, `build` in each sandbox before any of the student's code runs, and hides the package's source
-files. So the cell body, `importlib`, a second import, `inspect` and the garbage collector find nothing.
+grader calls `plan` once, and `build` in each sandbox before any of the student's code runs. Of the package's files a
+sandbox has `FILES` alone: no source, no script and no data. So the cell body, `importlib`, a second import, `inspect`,
+the garbage collector and other languages find nothing.
 
 In a notebook the wall is a reminder, in the same words: `watch` puts it up while a cell runs that defines a function or
 a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses.
@@ -31,6 +32,9 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parents[1]
 PACKAGE = FOLDER.name
+FILES = tuple(  # of the package that its held code reads: what draws a schedule, and knows no algorithm
+    f"figures/static/{name}.{kind}" for name in ("player", "schedule", "network") for kind in ("css", "js")
+)
 HOLDS = ("ranks", "practice.wall")
 DECLARED = {"HOLDS", "ON_RANKS", "DRAWN"}  # what modules of checks call it, and a part that several hold
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need

@@ -14,10 +14,11 @@ from textwrap import dedent
 import nbformat
 import pytest
 from answers import cells_of, is_check, solutions_of
+from test_judge import judged
 
-from autograder import grade, release
+from autograder import book, grade, release
 from autograder.course import Submission
-from autograder.judging.judges import Judged
+from autograder.judging.judges import Judged, Judges, Settings
 from autograder.names import names_in
 from collectives.practice import ch11_fewer_bits, wall
 
@@ -322,6 +323,49 @@ def test_a_way_round_earns_nothing(points, way):
 def test_an_answer_below_a_use_of_what_a_locked_cell_shows_earns_its_points(points, use):
     *_, deserved = USES[use]
     assert points[use] == deserved
+
+
+# An exercise's setup cell, an answer and a test: what a sandbox of an exercise has.
+FILES = """
+    import os, collectives
+    def left():
+        return [
+            os.path.relpath(os.path.join(place, name), collectives.__path__[0])
+            for place, _, names in os.walk(collectives.__path__[0])
+            for name in names
+            if os.path.getsize(os.path.join(place, name))
+        ]
+"""
+
+
+@pytest.fixture(scope="module")
+def judges():
+    with Judges(Settings(**book.SETTINGS)) as judges:
+        yield judges
+
+
+@pytest.mark.sandbox
+def test_a_sandbox_has_no_file_of_the_package_but_those_that_draw_a_schedule(judges):
+    given = "import collectives\nfrom collectives.practice import ch02_tree"
+    test = f"""
+    assert sorted(left()) == sorted({wall.FILES}), left()
+    """
+    [error], _ = judged(judges, ("given", given), ("answer", FILES), ("test", test))
+    assert error is None
+
+
+@pytest.mark.sandbox
+def test_a_student_s_cell_can_draw_a_schedule(judges):
+    answers = """
+        from collectives import contracts, draw
+        from collectives.schedule import Schedule, Transfer
+        def drawn():
+            steps = [[Transfer(0, 1, 0, "copy")]]
+            return len(draw(Schedule.of(2, 1, steps), contracts.broadcast)._repr_html_())
+    """
+    given = "from collectives.practice import ch02_tree"
+    [error], _ = judged(judges, ("given", given), ("answer", answers), ("test", "assert drawn() > 10_000, drawn()"))
+    assert error is None
 
 
 # Run in a process of its own: build the wall of an exercise, then run cells; print the names of those that it refuses.
