@@ -68,7 +68,7 @@ def main(settings: int) -> fork_server.Continuation:
     - "modules": names to import;
     - "entry": the dotted name of the function that gets a sandbox's socket;
     - "filter": the filter of system calls, BPF in base64;
-    - "wall": the module whose `survey` and `build` keep answers out of sandboxes, or "": see `Settings.wall`;
+    - "wall": the module whose `survey`, `build` and `covered` keep answers out, or "": see `Settings.wall`;
     - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
     - "claims": a descriptor of the file in which users are claimed, see `_Users`; None without users;
     - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
@@ -352,6 +352,8 @@ class _Init:
             _make_place(place, stat.S_ISDIR(os.fstat(known).st_mode))
             _mount(f"/proc/self/fd/{known}", place, None, BIND | RECURSIVE)  # read-only, as it was
             os.close(known)
+        for place in self.wall.covered(self.request["holding"]) if self.wall else ():
+            _cover(place)
         _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC)
         self.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         _mount("/proc", "/proc", None, BIND)  # becomes read-only; `self.proc` is the writable mount beneath
@@ -521,7 +523,7 @@ def _loopback_up() -> None:
 def _mounted_below(*places: str) -> list[str]:
     """Return the topmost mount points below these places."""
     with open("/proc/self/mountinfo") as lines:
-        points = sorted(line.split()[4].encode().decode("unicode_escape") for line in lines)
+        points = sorted(_unescaped(line.split()[4]) for line in lines)
     topmost: list[str] = []
     for point in points:
         inside = any(point.startswith(f"{place}/") for place in places)
@@ -532,12 +534,38 @@ def _mounted_below(*places: str) -> list[str]:
 
 def _hide(folder: Path, files: Iterable[str]) -> None:
     """Cover the folder of a package, which is imported, with one that holds copies of these files of it alone."""
-    kept = {folder / name: (folder / name).read_bytes() for name in files}
-    _mount("tmpfs", str(folder), "tmpfs", NO_SUID | NO_DEVICES, "mode=0755")
-    for place, content in kept.items():
-        _make_place(str(place), folder=False)
-        place.write_bytes(content)
-    _mount(None, str(folder), None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+    kept = {name: (folder / name).read_bytes() for name in files}
+    for place in _everywhere(folder):
+        _mount("tmpfs", str(place), "tmpfs", NO_SUID | NO_DEVICES, "mode=0755")
+        for name, content in kept.items():
+            _make_place(str(place / name), folder=False)
+            (place / name).write_bytes(content)
+        _mount(None, str(place), None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+
+
+def _cover(place: Path) -> None:
+    """Let a folder look empty, or a file."""
+    folder = place.is_dir()
+    for each in _everywhere(place):
+        if folder:
+            _mount("tmpfs", str(each), "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES)
+        else:
+            _mount("/dev/null", str(each), None, BIND)
+
+
+def _everywhere(place: Path) -> list[Path]:
+    """Return all paths of a file or folder: a mount may show it again, as that of a virtual environment with a link."""
+    with open("/proc/self/mountinfo") as lines:
+        mounts = [[Path(_unescaped(word)) for word in line.split()[3:5]] for line in lines]
+    own = max((mount for mount in mounts if place.is_relative_to(mount[1])), key=lambda mount: len(mount[1].parts))
+    inner = own[0] / place.relative_to(own[1])
+    paths = [point / inner.relative_to(root) for root, point in mounts if inner.is_relative_to(root)]
+    return [path for path in dict.fromkeys(paths) if path.exists() and path.samefile(place)]
+
+
+def _unescaped(word: str) -> str:
+    """Return a path of /proc/self/mountinfo, where a space is \\040."""
+    return word.encode().decode("unicode_escape")
 
 
 def _make_place(place: str, folder: bool) -> None:

@@ -66,8 +66,8 @@ class Settings:
     `wall`: a module that keeps a package's answers out of sandboxes. `survey()` prepares it, once; in each sandbox,
     before any of the student's code, `build(modules, on_ranks)` takes away what these modules, which the instructor's
     cells import, don't hold; `plan`, of the same arguments, prepares that. Of the files in its `FOLDER`, sandboxes have
-    `FILES` alone. `declared(modules)` returns, as JSON, what they say that they hold: a stored verdict counts only
-    while that stays.
+    `FILES` alone, and of other libraries' not what `covered(modules)` returns. `declared(modules)` returns, as JSON,
+    what they say that they hold: a stored verdict counts only while that stays.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 

@@ -32,7 +32,7 @@ from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import memory, tiny, traffic
 from ..training.sharded import Unit
-from . import checks
+from . import checks, wall
 from .checks import (
     Answered,
     NotYet,
@@ -45,6 +45,7 @@ from .checks import (
 )
 from .on_ranks import run_on_ranks, witnessed, witnessed_terms
 
+WITHOUT = ("torch.distributed.fsdp",)
 HOLDS = (".LLAMA_8B", ".LLAMA_70B", ".EIGHT_NODES")  # see `wall`
 ON_RANKS = (
     "measure.held",
@@ -621,7 +622,7 @@ EIGHT_NODES = {"world_size": 64, "memory": 72 * 10**9}
 def without_the_library() -> Iterator[None]:
     """Refuse, inside this context, to count by the library. Runs beside the learner's code."""
     counts = memory.at_rest, memory.of_units, memory.at_peak, traffic.step, traffic.sent, needs, passes, sends, best
-    with checks.without_the_library(), refusing_functions(*counts):
+    with checks.without_the_library(), refusing_functions(*counts), wall.without(*WITHOUT):
         yield
 
 

@@ -27,10 +27,11 @@ from ..measure.held import BytesHeld
 from ..training import activations, costs
 from ..training.costs import Layout
 from ..training.registry import MODELS
-from . import checks
+from . import checks, wall
 from .checks import Answered, LibraryUsed, NotYet, Refusal, answer, brief, check_rows, number_of, own_answer
 from .checks import refusing_functions as refusing
 
+WITHOUT = ("torch.utils.checkpoint",)
 HOLDS = (
     ".LLAMAS",
     ".llama_layer",
@@ -75,22 +76,14 @@ Layer = Sequence[Op]
 def without_the_library() -> Iterator[None]:
     """Refuse, inside this context, what answers this exercise. Runs beside the learner's code."""
     _table.cache_clear()  # what is remembered would need no call
-    with checks.without_the_library(), refusing(*_answers()):
+    with checks.without_the_library(), refusing(*_answers()), wall.without(*WITHOUT):
         yield
 
 
 def _answers() -> tuple[Callable, ...]:
-    """Return the functions that answer a part: torch's checkpoint, the library's, and those of these checks."""
-    torchs = (
-        checkpoint.CheckpointFunction.forward,
-        checkpoint.CheckpointFunction.backward,
-        checkpoint._CheckpointFrame.__init__,
-        checkpoint._checkpoint_without_reentrant_generator,
-        checkpoint.create_selective_checkpoint_contexts,
-        checkpoint.checkpoint_sequential,
-    )
+    """Return the functions that answer a part: the library's, and those of these checks."""
     own = (compute, saves, _table.__wrapped__, reads, recomputation, all_seconds, best, greedy, _first_that_fit, _alone)
-    return (*torchs, activations.saved, activations.run, activations.measured, *own)
+    return (activations.saved, activations.run, activations.measured, *own)
 
 
 def each(function: Callable, cases: Iterable[tuple]) -> list[Any]:

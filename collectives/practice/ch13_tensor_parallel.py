@@ -8,7 +8,7 @@ and backward. Their inputs are whole numbers that show which ranks' shares are i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from reprlib import repr as brief
@@ -22,9 +22,11 @@ from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
+from . import wall
 from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, same, witnessed, witnessed_terms
 
+WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor is f and g, and cuts blocks
 HOLDS = (
     ".SENT",
     ".attend",
@@ -67,9 +69,12 @@ FITTING: list[Layouts] = [layouts for layouts in EVERY if layouts[:2] in PRODUCT
 """The combinations in which X and W can be multiplied without moving either."""
 
 
-def without_the_library() -> contextlib.AbstractContextManager[None]:
-    """Refuse, inside this context, to derive collectives or to cut weights by the library and the checks themselves."""
-    return refusing_functions(shardings.derive, shardings.derive_pair, shardings.every, leads, _called, part_of)
+@contextlib.contextmanager
+def without_the_library() -> Iterator[None]:
+    """Refuse, inside this context, to derive collectives or to cut weights by the library, the checks and torch."""
+    answers = shardings.derive, shardings.derive_pair, shardings.every, leads, _called, part_of
+    with refusing_functions(*answers), wall.without(*WITHOUT):
+        yield
 
 
 def check_collectives(function: Callable, cases: Iterable[Layouts]) -> None:
@@ -431,6 +436,7 @@ def _alone(function: Callable, *args: Any) -> Any:
         return _written(function, *args)
 
 
+@wall.without(*WITHOUT)
 def _gates(
     rank: int,
     world_size: int,
@@ -750,6 +756,7 @@ def check_one_all_reduce(function: Callable, world_size: int, seed: int | None =
     witnessed(everyone, 2 * whole.sum(), 2 * whole.sum(), messages=8 * world_size**2)
 
 
+@wall.without(*WITHOUT)
 def _attention(
     rank: int, world_size: int, function: Callable, head_size: int, backward: bool, x: torch.Tensor, part: Weights
 ) -> Attended:

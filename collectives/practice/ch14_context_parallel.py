@@ -33,7 +33,7 @@ from ..machines import RUNNING_CASE
 from ..measure.wire import BytesSent
 from ..training import context_parallel
 from ..training.registry import MODELS
-from . import checks
+from . import checks, wall
 from .checks import (
     Answered,
     LibraryUsed,
@@ -45,6 +45,11 @@ from .checks import (
 )
 from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_pairs, witnessed_terms
 
+WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells its log_sum
+    "torch.distributed.tensor.experimental",
+    "torch.nn.attention.flex_attention",
+    "torch._higher_order_ops.flex_attention",
+)
 HOLDS = (
     ".LLAMA_8B",
     ".LLAMA_70B",
@@ -103,14 +108,14 @@ def _refuse_fused(name: str) -> None:
 
 @contextlib.contextmanager
 def on_a_rank() -> Iterator[None]:
-    """Refuse, inside this context, the library's own attention, schedules and cuts."""
+    """Refuse, inside this context, the library's own attention, schedules and cuts, and torch's modules for these."""
     softmax: Any = context_parallel.OnlineSoftmax
     library = [
         each for each in vars(context_parallel).values() if getattr(each, "__module__", "") == softmax.__module__
     ]
     functions = [each for each in library if hasattr(each, "__code__") and not each.__code__.co_freevars]
     methods = [softmax.__init__, softmax.see, softmax.attended.fget, softmax.log_sum.fget]
-    with checks.without_the_library(), refusing_functions(*functions, *methods):
+    with checks.without_the_library(), refusing_functions(*functions, *methods), wall.without(*WITHOUT):
         yield
 
 

@@ -23,9 +23,11 @@ from ..figures.player import Figure
 from ..training import pipeline
 from ..training.pipeline import Operation, PipelineCost, PipelineError, PipelineSchedule, peak_activations
 from ..training.timeline import Span, Timeline
+from . import wall
 from .checks import NotYet, call_in_words, check_formula, own_answer, refusing, refusing_functions, show
 
 HOLDS = ()  # see `wall`
+WITHOUT = ("torch.distributed.pipelining",)  # it writes 1F1B and ZB-H1
 
 BY_HAND = (4, 8)  # ranks and micro-batches of the schedule that is written as text
 _WORD = re.compile(r"([FBIW])(-?\d{1,5})")
@@ -142,14 +144,15 @@ EVERY_RANK = [(rank, p, m) for p in range(1, 8) for rank in range(p) for m in ra
 
 @contextlib.contextmanager
 def without_the_library() -> Iterator[None]:
-    """Refuse, inside this context, to make the library's own pipeline schedules, and to count their bubbles."""
+    """Refuse, inside this context, to make pipeline schedules by the library or torch, and to count their bubbles."""
 
     def by_name(schedule: PipelineSchedule) -> str | None:
         return schedule.name if schedule.name in pipeline.BY_NAME else None
 
     cost: Any = PipelineCost
     bubbles = bubble_over_total, bubble_over_ideal, cost.bubble_over_total.fget, cost.bubble_over_ideal.fget, enough
-    with refusing(PipelineSchedule, "__post_init__", what=by_name), refusing_functions(*bubbles):
+    of_library = refusing(PipelineSchedule, "__post_init__", what=by_name)
+    with of_library, refusing_functions(*bubbles), wall.without(*WITHOUT):
         yield
 
 

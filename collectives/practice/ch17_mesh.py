@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import device_mesh
 
 from .. import network
 from ..measure.wire import BytesSent
@@ -27,10 +26,11 @@ from ..ranks import PerRank
 from ..training import fsdp, groups, mesh_run
 from ..training import mesh as library
 from ..training.mesh import Mesh
-from . import checks
+from . import checks, wall
 from .checks import Answered, NotYet, answer, check_rows, generator, number_of, own_answer, refusing_functions
 from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
 
+WITHOUT = ("torch.distributed.device_mesh", "torch.distributed._mesh_layout")
 HOLDS = (".noted", "practice.on_ranks.stand_ins")  # see `wall`
 ON_RANKS = ("._norm", "._on_a_rank", "._sums_along")
 
@@ -56,9 +56,9 @@ def without_the_library() -> Iterator[None]:
         network.ring,
         network.ways,
     )
-    made = (mesh_run.device_mesh, fsdp.mesh, device_mesh.init_device_mesh, device_mesh.DeviceMesh.__init__)
+    made = mesh_run.device_mesh, fsdp.mesh
     own = (held, _chunk, shares, _strides, exposed, least, groups_of)
-    with refusing_functions(*of_a_mesh, *prices, *made, *own):
+    with refusing_functions(*of_a_mesh, *prices, *made, *own), wall.without(*WITHOUT):
         yield
 
 

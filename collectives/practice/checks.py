@@ -97,6 +97,10 @@ class LibraryUsed(NotYet):
     """An answer that lets the library do its work."""
 
 
+class ModuleUsed(LibraryUsed, ImportError):
+    """The import of a module that answers the exercise. Code that can do without the module goes on."""
+
+
 class StillRunning(TimeoutError):
     """A call of a learner's function that has computed for `CALL_SECONDS`; raised in the line that it has reached."""
 

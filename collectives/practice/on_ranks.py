@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ranks
-from .checks import LibraryUsed, NotYet, generator, without_the_library
+from .checks import LibraryUsed, ModuleUsed, NotYet, generator, without_the_library
 
 HOLDS = ("measure.wire",)  # see `wall`
 ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins")
+_REFUSED = f"{LibraryUsed.__name__}|{ModuleUsed.__name__}"  # as a traceback names them
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
 
 
@@ -63,7 +64,7 @@ def run_on_ranks(
         named: dict[str, Any] = {"apart": True} if apart else {}
         everyone = ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend, **named)
     except ranks.RanksError as error:
-        if refusal := re.search(rf"\b(?:{NotYet.__name__}|{LibraryUsed.__name__}|Unseen): (.*)", str(error)):
+        if refusal := re.search(rf"\b(?:{NotYet.__name__}|{_REFUSED}|Unseen): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
         over = "" if backend == "gloo" else f" over {backend.upper()}"
         raise NotYet(f"with {world_size} rank{'s' * (world_size > 1)}{over}, {how_it_failed(error)}") from None
@@ -220,7 +221,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet") from None
-        if used := re.search(rf"(?:{LibraryUsed.__name__}|Unseen): (.*)", str(error)):
+        if used := re.search(rf"\b(?:{_REFUSED}|Unseen): (.*)", str(error)):
             raise NotYet(f"{function.__name__}: {used[1]}") from None
         raise NotYet(f"with {world_size} ranks, {how_it_failed(error, function.__name__)}") from None
     for rank, outcome in enumerate(reported(outcomes, world_size, Outcome)):

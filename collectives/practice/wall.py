@@ -3,6 +3,8 @@
 Each module of checks says what that is, by names within the package; a name that begins with a dot is the module's own.
 
 - `HOLDS`: what the setup cell imports, and what runs beside the learner's functions;
+- `WITHOUT`: modules of torch's that answer the exercise, by full names. Where a submission runs, they aren't there,
+  nor is anything below them;
 - `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach. A rank
   holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
@@ -12,7 +14,8 @@ sandbox has `FILES` alone: no source, no script and no data. So the cell body, `
 the garbage collector and other languages find nothing.
 
 In a notebook the wall is a reminder, in the same words: `watch` puts it up while a cell runs that defines a function or
-a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses.
+a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses,
+which calls `without` for torch's modules.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.machinery
+import importlib.util
 import linecache
 import pkgutil
 import sys
@@ -36,12 +41,12 @@ FILES = tuple(  # of the package that its held code reads: what draws a schedule
     f"figures/static/{name}.{kind}" for name in ("player", "schedule", "network") for kind in ("css", "js")
 )
 HOLDS = ("ranks", "practice.wall")
-DECLARED = {"HOLDS", "ON_RANKS", "DRAWN"}  # what modules of checks call it, and a part that several hold
+DECLARED = {"HOLDS", "ON_RANKS", "WITHOUT", "DRAWN"}  # what modules of checks call it, and a part that several hold
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
 
 
 class Function(NamedTuple):
-    """A function of the package: its full name, and the code that refuses in its place."""
+    """A function of the package or of torch's: its full name, and the code that refuses in its place."""
 
     name: str
     itself: Any
@@ -50,24 +55,35 @@ class Function(NamedTuple):
 
 @functools.cache
 def survey() -> list[Function]:
-    """Import the whole package and find its functions, also those that no module names: it takes a second."""
+    """Import the whole package and find its functions, also those that no module names: it takes a second.
+
+    Those of torch's modules are among them that any exercise is `WITHOUT`, if they are imported by then.
+    """
     for module in pkgutil.walk_packages([str(FOLDER)], f"{PACKAGE}."):
         importlib.import_module(module.name)
     linecache.clearcache()
-    return _functions()
+    of_checks = [name for name in sys.modules if name.startswith(f"{PACKAGE}.practice.")]
+    return _functions(_withheld_by(of_checks))
 
 
-def _functions() -> list[Function]:
-    """Return the functions of all modules of the package that are imported."""
+def _functions(others: Iterable[str] = ()) -> list[Function]:
+    """Return the functions of all modules of the package that are imported, and of these others and below them."""
     every = [each for each in gc.get_objects() if type(each) is types.FunctionType]
-    return [_surveyed(each) for each in every if each.__code__.co_filename.startswith(f"{FOLDER}/")]
+    places = {f"{FOLDER}/": ""} | {place: name for name in others for place in _beginnings(name)}
+    return [
+        _surveyed(each, name)
+        for each in every
+        for place, name in places.items()
+        if each.__code__.co_filename.startswith(place)
+    ]
 
 
-def _surveyed(function: types.FunctionType) -> Function:
-    words = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+def _surveyed(function: types.FunctionType, module: str = "") -> Function:
+    """Return a function with its refusal. `module`: the one of torch's that it counts for."""
+    words = f"{(function.__module__ or '').rpartition('.')[2]}.{function.__qualname__}"
     # A closure's code must name as many variables as the function closes over.
     refusal = _refuse.__code__.replace(co_name=words, co_freevars=function.__code__.co_freevars)
-    return Function(f"{function.__module__}.{function.__qualname__}", function, refusal)
+    return Function(f"{module or function.__module__}.{function.__qualname__}", function, refusal)
 
 
 def _refuse(*_: Any, **__: Any) -> None:
@@ -76,16 +92,21 @@ def _refuse(*_: Any, **__: Any) -> None:
 
     from collectives.practice.checks import LibraryUsed
 
-    name = sys._getframe().f_code.co_name
-    raise LibraryUsed(f"the library's own {name} is for comparing, afterwards; write this part yourself")
+    frame = sys._getframe()
+    whose = "torch's" if frame.f_globals.get("__name__", "").partition(".")[0] == "torch" else "the library's"
+    raise LibraryUsed(f"{whose} own {frame.f_code.co_name} is for comparing, afterwards; write this part yourself")
 
 
 class Plan(NamedTuple):
-    """What a wall takes away: the functions that refuse, the tables of modules, and what remembers results."""
+    """What a wall takes away: the functions that refuse, the tables of modules, and what remembers results.
+
+    `modules`: those of torch's that can't be imported.
+    """
 
     functions: list[Function]
     tables: list[tuple[types.ModuleType, str]]
     caches: list[Any]
+    modules: tuple[str, ...]
 
 
 @functools.cache
@@ -97,11 +118,13 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
     """
     functions, asked = survey(), _of_checks(modules)
     if not asked:
-        return Plan([], [], [])
+        return Plan([], [], [], ())
     if not on_ranks:
         gone = {id(each.itself) for each in plan(modules, True).functions}
         functions = [each for each in functions if id(each.itself) not in gone]
-    holds = _full_names(asked, on_ranks)
+    holds, missing = _full_names(asked, on_ranks), _withheld_by(asked)
+    of_torch = tuple(f"{name}." for name in missing)
+    functions = [each for each in functions if f"{each.name}.".startswith((f"{PACKAGE}.", *of_torch))]
     held = [each.itself for each in functions if f"{each.name}.".startswith(holds)]
     read = {f"{each.__module__}.{name}" for each in held for name in _names(each.__code__)}
     values = [
@@ -118,6 +141,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
             if _is_table(name, value) and full not in read and not f"{full}.".startswith(holds)
         ],
         [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan)],
+        missing,
     )
 
 
@@ -133,6 +157,88 @@ def build(modules: Iterable[str], on_ranks: bool) -> None:
         vars(module).pop(name, None)
     for cache in withheld.caches:  # they may remember answers
         cache.cache_clear()
+    if on_ranks and withheld.modules:
+        sys.meta_path.insert(0, _Missing(withheld.modules))
+
+
+def covered(modules: Iterable[str]) -> list[Path]:
+    """Return the files and folders of torch's that a sandbox with what these modules hold doesn't have."""
+    return [place for name in _withheld_by(_of_checks(modules)) for place in _places(name)]
+
+
+def _withheld_by(modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of torch's modules that these modules of checks are `WITHOUT`."""
+    return tuple(dict.fromkeys(name for each in modules for name in getattr(sys.modules[each], "WITHOUT", ())))
+
+
+def _places(name: str) -> list[Path]:
+    """Return the folder of a package, or the files of a module, its compiled ones among them; it isn't imported."""
+    top, *below = name.split(".")
+    (folder,) = importlib.util.find_spec(top).submodule_search_locations  # type: ignore[union-attr, misc]
+    place = Path(folder).resolve().joinpath(*below)
+    if place.is_dir():
+        return [place]
+    return [place.with_suffix(".py"), *place.parent.glob(f"__pycache__/{place.name}.*.pyc")]
+
+
+def _beginnings(name: str) -> list[str]:
+    """Return what the paths of a module's code begin with, and of the modules below it, as code names them."""
+    module = sys.modules.get(name)
+    if module is None or not module.__file__:
+        return []
+    return [f"{folder}/" for folder in getattr(module, "__path__", ())] or [module.__file__]
+
+
+class _Missing:
+    """An import hook to which these modules, and what is below them, aren't there."""
+
+    def __init__(self, names: Iterable[str]):
+        self.names = tuple(f"{name}." for name in names)
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        from collectives.practice.checks import ModuleUsed
+
+        if f"{name}.".startswith(self.names):
+            own = name.partition(".")[2]  # the words say already whose it is
+            raise ModuleUsed(f"torch's own {own} is for comparing, afterwards; write this part yourself")
+        return None
+
+
+@contextlib.contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Refuse, inside this context, to import these modules of torch's, and to call what they define."""
+    with _refusing(_functions_in(names), names):
+        yield
+
+
+def _functions_in(names: Iterable[str]) -> list[Function]:
+    """Return the functions that a look into these modules, and those below them, finds, if they are imported."""
+    below = tuple(f"{name}." for name in names)
+    modules = [module for name, module in [*sys.modules.items()] if f"{name}.".startswith(below)]
+    things = [each for module in modules for each in vars(module).values()]
+    things += [each for thing in things if isinstance(thing, type) for each in vars(thing).values()]
+    things = [getattr(each, "fget", None) or getattr(each, "__func__", each) for each in things]
+    found = {
+        id(each): each
+        for each in things
+        if type(each) is types.FunctionType and f"{each.__module__}.".startswith(below)
+    }
+    return [_surveyed(each) for each in found.values()]
+
+
+@contextlib.contextmanager
+def _refusing(withheld: list[Function], modules: Iterable[str]) -> Iterator[None]:
+    """Let these functions refuse, and these modules be missing, inside this context."""
+    codes, missing = [each.itself.__code__ for each in withheld], _Missing(modules)
+    for each in withheld:
+        each.itself.__code__ = each.refusal
+    sys.meta_path.insert(0, missing)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(missing)
+        for each, code in zip(withheld, codes, strict=True):
+            each.itself.__code__ = code
 
 
 def only_on_ranks(modules: Iterable[str], function: str) -> bool:
@@ -222,13 +328,7 @@ def _is_answer(source: str) -> bool:
 @contextlib.contextmanager
 def _up(modules: Iterable[str]) -> Iterator[None]:
     """Put the wall up inside this context."""
-    holds = _full_names(modules, on_ranks=False)
-    withheld = [each for each in _functions() if not f"{each.name}.".startswith(holds)]
-    codes = [each.itself.__code__ for each in withheld]
-    for each in withheld:
-        each.itself.__code__ = each.refusal
-    try:
+    holds, missing = _full_names(modules, on_ranks=False), _withheld_by(modules)
+    withheld = [each for each in _functions(missing) if not f"{each.name}.".startswith(holds)]
+    with _refusing(withheld, missing):
         yield
-    finally:
-        for each, code in zip(withheld, codes, strict=True):
-            each.itself.__code__ = code

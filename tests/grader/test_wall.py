@@ -273,6 +273,80 @@ WAYS = {
             return library["g"](y)
         """,
     ),
+    "torch_s_pipelining": (
+        "16_pipeline",
+        "one-f-one-b",
+        """
+        import re
+        from types import SimpleNamespace
+        from torch.distributed.pipelining import schedules as torchs
+
+        def words(order, m):
+            found, seen = [], dict.fromkeys("FBIW", 0)
+            for each in map(str, order):
+                kind = (re.match(r"\d+([FBIW])\d+", each) or [0, ""])[1]
+                if kind:
+                    if seen[kind] < m:
+                        found.append(f"{kind}{seen[kind]}")
+                    seen[kind] += 1
+            return found
+
+        def one_f_one_b(rank, p, m):
+            sizes = SimpleNamespace(_num_stages=p, _n_microbatches=m + p)
+            return words(torchs.Schedule1F1B._get_pipeline_order(sizes)[rank], m)
+        """,
+    ),
+    "a_copy_of_torch_s_checkpoint": (
+        "12_activations",
+        "recompute",
+        """
+        import importlib.util, os
+        place = os.path.join(os.path.dirname(torch.__file__), "utils", "checkpoint.py")
+        spec = importlib.util.spec_from_file_location("copied", place)
+        copied = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copied)
+        def recomputed(function, *inputs):
+            return copied.checkpoint(function, *inputs, use_reentrant=False)
+        """,
+    ),
+    "torch_s_checkpoint_from_bytes": (
+        "12_activations",
+        "recompute",
+        """
+        import glob, marshal, os, types
+        place, = glob.glob(os.path.join(os.path.dirname(torch.__file__), "utils", "__pycache__", "checkpoint.*.pyc"))
+        copied = types.ModuleType("copied")
+        exec(marshal.loads(open(place, "rb").read()[16:]), vars(copied))
+        def recomputed(function, *inputs):
+            return copied.checkpoint(function, *inputs, use_reentrant=False)
+        """,
+    ),
+    "torch_s_tensors_that_are_distributed": (
+        "13_tensor_parallel",
+        "gates",
+        """
+        def mesh():
+            from torch.distributed.device_mesh import init_device_mesh
+            return init_device_mesh("cpu", (dist.get_world_size(),))
+        def f(x):
+            from torch.distributed.tensor import DTensor, Partial, Replicate
+            return DTensor.from_local(x, mesh(), [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+        def g(y):
+            from torch.distributed.tensor import DTensor, Partial, Replicate
+            partial = DTensor.from_local(y, mesh(), [Partial()], run_check=False)
+            return partial.redistribute(placements=[Replicate()]).to_local()
+        """,
+    ),
+    "torch_s_zigzag": (
+        "14_context_parallel",
+        "positions",
+        """
+        def positions(rank, world_size, tokens):
+            from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
+            order = _HeadTailLoadBalancer(tokens, world_size, "cpu")._generate_indices()
+            return order.flatten().chunk(world_size)[rank].tolist()
+        """,
+    ),
 }
 
 
@@ -355,6 +429,48 @@ def test_a_sandbox_has_no_file_of_the_package_but_those_that_draw_a_schedule(jud
 
 
 @pytest.mark.sandbox
+def test_a_module_of_torch_s_that_answers_is_not_there_in_its_exercise_and_is_in_others(judges):
+    answers = """
+        import glob, importlib, os, torch
+        def looked(name):
+            place = os.path.join(os.path.dirname(torch.__file__), *name.split(".")[1:])
+            compiled = os.path.join(os.path.dirname(place), "__pycache__", os.path.basename(place) + ".*.pyc")
+            files = [each for each in (place + ".py", *glob.glob(compiled)) if os.path.exists(each)]
+            files += [os.path.join(top, each) for top, _, names in os.walk(place) for each in names]
+            try:
+                importlib.import_module(name)
+                said = ""
+            except ImportError as error:
+                said = str(error)
+            return said, sum(map(os.path.getsize, files))
+        def used():
+            return torch.utils.checkpoint.checkpoint(lambda x: x, torch.ones(1), use_reentrant=False)
+        def patched(name):
+            import sys
+            del sys.meta_path[0]
+            return looked(name)
+    """
+    test = """
+    refused = "for comparing, afterwards; write this part yourself"
+    said, size = looked("torch.distributed.pipelining")
+    assert (refused in said, size == 0) == (IN_16, IN_16), (said, size)
+    _, size = looked("torch.utils.checkpoint")
+    assert (size == 0) == (not IN_16), size
+    try:
+        used()
+        assert IN_16
+    except Exception as error:
+        assert not IN_16 and "torch's own checkpoint." in str(error) and refused in str(error), error
+    if IN_16:
+        assert "No module named" in patched("torch.distributed.pipelining.schedules")[0]
+    """
+    for name, in_16 in (("ch16_pipeline", True), ("ch12_activations", False)):
+        given = f"from collectives.practice import {name}\nIN_16 = {in_16}"
+        [error], _ = judged(judges, ("given", given), ("answer", answers), ("test", test))
+        assert error is None
+
+
+@pytest.mark.sandbox
 def test_a_student_s_cell_can_draw_a_schedule(judges):
     answers = """
         from collectives import contracts, draw
@@ -419,6 +535,7 @@ LEFT = """
 from collectives.practice import ch11_fewer_bits, wall
 
 left = {each.itself.__module__ for each in wall.survey() if each.itself.__code__ is not each.refusal}
+left = {name for name in left if name.startswith("collectives.")}
 left = {name for name in left if not name.startswith("collectives.ranks.")}
 kept = "measure.wire", "practice.wall", "practice.checks", "practice.ch16_pipeline"
 assert left <= {f"collectives.{name}" for name in kept}, left
