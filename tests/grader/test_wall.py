@@ -284,7 +284,7 @@ WAYS = {
         def words(order, m):
             found, seen = [], dict.fromkeys("FBIW", 0)
             for each in map(str, order):
-                kind = (re.match(r"\d+([FBIW])\d+", each) or [0, ""])[1]
+                kind = (re.match(r"[0-9]+([FBIW])[0-9]+", each) or [0, ""])[1]
                 if kind:
                     if seen[kind] < m:
                         found.append(f"{kind}{seen[kind]}")

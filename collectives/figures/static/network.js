@@ -3,6 +3,7 @@
 (() => {
   const Player = customElements.get("collective-player"), { make } = Player;
   const UNIT = 124, TALL = 390, STACKED = 230, GAP = 28, HEAD = 26, TYPE = 13, LONGEST = 60, SLOW = 5, SHORTEST = 6;
+  const NAME = 28; // room for a rank's name of three digits beside it
   const CROSS_MS = 240; // a packet is seen on its link at least so long, however short its bytes take
   const tenth = (number) => Math.round(number * 10) / 10;
   // Writing the same value again would restyle the node again.
@@ -42,7 +43,7 @@
       this.width = width;
       const room = (width - GAP * (beside - 1)) / beside, top = lanes.length > 1 ? HEAD : 4;
       const tall = lanes.length > beside ? STACKED : TALL;
-      this.unit = Math.min(UNIT, ...lanes.map(({ span: [, , w, h] }) => Math.min((room - 4) / w, tall / h)));
+      this.unit = Math.min(UNIT, ...lanes.map(({ span: [, , w, h], names }) => Math.min((room - 2 * (names.length ? NAME : 2)) / w, tall / h)));
       this.radius = clamp(this.unit * 0.19, 8, 17);
       this.thick = clamp(this.unit * 0.13, 7, 11);
       this.numbered = lanes.length === 1 && lanes[0].chunks > 1 && this.unit > 50;
@@ -345,7 +346,7 @@
       items.push([40, 18, [line("link", "M0 5h40", { "stroke-width": 2 }), line("load", "M0 13h40", { "stroke-width": 5, style: "stroke-opacity:.65" })], "a link: thicker with bandwidth, darker with its load so far"]);
       if (lanes.length > 1) return items;
       items.push([40, 18, [line("late", "M2 3h12v12h-12z"), line("", "M14 3h24v12h-24z", { fill: colours[0][0] })], "sending: pale while it starts up (alpha)"]);
-      if (messages.some(({ start, ready }) => start > ready)) items.push([40, 18, [line("queue", "M2 9h36")], "waiting for a port or a NIC"]);
+      if (messages.some(({ start, ready }) => start > ready)) items.push([40, 18, [line("queue", "M2 9h36")], "waiting for a port or a card"]);
       items.push([40, 18, [line("takes", "M2 8h36v2h-36z")], "receiving"]);
       if (lanes[0].idle.some((gaps) => gaps.length)) items.push([40, 18, [line("idle", "M4 15l6 -12M12 15l6 -12M20 15l6 -12M28 15l6 -12")], "idle"]);
       return items;

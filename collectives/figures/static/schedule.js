@@ -27,7 +27,7 @@
     fit(width) {
       const { ranks, chunks, places, columns } = this.data;
       const closest = width < NARROW ? 7 : 14;
-      this.left = width < NARROW ? 38 : 68;
+      this.left = width < NARROW ? 48 : 68;
       this.columns = [columns, 2, 1].find((count) => count <= columns && this.natural(count, closest) <= width) ?? columns;
       this.cell = [this.columns * this.pip + 2 * EDGE, Math.ceil(places / this.columns) * this.pip + 2 * EDGE];
       this.gap = Math.max(closest, Math.min(WIDEST, (width - this.natural(this.columns, 0)) / Math.max(1, ranks - 1)));
