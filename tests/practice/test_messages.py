@@ -85,6 +85,13 @@ def test_a_call_that_computes_long_but_ends_is_not_ended_by_what_other_threads_c
 
 
 # Answers of the wrong kind: the exercise, the cell, what its function is instead, a check, and what that says.
+UNWRITTEN_HOOK = """
+def before_forward(*_):
+    raise NotImplementedError
+
+
+HOOKS = before_forward, after_forward, before_backward, after_backward, finish
+"""
 LIBRARYS_GROUPS = """
 from collectives.training.mesh import Mesh
 
@@ -213,6 +220,37 @@ OF_ANOTHER_KIND = [
         "b1-output",
         " ends in KeyError: 'no'",
     ),
+    (
+        "08_data_parallel",
+        "overlapped",
+        "def arrived(*_): raise NotImplementedError",
+        "d1-mean",
+        "arrived is not written yet",
+    ),
+    ("11_fewer_bits", "pack", "def pack(*_): raise NotImplementedError", "a1-error", "pack is not written yet"),
+    (
+        "11_fewer_bits",
+        "sums",
+        "def reduce_scatter(*_): raise NotImplementedError",
+        "b1-sum",
+        "reduce_scatter is not written yet",
+    ),
+    (
+        "14_context_parallel",
+        "ring",
+        "def ring_attention(*_): raise NotImplementedError",
+        "b1-output",
+        "ring_attention is not written yet",
+    ),
+    (
+        "14_context_parallel",
+        "ring",
+        "def ring_attention(rank, p, queries, *_): return queries[:1]",
+        "b1-output",
+        "rank 0 returns the shape [",
+    ),
+    ("19_failures", "survive", "def save(*_): raise NotImplementedError", "c1-survives", "save is not written yet"),
+    ("10_fsdp", "hooks", UNWRITTEN_HOOK, "a1-losses", "before_forward is not written yet"),
     ("17_mesh", "real", "def build(*_): raise KeyError('no')", "a2-build", " ends in KeyError: 'no'"),
     ("17_mesh", "real", "def build(*_): raise NotImplementedError", "a2-build", "build is not written yet"),
     ("17_mesh", "real", LIBRARYS_GROUPS, "a1-calls", ": the library's own mesh.groups is for comparing, afterwards"),

@@ -1316,6 +1316,20 @@ def test_a_ring_of_attention_in_another_order_of_the_ranks_is_told_so():
     assert said == "with 4 ranks, not all ranks send to the next one: in a ring all do, the same way round"
 
 
+def test_a_ring_that_goes_round_too_far_and_a_sum_that_is_none_are_shown(monkeypatch):
+    around = [Transfer(0, 1, 0), Transfer(1, 2, 1), Transfer(2, 0, 2)]
+    said = refused(ch03.check_ring, Schedule.of(3, 3, [around] * 3))
+    assert said.endswith(" takes 3 steps; 3 ranks need 2")
+    monkeypatch.setattr(ch03, "on_ranks", lambda *_: [Outcome(np.array([9.5]), np.zeros(2), {}, 1, [], [])] * 2)
+    said = refused(ch03.check_shards, print, np.ones((2, 2)))
+    assert said == "with 2 ranks and 2 elements, rank 0 returns array([9.5]), but the sum is array([2.])"
+
+
+def test_a_checker_that_names_no_slots_of_an_unseen_schedule_is_told_so():
+    said = refused(ch04.check_unseen, lambda *_: 3, ch04.RIGHT)
+    assert "returns 3; return a list of the wrong slots" in said
+
+
 def test_a_schedule_that_is_no_ring_is_told_where():
     back = Schedule.of(3, 3, [[Transfer(0, 2, 0, "reduce")]])
     assert "goes from rank 0 to rank 2, but its right-hand neighbour is rank 1" in refused(ch03.check_ring, back)
