@@ -1,8 +1,9 @@
 """Checks for exercise 15: the order in which tokens leave, what fits into an expert's capacity, and the layer on ranks.
 
-In part c every token is a row with a single 1 at a place of its own, and expert e moves it e places to the right. So
-each number that comes back shows whose token it is and which expert answered. For random routings an expert also
-multiplies its answers by a number that no other rank knows, so no rank can compute them itself.
+In part c every token is a row with a single number at a place of its own, and expert e moves it e places to the right.
+So each number that comes back shows whose token it is and which expert answered. The number is random, and only the
+token's own rank gets it, so the token must travel. An expert multiplies each place by a random number that no rank has,
+so the answers must travel, too: a `_Desk`, in the process that starts the ranks, gives them and counts who asks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
 from .checks import NotYet, call_in_words, generator, own_answer, refusing, refusing_functions
-from .on_ranks import reported, witnessed, witnessed_terms
+from .on_ranks import PLACES, is_a, reported, witnessed, witnessed_terms
 
 HOLDS = (
     "execute",
@@ -39,19 +40,15 @@ HOLDS = (
     "training.experts._transposed",
     ".exchange",
 )  # see `wall`
-ON_RANKS = ("._Desk", "._all_counts_on_rank", "._layer_on_rank", "._without_the_layer", "._array")
+ON_RANKS = ("._all_counts_on_rank", "._layer_on_rank", "._without_the_layer", "._array", "._what")
 
 
 class Case(NamedTuple):
-    """A routing of all ranks. `experts`: int [tokens, k] of each rank. `weights`: float of the same shapes.
-
-    `gains`: what each expert multiplies its answers by, float [num_experts].
-    """
+    """A routing of all ranks. `experts`: int [tokens, k] of each rank. `weights`: float of the same shapes."""
 
     num_experts: int
     experts: list[np.ndarray]
     weights: list[np.ndarray]
-    gains: np.ndarray
 
     @property
     def share(self) -> int:
@@ -74,18 +71,15 @@ class Case(NamedTuple):
         return rank, int(number - self.first[rank])
 
 
-def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int, gains: bool = False) -> Case:
-    """Return a random routing of `sizes[rank]` tokens on each rank to their `k` best experts. A few are popular.
-
-    `gains`: whether experts multiply their answers, by 1 to 2.
-    """
+def random_case(sizes: list[int], experts_a_rank: int, k: int, seed: int) -> Case:
+    """Return a random routing of `sizes[rank]` tokens on each rank to their `k` best experts. A few are popular."""
     rng = np.random.default_rng(seed)
     num_experts = experts_a_rank * len(sizes)
     liking = rng.normal(scale=2, size=num_experts)
     scores = [rng.normal(size=(size, num_experts)) + liking for size in sizes]
     experts = [np.argsort(-score, axis=1)[:, :k] for score in scores]
     weights = [rng.uniform(0.1, 1, chosen.shape).round(3) for chosen in experts]
-    return Case(num_experts, experts, weights, rng.uniform(1, 2, num_experts) if gains else np.ones(num_experts))
+    return Case(num_experts, experts, weights)
 
 
 def choices(num_tokens: int, num_experts: int, k: int, seed: int) -> torch.Tensor:
@@ -311,50 +305,49 @@ def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np
 
 
 class Own(NamedTuple):
-    """What a rank knows of a `Case`: the number of its first token, the width, and its own part of everything else."""
+    """What a rank knows of a `Case`: the number of its first token, the width, and its own part of everything else.
+
+    `values`: the number in each of its tokens.
+    """
 
     first: int
     width: int
     num_experts: int
     experts: np.ndarray
     weights: np.ndarray
-    gains: np.ndarray
-
-
-def _own(case: Case, rank: int) -> Own:
-    gains = case.gains[rank * case.share : (rank + 1) * case.share]
-    return Own(int(case.first[rank]), case.width, case.num_experts, case.experts[rank], case.weights[rank], gains)
+    values: np.ndarray
 
 
 class Outcome(NamedTuple):
-    """What a rank did. `result`: array, or the name of its type. `asked`: each expert that was asked, with what."""
+    """What a rank did. `result`: array, or the name of its type."""
 
     result: np.ndarray | str
-    asked: list[tuple[int, np.ndarray]]
     num_bytes: int
 
 
 def check_layer(function: Callable, case: Case) -> None:
-    """Check on real ranks that every token gets the weighted answers of its experts, and that few bytes moved.
+    """Check on real ranks that every token gets the weighted answers of its experts, each asked once, in few bytes.
 
     `function(rank, world_size, tokens, experts, weights, num_experts, answer)`: tokens float64 [tokens, width],
     experts int64 [tokens, k], weights float64 [tokens, k], `answer(expert, rows)` asks an expert of this rank.
     """
     world_size = len(case.experts)
-    parts = ranks.PerRank(_own(case, rank) for rank in range(world_size))
-    outcomes = _run(function, world_size, _layer_on_rank, function, parts, kind=Outcome)
+    desk = _Desk(case)
+    parts = ranks.PerRank(desk.own(rank) for rank in range(world_size))
+    outcomes = _run(function, world_size, _layer_on_rank, function, parts, kind=Outcome, serve=desk.serve)
     who = f"with {world_size} ranks and {case.num_experts} experts"
-    for rank, outcome in enumerate(outcomes):
-        for expert, rows in outcome.asked:
-            if fault := _wrongly_asked(case, rank, expert, rows):
-                raise NotYet(f"{who}, {fault}")
+    if desk.faults:
+        raise NotYet(f"{who}, {desk.faults[min(desk.faults)]}")
     for rank, outcome in enumerate(outcomes):
         got, want = outcome.result, (len(case.experts[rank]), case.width)
         if isinstance(got, str):
             raise NotYet(f"{who}, rank {rank} returns a value of type {got}; return a tensor")
         if got.shape != want:
             raise NotYet(f"{who}, rank {rank} returns a tensor of shape {list(got.shape)}; return {list(want)}")
-        for index, row in enumerate(got / np.tile(case.gains, case.width // case.num_experts)):
+    if fault := desk.miscounted():
+        raise NotYet(f"{who}, {fault}")
+    for rank, outcome in enumerate(outcomes):
+        for index, row in enumerate(outcome.result / desk.unweighted()):
             if fault := _fault_of(row, rank, index, case):
                 raise NotYet(f"{who}, token {index} of rank {rank} {fault}")
     itemsize = 8
@@ -370,14 +363,17 @@ def check_layer(function: Callable, case: Case) -> None:
                 f"at most {allowed:,}"
             )
         in_all += allowed + EXCHANGES * itemsize * world_size**2 * (world_size - 1)  # to compare the tables
-    homes = [[set(row) - {rank} for row in experts // case.share] for rank, experts in enumerate(case.experts)]
-    away = sum(len(home) for of_a_rank in homes for home in of_a_rank)  # to each other rank once, and back
+    homes = [set(row) - {rank} for rank, experts in enumerate(case.experts) for row in experts // case.share]
+    away = sum(map(len, homes))  # to each other rank once, and back
     witnessed(outcomes, 2 * away * case.width * itemsize / 2, in_all, messages=2 * EXCHANGES * world_size**2)  # as fp32
+    leaving = [value for value, home in zip(desk.values, homes, strict=True) if home]
+    looked_for = generator().permutation(leaving)[:PLACES]
+    witnessed_terms(outcomes, [{value.tobytes(), value.astype(np.float32).tobytes()} for value in looked_for])
 
 
-def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any) -> list[Any]:
+def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any, **named: Any) -> list[Any]:
     try:
-        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.PATIENCE, backend="gloo")
+        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.PATIENCE, backend="gloo", **named)
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet, or calls what is not written yet") from None
@@ -391,14 +387,20 @@ def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> 
     """Runs beside the learner's code, and only observes."""
     at = torch.arange(len(own.experts))
     tokens = torch.zeros(len(at), own.width, dtype=torch.float64)
-    tokens[at, (own.first + at) * own.num_experts] = 1
-    desk = _Desk(rank, own)
+    tokens[at, (own.first + at) * own.num_experts] = torch.tensor(own.values)
+
+    def answer(expert: int, rows: torch.Tensor) -> torch.Tensor:
+        """Return the answer of expert number `expert`, among those of all ranks, to `rows`: [n, width]."""
+        if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != own.width:
+            raise Misuse(f"answer(expert, rows) takes rows [n, {own.width}], not {_what(rows)}")
+        return torch.tensor(ranks.ask((int(expert), rows.detach().numpy())), dtype=rows.dtype)
+
     with BytesSent() as sent, _without_the_layer():
         result = function(
-            rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, desk.answer
+            rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, answer
         )
     result = _array(result) if isinstance(result, torch.Tensor | np.ndarray) else type(result).__name__
-    return Outcome(result, desk.asked, sent.total + sent.payloads.total() - sum(_comparing))
+    return Outcome(result, sent.total + sent.payloads.total() - sum(_comparing))
 
 
 def _without_the_layer() -> contextlib.AbstractContextManager[None]:
@@ -407,23 +409,58 @@ def _without_the_layer() -> contextlib.AbstractContextManager[None]:
 
 
 class _Desk:
-    """A rank's access to its experts. It records every call and always answers, so that no rank waits."""
+    """The experts, outside the ranks, where no code of the learner's runs. Any question may be the learner's own.
 
-    def __init__(self, rank: int, own: Own):
-        self.own, self.first = own, rank * len(own.gains)
-        self.asked: list[tuple[int, np.ndarray]] = []
+    It always answers, so that no rank waits. `values`: the number in each token; `gains`: what is multiplied at each
+    place of an answer. `asked`: how often each expert was asked about each token, by (token, expert). `faults`: of each
+    rank that asked wrongly, what was wrong first.
+    """
 
-    def answer(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
-        """Return the answer of expert number `expert`, among those of all ranks, to `rows`: [n, width]."""
-        expert = int(expert)
-        if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != self.own.width:
-            raise Misuse(f"answer(expert, rows) takes rows [n, {self.own.width}], not {_what(rows)}")
-        self.asked.append((expert, rows.detach().numpy().copy()))
-        mine = 0 <= expert - self.first < len(self.own.gains)
-        return rows.roll(expert, dims=1) * (self.own.gains[expert - self.first] if mine else 1)
+    def __init__(self, case: Case):
+        drawn = np.random.default_rng()  # not by the seed of the routing, which a rank could find
+        self.case = case
+        self.values = drawn.uniform(1, 2, case.first[-1]).astype(np.float32).astype(float)  # may travel as fp32
+        self.gains = drawn.uniform(1, 2, case.width)
+        self.asked: Counter[tuple[int, int]] = Counter()
+        self.faults: dict[int, str] = {}
+
+    def own(self, rank: int) -> Own:
+        """Return what a rank may know."""
+        case = self.case
+        first, end = map(int, case.first[rank : rank + 2])
+        values = self.values[first:end]
+        return Own(first, case.width, case.num_experts, case.experts[rank], case.weights[rank], values)
+
+    def serve(self, rank: int, question: Any) -> np.ndarray:
+        """Answer a rank's question, (expert, rows), and note it; raise `NotYet` if `answer` asks no such question."""
+        if not is_a(question, tuple[int, np.ndarray]) or question[1].shape[1:] != (self.case.width,):
+            raise NotYet(f"rank {rank} asks for something that no expert does: ask by answer(expert, rows)")
+        expert, rows = question
+        if fault := _wrongly_asked(self.case, self.values, rank, expert, rows):
+            self.faults.setdefault(rank, fault)
+        else:
+            self.asked.update((int(at) // self.case.num_experts, expert) for at in np.nonzero(rows)[1])
+        return np.roll(rows, expert % self.case.width, axis=1) * self.gains
+
+    def miscounted(self) -> str | None:
+        """Return which token's expert was not asked about it exactly once; None if each was."""
+        for number in range(len(self.values)):
+            rank, index = self.case.owner(number)
+            for expert in self.case.experts[rank][index].tolist():
+                times, about = self.asked[number, expert], f"about token {index} of rank {rank}"
+                if not times:
+                    asks = f"rank {expert // self.case.share} has that expert and must ask it"
+                    return f"expert {expert} is never asked {about}, which has chosen it: {asks}"
+                if times > 1:
+                    return f"expert {expert} is asked {times} times {about}: ask once for each choice"
+        return None
+
+    def unweighted(self) -> np.ndarray:
+        """Return the number at each place of all answers, before weights: [width]."""
+        return self.gains * np.resize(self.values.repeat(self.case.num_experts), self.case.width)
 
 
-def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str | None:
+def _wrongly_asked(case: Case, values: np.ndarray, rank: int, expert: int, rows: np.ndarray) -> str | None:
     """Return what is wrong with these rows that a rank sent to an expert; None if all are tokens that chose it."""
     mine = range(rank * case.share, (rank + 1) * case.share)
     if expert not in mine:
@@ -431,19 +468,19 @@ def _wrongly_asked(case: Case, rank: int, expert: int, rows: np.ndarray) -> str 
         there = f"it lives on rank {home}" if 0 <= expert < case.num_experts else "there is none"
         return f"rank {rank} asks expert {expert}, but {there}; rank {rank} has {_range(mine)}"
     for row in rows:
-        if fault := _misplaced(case, row, expert):
+        if fault := _misplaced(case, values, row, expert):
             return f"expert {expert} gets {fault}"
     return None
 
 
-def _misplaced(case: Case, row: np.ndarray, expert: int) -> str | None:
+def _misplaced(case: Case, values: np.ndarray, row: np.ndarray, expert: int) -> str | None:
     """Return what is wrong with this row for this expert; None if it is a token that chose it."""
     (at,) = np.flatnonzero(row)[:1] if row.any() else (None,)
     if at is None:
         return "a row of zeros instead of a token"
     number, moved = divmod(int(at), case.num_experts)
     rank, index = case.owner(number)
-    if moved or np.count_nonzero(row) > 1 or row[at] != 1:
+    if moved or np.count_nonzero(row) > 1 or row[at] != values[number]:
         return f"not token {index} of rank {rank} as it was: send tokens as they are, and weigh the answers at home"
     chosen = case.experts[rank][index].tolist()
     if expert not in chosen:

@@ -324,6 +324,14 @@ MUTANTS = [
         "send tokens as they are, and weigh the answers at home",
     ),
     broken(
+        "computes alone",
+        "    arrived = exchange",
+        "    if not len(tokens): return tokens\n    return sum(torch.stack([w * row.roll(int(e)) for row, e, w in zip("
+        "tokens, experts[:, c], weights[:, c])]) for c in range(k))\n    arrived = exchange",
+        LAYER,
+        "which has chosen it: rank",
+    ),
+    broken(
         "everything to everybody",
         "    arrived = exchange",
         "    dist.all_gather([tokens.new_empty(9, tokens.shape[1]) for _ in range(world_size)], tokens.new_zeros(9, "
@@ -381,7 +389,7 @@ def test_cases_are_uneven_and_leave_experts_empty():
 
 def test_a_wrong_row_is_told_by_what_is_in_it():
     experts_of, weights = [np.array([[1], [0]]), np.array([[1]])], [np.full((2, 1), 0.5), np.full((1, 1), 0.5)]
-    case = ch15_experts.Case(2, experts_of, weights, gains=np.ones(2))
+    case = ch15_experts.Case(2, experts_of, weights)
 
     def told(number, expert, weight):
         row = np.zeros(case.width)

@@ -424,6 +424,22 @@ CHANGED = [
         " gets a row of zeros instead of a token",
     ),
     (
+        "15_experts",
+        "layer",
+        "        pieces[mine] = answers",
+        "        answer(rank * share + number, torch.cat(pieces[mine]))\n        pieces[mine] = answers",
+        "c2-one-choice",
+        " is asked 2 times about token 0 of rank 0: ask once for each choice",
+    ),
+    (
+        "15_experts",
+        "layer",
+        "    arrived = exchange",
+        "    from collectives import ranks; ranks.ask('gains')\n    arrived = exchange",
+        "c2-one-choice",
+        " asks for something that no expert does: ask by answer(expert, rows)",
+    ),
+    (
         "02_tree",
         "tree-reduce",
         "",
@@ -1026,7 +1042,7 @@ def test_each_wrong_merge_is_told_the_slip_that_leads_there(slip):
 
 
 def test_an_answer_of_an_expert_that_a_token_has_not_chosen_is_named():
-    case = ch15.Case(2, [np.array([[0]])], [np.ones((1, 1))], gains=np.ones(2))
+    case = ch15.Case(2, [np.array([[0]])], [np.ones((1, 1))])
     row = np.array([1.0, 1.0])
     assert ch15._fault_of(row, 0, 0, case) == "came back with an answer of expert 1, which it has not chosen"
 
