@@ -165,6 +165,7 @@ OF_ANOTHER_KIND = [
     ("14_context_parallel", "blocks", "def attend(*_): return 3", "a1-attend", "return a pair, (output, log_sum)"),
     ("14_context_parallel", "blocks", "def attend(q, *_): return q[:1], q", "a1-attend", "; return the shape ["),
     ("14_context_parallel", "positions", "def positions(*_): return 3", "c1-shares", "return the positions, a list of"),
+    ("15_experts", "there-and-back", "def back_home(*_): return 3", "a3-home", "returns 3; return a tensor"),
     ("15_experts", "there-and-back", "def count(*_): return torch.zeros(1).long()", "a2-count", "1 numbers; there are"),
     ("15_experts", "layer", "def all_counts(*_): return 3", "c1-counts", "a value of type int; return a tensor"),
     ("15_experts", "layer", "def layer(*_): return 3", "c2-one-choice", "a value of type int; return a tensor"),

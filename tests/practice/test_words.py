@@ -1190,6 +1190,10 @@ def test_a_life_that_reports_less_than_it_lived_is_refused():
     said = refused(story._compare, seen, life, "with 2 ranks, ", whole=True)
     assert said == "with 2 ranks, not every rank reports that it comes back from resume"
     seen.losses = [story.losses[:1]] * 2
+    alone = ch19.Witness({}, 1, None)
+    alone.resumed, story.missing = {0: story.states[0]}, {0: "no 0.5 on the disk"}
+    said = refused(story._compare, alone, ch19.Life(1, 3, steps=2), "with 1 rank, ", whole=True)
+    assert said.startswith("with 1 rank, resume goes on from step 0, but there was no 0.5 on the disk: write all wei")
     said = refused(story._check_losses, "with 2 ranks, ", seen, life, 0, whole=True)
     assert said == "with 2 ranks, rank 0 reports the losses of 1 steps; the run has 2"
     said = refused(story._check_state, "", 0, 2, story.states[0])
@@ -1221,14 +1225,19 @@ def test_ranks_that_go_on_from_different_checkpoints_are_named():
 
 
 @pytest.mark.ranks
-def test_a_save_that_works_less_and_less_on_the_disk_hides_moments_and_is_refused():
-    busy = '    for number in range(50 if job.steps < 7 else 0):\n        disk.write("busy", number)\n    shard ='
+@pytest.mark.parametrize(
+    ("busy", "says"),
+    [
+        ("< 7", "save works on the disk less and less often: of 18 moments at which a rank was to be killed, "),
+        ("> 9", "save works otherwise on the disk from save to save: rank 0 changed it at "),
+    ],
+)
+def test_a_save_that_works_less_or_more_from_save_to_save_hides_moments_and_is_refused(busy, says):
+    busy = f'    for number in range(50 if job.steps {busy} else 0):\n        disk.write("busy", number)\n    shard ='
     names = {"__name__": "__main__", "torch": torch, "dist": torch.distributed}
     exec(solutions_of("19_failures")["survive"].replace("    shard =", busy), names)
     said = refused(ch19.check_any_moment, names["save"], names["resume"], 1, most=18, seed=1)
-    assert said.startswith(
-        "save works on the disk less and less often: of 18 moments at which a rank was to be killed, "
-    )
+    assert said.startswith(says)
 
 
 def test_a_state_or_an_update_of_the_wrong_kind_is_told_plainly():
