@@ -436,7 +436,6 @@ def _alone(function: Callable, *args: Any) -> Any:
         return _written(function, *args)
 
 
-@wall.without(*WITHOUT)
 def _gates(
     rank: int,
     world_size: int,
@@ -451,10 +450,11 @@ def _gates(
 
     Runs beside the learner's code, and only observes.
     """
-    inputs = (f, (tags, share)), (g, (share, tags))  # each gate with its input and the gradient that arrives
-    of_f, of_g = alone = [_gate(gate, world_size, *own_inputs, backward) for gate, own_inputs in inputs]
-    fit = all(not isinstance(gate.output, str) and gate.output.shape == tags.shape for gate in alone)
-    return Seen(of_f, of_g, _mlp(f, g, part, backward) if fit else {})
+    with wall.without(*WITHOUT):
+        inputs = (f, (tags, share)), (g, (share, tags))  # each gate with its input and the gradient that arrives
+        of_f, of_g = alone = [_gate(gate, world_size, *own_inputs, backward) for gate, own_inputs in inputs]
+        fit = all(not isinstance(gate.output, str) and gate.output.shape == tags.shape for gate in alone)
+        return Seen(of_f, of_g, _mlp(f, g, part, backward) if fit else {})
 
 
 def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarray, backward: bool) -> Gate:
@@ -756,25 +756,25 @@ def check_one_all_reduce(function: Callable, world_size: int, seed: int | None =
     witnessed(everyone, 2 * whole.sum(), 2 * whole.sum(), messages=8 * world_size**2)
 
 
-@wall.without(*WITHOUT)
 def _attention(
     rank: int, world_size: int, function: Callable, head_size: int, backward: bool, x: torch.Tensor, part: Weights
 ) -> Attended:
     """Runs beside the learner's code, and only observes."""
-    x = x.clone().requires_grad_()
-    part = {name: tensor.clone().requires_grad_() for name, tensor in part.items()}
-    with BytesSent() as forward:
-        output = _written(function, x, dict(part), head_size, tensor_parallel.f, tensor_parallel.g)
-    if not isinstance(output, torch.Tensor):
-        raise NotYet(f"{function.__name__} returns a value of type {type(output).__name__}; return the tensor Y")
-    results: dict[str, np.ndarray | None] = {"the output": _plain(output)}
-    if not backward or output.shape != x.shape or not output.requires_grad:
-        return Attended(results, detached=not output.requires_grad)
-    with BytesSent() as back:
-        (output * _weights(x)).sum().backward()
-    results["the gradient of X"] = _plain_gradient(x)
-    results |= {f"the gradient of {name!r}": _plain_gradient(part[name]) for name in part}
-    return Attended(results, (_sent(forward, world_size), _sent(back, world_size)))
+    with wall.without(*WITHOUT):
+        x = x.clone().requires_grad_()
+        part = {name: tensor.clone().requires_grad_() for name, tensor in part.items()}
+        with BytesSent() as forward:
+            output = _written(function, x, dict(part), head_size, tensor_parallel.f, tensor_parallel.g)
+        if not isinstance(output, torch.Tensor):
+            raise NotYet(f"{function.__name__} returns a value of type {type(output).__name__}; return the tensor Y")
+        results: dict[str, np.ndarray | None] = {"the output": _plain(output)}
+        if not backward or output.shape != x.shape or not output.requires_grad:
+            return Attended(results, detached=not output.requires_grad)
+        with BytesSent() as back:
+            (output * _weights(x)).sum().backward()
+        results["the gradient of X"] = _plain_gradient(x)
+        results |= {f"the gradient of {name!r}": _plain_gradient(part[name]) for name in part}
+        return Attended(results, (_sent(forward, world_size), _sent(back, world_size)))
 
 
 def _weights(x: torch.Tensor) -> torch.Tensor:

@@ -432,7 +432,7 @@ MUTANTS = [
         "for step in range(world_size - 1):  # a reduce-scatter",
         "for step in range(world_size):  # a reduce-scatter",
         {"b3-uneven", "b4-traffic"},
-        "rank 0 failed",
+        "sends to itself",
     ),
     broken(
         "not in place",
@@ -441,7 +441,7 @@ MUTANTS = [
         REDUCED,
         "chunk 0",
     ),
-    broken("4 ranks wherever P belongs", "range(world_size - 1)", "range(3)", B, "rank 0 failed"),
+    broken("4 ranks wherever P belongs", "range(world_size - 1)", "range(3)", B, "sends to itself"),
     written(
         "whole buffers round the ring",
         RINGS,

@@ -600,7 +600,8 @@ ALL_AT_THE_END = """
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.slip for mutant in MUTANTS])
 def test_a_wrong_answer_is_refused_in_words_that_name_the_slip(mutant):
     wrong = with_slip(EXERCISE, mutant)
-    if mutant.refuse == ALL_OF_C and not observed.recording():  # each of these asks first whether the step is right
+    # Each check of part c asks first whether the step is right. Only what ALONE sends is wrong.
+    if mutant.refuse == ALL_OF_C and mutant.wrong != ALONE and not observed.recording():
         with pytest.raises(checks.NotYet, match=re.escape(mutant.says)) as refusal:
             ch09_zero.check_step(*step_of(wrong[mutant.cell]), world_size=2)
         observed.wrong(EXERCISE, mutant, {"c1-losses": (0, str(refusal.value))}, "c1-losses", points_of(EXERCISE))
@@ -612,7 +613,7 @@ def step_of(code):
     """The two functions of part c, which `code` defines."""
     names = {}
     before = [solution_of(EXERCISE, cell) for cell in ("setup", "ownership")]
-    exec(compile("\n".join([*before, code]), "zero-2", "exec"), names)
+    exec(compile("\n".join([*before, textwrap.dedent(code)]), "zero-2", "exec"), names)
     return names["arrived"], names["step"]
 
 
