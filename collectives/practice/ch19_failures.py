@@ -1012,12 +1012,17 @@ class Story:
         It is one at which no checkpoint is whole on the disk, if there is one. Else all kinds of moments are as likely.
         If the kill is `BOTH_WHOLE`, it is just before the save removes its first file of those that it found, if both
         checkpoints are whole then. If the save has moments at which none is whole, the disk stays as it is: "".
-        If it is `TORN` and a checkpoint is always whole, it is in the middle of a write over what the save found of the
-        old one, or else when as much of the new one is there as can be without all of it.
+        If it is `TORN`, it is in the middle of a write over what the save found of the old checkpoint, if there is one.
+        Else it is before anything of what the save found is removed, when as much of the new one is there as can be
+        without all of rank 0's shard.
         """
         (end,) = self.allowed
         self.allowed = {end - life.every, end}
         looked_for = [_sample(self.states[step]) for step in sorted(self.allowed)]
+        shard: dict[str, Any] = {
+            field: _shard(getattr(self.states[end], field), 0, life.world_size) for field in FIELDS
+        }
+        looked_for[-1] |= (of_rank_0 := _sample(self.states[end]._replace(**shard)))
         moments: list[tuple[str, Files]] = []
         over: list[tuple[str, Files]] = []  # in the middle of a write over what the save found of the old checkpoint
         files, removes = self.files.copy(), -1
@@ -1039,8 +1044,9 @@ class Story:
         held = [set().union(*(found[each] for each in disk.values())) for _, disk in moments]
         whole = [[numbers <= each for numbers in looked_for] for each in held]
         lost = [moment for moment, each in zip(moments, whole, strict=True) if not any(each)]
-        new = [len(numbers & looked_for[-1]) * (numbers < looked_for[-1]) for numbers in held]
-        most = [moment for moment, each in zip(moments, new, strict=True) if each == max(new)]
+        new = [len(numbers & looked_for[-1]) * (not of_rank_0 <= numbers) for numbers in held]
+        new = new[: removes + 1 or len(new)]
+        most = [moment for moment, each in zip(moments, new, strict=False) if each == max(new)]
         self.both_whole = seen.kill is BOTH_WHOLE and not lost and removes >= 0 and all(whole[removes])
         if seen.kill is BOTH_WHOLE and lost:
             self.allowed = {end}
@@ -1051,7 +1057,7 @@ class Story:
         words, disk = draw.choice(lost or [each for each in moments if each[0].startswith(f"{kind}(")])
         if self.both_whole:
             words, disk = moments[removes]
-        if seen.kill is TORN and not lost:
+        if seen.kill is TORN:
             words, disk = draw.choice(over or most)
         self.files.clear()
         self.files.update(disk)
