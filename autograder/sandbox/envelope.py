@@ -35,7 +35,7 @@ from typing import Any
 from ..inside.warm import HOME, USER, USER_SECONDS
 from . import seccomp
 from .capture import Capture
-from .watch import Count, Groups, Watch, are_closing, sweep
+from .watch import Count, Groups, Watch, are_closing, kill, sweep
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = ("__init__.py", "inside", "wire")  # the grader's files that a sandbox can read: the code that runs in it
@@ -375,7 +375,7 @@ class Sandbox:
         self._closed = True
         self._watch.stop()
         self._verdict = self.ended() or self._watch.reason or "closed"
-        self._kill()
+        kill(self._init)
         self._gone(ENTER_SECONDS)
         os.close(self._init)
         self.socket.close()
@@ -385,10 +385,6 @@ class Sandbox:
                 one.close()
         if self._groups:
             self._groups.remove()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._init, signal.SIGKILL)  # the kernel ends the namespace's other processes
 
     def _gone(self, seconds: float) -> bool:
         return _readable(self._init, seconds)

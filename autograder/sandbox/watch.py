@@ -28,9 +28,9 @@ READY = "."  # its first word
 # The process imports this file alone: the package around it takes longer.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); import watch; watch.main(sys.argv[2])"
 # What the kernel keeps for a sandbox and no control group counts. Ranks list the network's interfaces when they start,
-# which takes a socket and some KiB for a moment; SQLite holds a handful of locks.
+# which takes a socket and some KiB for a moment.
 MOST_QUEUED = 32 * 2**20  # bytes that AF_NETLINK sockets have received and nobody has read
-MOST_LINES = 2_000  # sockets of AF_NETLINK, or record locks
+MOST_LINES = 2_000  # sockets of AF_NETLINK
 # The buffers of all TCP and UDP sockets of the machine come from two stores. A sandbox may have its share of 400 MiB;
 # eight ranks, each connected to each other one twice, have 112 sockets.
 MOST_SOCKETS = 1_000
@@ -228,7 +228,7 @@ class Watch:
         """Set `reason` if the sandbox exceeds a limit or has exceeded one. End a sandbox that nobody watches."""
         word = None if self.reason or self._words.closed else self._heard(0)
         if word == "":
-            _kill(self.init)
+            kill(self.init)
         self.reason = self.reason or word or self.count.exceeded()
 
     def stop(self) -> None:
@@ -262,19 +262,20 @@ def main(about: str) -> None:
             return
         reason = count.exceeded()
     os.write(1, reason.encode())  # first, so that it is there when the sandbox is found dead
-    _kill(init)
+    kill(init)
 
 
-def _kill(init: int) -> None:
+def kill(init: int) -> None:
+    """End the sandbox whose process 1 has this pidfd, if it hasn't ended."""
     with contextlib.suppress(OSError):
         signal.pidfd_send_signal(init, signal.SIGKILL)  # the kernel ends the namespace's other processes
 
 
 def _hoards(init: int) -> str | None:
     """Return "memory" if a sandbox makes the kernel keep too much that no control group counts, else None."""
-    sockets, locks = _lines(f"/proc/{init}/net/netlink"), _lines(f"/proc/{init}/root/proc/locks")
+    sockets = _lines(f"/proc/{init}/net/netlink")
     queued = sum(int(line.split()[4]) for line in sockets[1:] if len(line.split()) > 4)
-    hoards = queued > MOST_QUEUED or max(len(sockets), len(locks)) > MOST_LINES or _connected(init) > MOST_SOCKETS
+    hoards = queued > MOST_QUEUED or len(sockets) > MOST_LINES or _connected(init) > MOST_SOCKETS
     return "memory" if hoards else None
 
 

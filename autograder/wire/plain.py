@@ -226,9 +226,8 @@ class Decoder:
         self.blobs: list[memoryview] = []
         self.taken: set[int] = set()  # numbers of blobs
         self.height = 0  # levels of the tallest part so far of the value that is being read
-        self.weight = (
-            0  # lists and numbers in it so far, with those that it refers to; a long number counts for several
-        )
+        # Lists and numbers in it so far, with those that it refers to. A long number counts for several.
+        self.weight = 0
         self.sizes: dict[int, tuple[int, int]] = {}  # height and weight of objects, by number
         self.hashed = 0  # the weight of all keys so far
         self.keys = 0  # how many they are
@@ -306,11 +305,11 @@ class Decoder:
 
         A hash of a number is known beforehand, so keys can be chosen to collide, in Python's tables if not by hash.
         """
+        begun = time.thread_time() - self.filling
         for key in keys:
-            begun = time.thread_time()
             put(key)
             self.keys += 1
-            self.filling += time.thread_time() - begun
+            self.filling = time.thread_time() - begun
             if self.filling > MAX_FILLING + PER_KEY * self.keys:
                 raise BadMessage("keys that collide")
 

@@ -202,7 +202,7 @@ def _network(hardware: str, gpu: str) -> tuple[str, int]:
     A description that names none means InfiniBand. Raises `ValueError` for one that the model doesn't have.
     """
     if other := re.search(r"Slingshot|Omni-?Path|Token Ring", hardware, re.IGNORECASE):
-        raise ValueError(f"the model knows no network {other[0]!r}; it knows {', '.join(machines.NETWORKS)}")
+        raise _unknown(other[0])
     if "TCPXO" in hardware:
         return "GPUDirect-TCPXO", 8
     if "TCPX" in hardware:
@@ -216,9 +216,13 @@ def _network(hardware: str, gpu: str) -> tuple[str, int]:
         return "100 GbE", int(cards[1]) if cards else 1
     if re.search(r"RoCE|OCI|Oracle|GCP|GKE|A3 Ultra", hardware):
         return ("RoCE 200" if ampere else "RoCE 400"), number
-    if other := re.search(r"\d+ ?GbE|GbE|Ethernet", hardware):
-        raise ValueError(f"the model knows no network {other[0]!r}; it knows {', '.join(machines.NETWORKS)}")
+    if other := re.search(r"(\d+ ?)?GbE|Ethernet", hardware):
+        raise _unknown(other[0])
     return ("InfiniBand HDR" if ampere else "InfiniBand NDR"), number
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(f"the model knows no network {name!r}; it knows {', '.join(machines.NETWORKS)}")
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

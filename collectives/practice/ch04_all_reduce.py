@@ -212,11 +212,12 @@ def check_gathered(
     and so is the junk, which tells nothing of the other chunks; the check also looks at what crossed the wire.
     """
     bounds = chunk_bounds(num_elements, world_size)
-    whole: np.ndarray = (np.arange(num_elements) + 1).astype(dtype)
-    before = np.stack([-(rank + 2) * whole for rank in range(world_size)])
-    if seed is not None:
-        whole, before = np.split(noise(1 + world_size, num_elements, seed), [1])
-        whole = whole[0]
+    if seed is None:
+        whole: np.ndarray = (np.arange(num_elements) + 1).astype(dtype)
+        before = np.stack([-(rank + 2) * whole for rank in range(world_size)])
+    else:
+        numbers = noise(1 + world_size, num_elements, seed)
+        whole, before = numbers[0], numbers[1:]
     for rank in range(world_size):
         before[rank, bounds[rank] : bounds[rank + 1]] = whole[bounds[rank] : bounds[rank + 1]]
     outcomes = on_ranks(function, before)

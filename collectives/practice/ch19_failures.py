@@ -1044,9 +1044,9 @@ class Story:
         held = [set().union(*(found[each] for each in disk.values())) for _, disk in moments]
         whole = [[numbers <= each for numbers in looked_for] for each in held]
         lost = [moment for moment, each in zip(moments, whole, strict=True) if not any(each)]
-        new = [len(numbers & looked_for[-1]) * (not of_rank_0 <= numbers) for numbers in held]
-        new = new[: removes + 1 or len(new)]
-        most = [moment for moment, each in zip(moments, new, strict=False) if each == max(new)]
+        early = len(moments) if removes < 0 else removes + 1  # moments before anything that was found is removed
+        new = [len(numbers & looked_for[-1]) * (not of_rank_0 <= numbers) for numbers in held[:early]]
+        most = [moment for moment, each in zip(moments[:early], new, strict=True) if each == max(new)]
         self.both_whole = seen.kill is BOTH_WHOLE and not lost and removes >= 0 and all(whole[removes])
         if seen.kill is BOTH_WHOLE and lost:
             self.allowed = {end}
