@@ -705,7 +705,8 @@ class Kill(NamedTuple):
 
 EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
 BOTH_WHOLE = Kill(-2)  # all ranks at once, when the old checkpoint and the new one are whole
-TORN = Kill(-3)  # all ranks at once, when the new checkpoint is nearly whole
+TORN = Kill(-3)  # all ranks at once, when the new checkpoint lacks a part of rank 0's shard
+NEARLY = Kill(-4)  # all ranks at once, when the new checkpoint lacks a part of any shard, and no more
 Files = dict[str, bytes]  # by name
 
 
@@ -1000,7 +1001,7 @@ class Story:
         self.before = f"in the run after that of {life.world_size}, "
         if kill and seen.killed:
             self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
-        if kill in (EVERYONE, BOTH_WHOLE, TORN) and seen.operations and (when := self._take_back(seen, life)):
+        if kill in (EVERYONE, BOTH_WHOLE, TORN, NEARLY) and seen.operations and (when := self._take_back(seen, life)):
             seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
         self._change_numbers()
@@ -1012,9 +1013,10 @@ class Story:
         It is one at which no checkpoint is whole on the disk, if there is one. Else all kinds of moments are as likely.
         If the kill is `BOTH_WHOLE`, it is just before the save removes its first file of those that it found, if both
         checkpoints are whole then. If the save has moments at which none is whole, the disk stays as it is: "".
-        If it is `TORN`, it is in the middle of a write over what the save found of the old checkpoint, if there is one.
-        Else it is before anything of what the save found is removed, when as much of the new one is there as can be
-        without all of rank 0's shard.
+        If it is `TORN` or `NEARLY`, it is in the middle of a write over what the save found of the old checkpoint, if
+        there is one. Else it is before anything of what the save found is removed, when as much of the new one is there
+        as can be without all of rank 0's shard, or without all of it. Where ranks write at the same time, chance says
+        how much others have written before rank 0, so only `NEARLY` leaves as much after each run.
         """
         (end,) = self.allowed
         self.allowed = {end - life.every, end}
@@ -1045,7 +1047,8 @@ class Story:
         whole = [[numbers <= each for numbers in looked_for] for each in held]
         lost = [moment for moment, each in zip(moments, whole, strict=True) if not any(each)]
         early = len(moments) if removes < 0 else removes + 1  # moments before anything that was found is removed
-        new = [len(numbers & looked_for[-1]) * (not of_rank_0 <= numbers) for numbers in held[:early]]
+        lacks = of_rank_0 if seen.kill is TORN else looked_for[-1]
+        new = [len(numbers & looked_for[-1]) * (not lacks <= numbers) for numbers in held[:early]]
         most = [moment for moment, each in zip(moments[:early], new, strict=True) if each == max(new)]
         self.both_whole = seen.kill is BOTH_WHOLE and not lost and removes >= 0 and all(whole[removes])
         if seen.kill is BOTH_WHOLE and lost:
@@ -1057,7 +1060,7 @@ class Story:
         words, disk = draw.choice(lost or [each for each in moments if each[0].startswith(f"{kind}(")])
         if self.both_whole:
             words, disk = moments[removes]
-        if seen.kill is TORN:
+        if seen.kill in (TORN, NEARLY):
             words, disk = draw.choice(over or most)
         self.files.clear()
         self.files.update(disk)
@@ -1394,7 +1397,7 @@ def check_room(save: Callable, resume: Callable, world_size: int, seed: int = 0)
     story = Story(save, resume, 5 * EVERY, seed)
     story.live(Life(world_size, EVERY, saves=1))
     saved = story.live(Life(world_size, EVERY, saves=1))
-    story.live(Life(world_size, EVERY, saves=1), TORN)
+    story.live(Life(world_size, EVERY, saves=1), NEARLY)
     story.live(Life(world_size - 1, EVERY, saves=1))
     story.judged()
     for rank, written in enumerate(saved.written):
