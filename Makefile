@@ -94,8 +94,8 @@ quick: $(TEST)  ## run a test of every module, in 90 seconds
 test: $(TEST)  ## run every test, then every notebook against its stored outputs (half an hour)
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
-	@$(BIN)/python -m pytest -q tests -n 3 --dist loadfile --max-worker-restart 1
-	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 3 --dist loadfile
+	@$(BIN)/python -m pytest -q tests -n 4 --dist loadfile --max-worker-restart 1
+	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 4 --dist loadfile
 
 check: $(TEST)  ## check style, imports, notebooks, exercises and the built book's links
 	@$(BIN)/ruff check

@@ -73,7 +73,7 @@ class Constants:
     nvlink_blackwell: float = constant(0.765, 0.8, "share of NVLink's rate, Blackwell", most=1)
     network: float = constant(0.982, 0.95, "share of the network cards' rate", most=1)
     tcp_share: float = constant(
-        0.5, 0.5, "share of a card's rate over plain TCP: NCCL issues 209 and 450 reach 0.4 to 0.6", most=1
+        0.5, 0.5, "share of a card's rate over plain TCP: NCCL issues 209 and 450 reach 0.3 to 0.9", most=1
     )
     tcpx_share: float = constant(0.666, 0.7, "share of a card's rate over GPUDirect-TCPX", most=1)
     nvls_hopper: float = constant(

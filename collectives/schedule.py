@@ -136,8 +136,8 @@ class Step:
     def apply(self, slots: np.ndarray) -> None:
         """Run this step in place on `slots`, an array [world_size, num_chunks, ...].
 
-        This method alone defines what a step does. A transfer only copies and adds, so a slot may hold numbers or
-        vectors that count contributions.
+        This method alone defines what a step does. A transfer only copies and adds, so a slot
+        may hold numbers or vectors that count contributions.
         """
         if self.count is not None:
             return self.singles.apply(slots)

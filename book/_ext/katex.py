@@ -5,6 +5,7 @@ Sphinx warning with its location, so that `-W` fails the build.
 """
 
 import json
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -14,11 +15,13 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.errors import ExtensionError
 from sphinx.locale import _
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
 HERE = Path(__file__).resolve().parent
 DIST = HERE.parents[1] / "node_modules" / "katex" / "dist"
+SHORT = 24  # characters of TeX, which fit on a phone's line
 SCROLLING = '<span class="katex-display"'  # a wide formula scrolls on a phone, so it must be focusable
 STYLESHEET = "katex/katex.min.css"
 
@@ -48,6 +51,24 @@ class Renderer:
 def renderer() -> Renderer:
     """Return the renderer, which starts Node at the first formula."""
     return Renderer()
+
+
+class Punctuation(SphinxPostTransform):
+    """Keeps a short formula on one line with the punctuation behind it, which else could begin the next line."""
+
+    default_priority = 900  # last: links and pasted numbers are in place
+    formats = ("html",)
+
+    def run(self, **kwargs):
+        """As `SphinxPostTransform.run`."""
+        for formula in list(self.document.findall(nodes.math)):
+            after = formula.next_node(siblings=True, descend=False)
+            mark = re.match(r"[.,:;?!)]+", after.astext()) if isinstance(after, nodes.Text) else None
+            if mark and len(formula.astext()) <= SHORT:
+                after.parent.replace(after, nodes.Text(after.astext()[mark.end() :]))
+                together = nodes.inline(classes=["unbroken"])
+                formula.replace_self(together)
+                together += [formula, nodes.Text(mark.group())]
 
 
 def to_html(node: nodes.Node, tex: str, display: bool) -> str:
@@ -107,6 +128,7 @@ def link_stylesheet(app, pagename, templatename, context, doctree):
 def setup(app):
     """Register KaTeX as the renderer that `html_math_renderer: katex` names."""
     app.add_html_math_renderer("katex", (visit_inline, None), (visit_display, None))
+    app.add_post_transform(Punctuation)
     app.connect("builder-inited", copy_assets)
     app.connect("html-page-context", link_stylesheet)
     return {"parallel_read_safe": True, "parallel_write_safe": False}

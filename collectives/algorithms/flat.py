@@ -12,7 +12,8 @@ def broadcast(world_size: int, root: int = 0) -> Schedule:
 
     Steps: P - 1. Bytes sent by the root: (P-1) S.
     """
-    transfers = [Transfer(root, peer, 0, COPY) for peer in range(world_size) if peer != root]
+    peers = [peer for peer in range(world_size) if peer != root]
+    transfers = [Transfer(root, peer, 0, COPY) for peer in peers]
     return _one_by_one(world_size, 1, transfers, "broadcast", root)
 
 
@@ -21,7 +22,8 @@ def reduce(world_size: int, root: int = 0) -> Schedule:
 
     Steps: P - 1. Bytes received by the root: (P-1) S.
     """
-    transfers = [Transfer(peer, root, 0, REDUCE) for peer in range(world_size) if peer != root]
+    peers = [peer for peer in range(world_size) if peer != root]
+    transfers = [Transfer(peer, root, 0, REDUCE) for peer in peers]
     return _one_by_one(world_size, 1, transfers, "reduce", root)
 
 

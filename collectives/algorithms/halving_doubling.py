@@ -19,18 +19,21 @@ from . import doubling
 def reduce_scatter(world_size: int) -> Schedule:
     """Send the half of the remaining range that the peer will keep: recursive halving.
 
-    Steps: log2 P. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a power of two.
+    Steps: log2 P. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a
+    power of two.
     """
     ranks = np.arange(doubling.needs_power_of_two(world_size, "recursive halving"))
 
     def steps() -> Iterator[Step]:
-        for distance in reversed(doubling.distances(world_size)):  # log2 P steps with `distance` chunks each
+        # log2 P steps, in each of which a rank sends `distance` chunks
+        for distance in reversed(doubling.distances(world_size)):
             peer = ranks ^ distance
             theirs = peer & ~(distance - 1)
             count = np.full(world_size, distance)
             yield Step(ranks, peer, theirs, REDUCE, phase="reduce_scatter", count=count)
 
-    return Schedule(world_size, world_size, steps, "recursive halving reduce_scatter", "reduce_scatter")
+    name = "recursive halving reduce_scatter"
+    return Schedule(world_size, world_size, steps, name, "reduce_scatter")
 
 
 def all_reduce(world_size: int) -> Schedule:

@@ -48,14 +48,15 @@ def all_to_all(world_size: int) -> Schedule:
 def all_to_all_xor(world_size: int) -> Schedule:
     """Swap, in step k, with rank r XOR k, in place: pairwise exchange by mask.
 
-    Steps: P - 1. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a power of two.
+    Steps: P - 1. Bytes sent by a rank: (P-1)/P S. Raises `ValueError` if P is not a power
+    of two.
     """
     ranks = np.arange(needs_power_of_two(world_size, "the XOR exchange"))
 
     def steps() -> Iterator[Step]:
         for mask in range(1, world_size):  # P - 1 steps, each a perfect matching
             peer = ranks ^ mask
-            yield Step(ranks, peer, chunk=peer, combine=COPY, phase="all_to_all", into=ranks)
+            yield Step(ranks, peer, peer, COPY, phase="all_to_all", into=ranks)
 
     return Schedule(world_size, world_size, steps, "XOR all_to_all", "all_to_all")
 

@@ -37,13 +37,15 @@ def all_reduce(world_size: int) -> Schedule:
 
 
 def _ring(world_size: int, first_chunk: int, combine: str, collective: str) -> Schedule:
-    """Return a ring: in step s rank r sends chunk r + first_chunk - s, which it just received, to rank r + 1."""
+    """Return a ring: in step s, rank r sends chunk r + first_chunk - s to rank r + 1."""
 
     def rank_zero() -> Iterator[list[Transfer]]:
-        for step in range(world_size - 1):  # P - 1 steps; `rotated` shifts rank 0's send for the other ranks
+        # Rank 0's P - 1 sends, each of what it just received; `rotated` shifts them.
+        for step in range(world_size - 1):
             yield [Transfer(0, 1, first_chunk - step, combine)]
 
-    return Schedule.rotated(world_size, world_size, rank_zero, collective, f"ring {collective}")
+    name = f"ring {collective}"
+    return Schedule.rotated(world_size, world_size, rank_zero, collective, name)
 
 
 def all_reduce_bidirectional(world_size: int) -> Schedule:

@@ -69,15 +69,16 @@ class Row:
 
 
 def coefficients(schedule: Schedule) -> Coefficients:
-    """Return the cost of `schedule`, counted from its transfers, in multiples of alpha, S beta and S gamma."""
+    """Count the cost of `schedule` in multiples of alpha, S beta and S gamma."""
     num_bytes = 0 if schedule.collective == "barrier" else schedule.num_chunks
     alpha, *by_byte = (cost.seconds for cost in unit_costs(schedule, num_bytes))
     return Coefficients(alpha, *(total / max(num_bytes, 1) for total in by_byte))
 
 
 def unit_costs(schedule: Schedule, num_bytes: int, itemsize: int = 1) -> list[Cost]:
-    """Return three costs of `schedule`: at 1 second per message, per byte, and per byte added, with the others free."""
-    return [price(schedule, num_bytes, topology.uniform(schedule.world_size, *unit), itemsize) for unit in UNITS]
+    """Return three costs: at 1 second a message, a byte or a byte added; else free."""
+    networks = [topology.uniform(schedule.world_size, *unit) for unit in UNITS]
+    return [price(schedule, num_bytes, network, itemsize) for network in networks]
 
 
 def lower_bounds(collective: str, world_size: int) -> Coefficients:

@@ -55,11 +55,15 @@ def gather(world_size: int, root: int = 0) -> Schedule:
     return _subtrees(world_size, root, "gather")
 
 
-def levels(world_size: int, upwards: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def levels(
+    world_size: int,
+    upwards: bool,
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield the tree's ceil(log2 P) levels as (distance, parents, children).
 
-    The levels start at the leaves if `upwards`, else at the root. Ranks count from the root. Each rank that is a
-    multiple of 2 x distance has a child `distance` ranks further on.
+    The levels start at the leaves if `upwards`, else at the root. Ranks count from the
+    root. Each rank that is a multiple of 2 x distance has a child `distance` ranks
+    further on.
     """
     for distance in distances(world_size) if upwards else reversed(distances(world_size)):
         parents = np.arange(0, world_size - distance, 2 * distance)

@@ -14,7 +14,11 @@ RANK_COLOURS = (
 """One colour for each rank. The first eight are Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 WRONG = "#d1242f"
-GREY = "#777777"  # contrasts equally with white and with the dark themes' black
+GREY, INK = "#777777", "#444444"  # lines and letters; the site inverts plots in the dark
+PLOTS: dict[str, str | bool] = {"figure.facecolor": "none", "axes.facecolor": "none", "axes.edgecolor": GREY}
+PLOTS |= {name: INK for name in ("axes.labelcolor", "xtick.color", "ytick.color", "text.color")}
+PLOTS |= {f"axes.spines.{side}": False for side in ("top", "right")}
+"""Matplotlib's settings for a plot of the book: the page shows through."""
 
 
 class Line(NamedTuple):

@@ -30,14 +30,20 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     return {"model": weights, "optimizer": moments}
 
 
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
-    """Save the state after `number` steps, each rank its own shard, and then point `latest` to it."""
+def save(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    number: int,
+) -> None:
+    """Save the state after `number` steps, a shard a rank; then point `latest` to it."""
     from torch.distributed import checkpoint
 
     checkpoint.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{number}")
     if dist.get_rank() == 0:
         (folder / "latest.new").write_text(str(number))
-        (folder / "latest.new").replace(folder / "latest")  # in one go: a job may be killed at any moment
+        # in one go: a job may be killed at any moment
+        (folder / "latest.new").replace(folder / "latest")
 
 
 def resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

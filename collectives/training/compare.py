@@ -33,22 +33,32 @@ class Load(NamedTuple):
     activations: float
 
 
-def load(way: str, world_size: int, layers: int, parameters: int, cut: int, num_micro_batches: int = 1) -> Load:
-    """Return a rank's load if `world_size` ranks train `layers` equal layers, with `parameters` in total, in this way.
+def load(
+    way: str,
+    world_size: int,
+    layers: int,
+    parameters: int,
+    cut: int,
+    num_micro_batches: int = 1,
+) -> Load:
+    """Return the load of each of `world_size` ranks that train equal layers in this way.
 
-    `cut`: bytes of the activations between two layers for the whole batch: tokens times width times 2.
-    `num_micro_batches`: how many micro-batches a rank makes of its part of the batch, which is all of it unless the way
-    divides the batch. DDP and ZeRO-1 reduce gradients after the last one; FSDP gathers and reduces for each.
+    `parameters`: of all layers together. `cut`: bytes of the activations between two
+    layers for the whole batch: tokens times width times 2. `num_micro_batches`: how many
+    micro-batches a rank makes of its part of the batch, which is all of it unless the way
+    divides the batch. DDP and ZeRO-1 reduce gradients after the last one; FSDP gathers
+    and reduces for each.
 
-    Sources: chapter 09 and `traffic.step` for the first three; Narayanan et al., 2021, section 2.2 for 1F1B;
-    Korthikanti et al., 2022, section 4.2 for an all-gather and a reduce-scatter in each half of a layer, in both
-    directions. Raises `ValueError` for an unknown way, a number below 1, and a pipeline whose layers don't divide among
-    the ranks.
+    Sources: chapter 09 and `traffic.step` for the first three; Narayanan et al., 2021,
+    section 2.2 for 1F1B; Korthikanti et al., 2022, section 4.2 for an all-gather and a
+    reduce-scatter in each half of a layer, in both directions. Raises `ValueError` for an
+    unknown way, a number below 1, and a pipeline whose layers don't divide among the
+    ranks.
     """
     if way not in WAYS:
         raise ValueError(f"unknown way {way!r}: choose from {', '.join(WAYS)}")
     if min(world_size, layers, parameters, num_micro_batches) < 1:
-        raise ValueError("world_size, layers, parameters and num_micro_batches must be at least 1")
+        raise ValueError("world_size, layers, parameters, num_micro_batches: 1 or more")
     state = at_rest(parameters, world_size, STAGES.get(way, 3)).total
     kept = 1 / world_size / num_micro_batches
     communicates = world_size > 1
@@ -59,8 +69,10 @@ def load(way: str, world_size: int, layers: int, parameters: int, cut: int, num_
         return Load(communicates * calls, sent(payloads, world_size), state, kept)
     if way == "pipeline":
         if layers % world_size:
-            raise ValueError(f"{layers} layers do not divide into {world_size} equal stages")
-        cuts = min(2, world_size - 1)  # a rank in the middle has one cut before it and one after it
-        return Load(cuts * num_micro_batches, cuts * cut, state, min(world_size, num_micro_batches) * kept)
+            raise ValueError(f"{layers} layers do not divide among {world_size} stages")
+        cuts = min(2, world_size - 1)  # one before and one after a rank in the middle
+        kept *= min(world_size, num_micro_batches)
+        return Load(cuts * num_micro_batches, cuts * cut, state, kept)
     payloads = {"all_gather": 4 * layers * cut, "reduce_scatter": 4 * layers * cut}
-    return Load(communicates * 8 * layers * num_micro_batches, sent(payloads, world_size), state, kept)
+    calls = communicates * 8 * layers * num_micro_batches
+    return Load(calls, sent(payloads, world_size), state, kept)

@@ -258,9 +258,9 @@ def ulysses_attention(
     much backward. Raises `ValueError` if the heads don't divide among the ranks.
     """
     world_size = dist.get_world_size(group)
-    for what, tensor in (("heads", queries), ("heads of keys", keys)):
-        if len(tensor) % world_size:
-            raise ValueError(f"{len(tensor)} {what} do not divide among {world_size} ranks")
+    for what, each in (("heads", queries), ("heads of keys", keys)):
+        if len(each) % world_size:
+            raise ValueError(f"{len(each)} {what} do not divide among {world_size} ranks")
     by_heads = partial(_to_heads, group=group)
     by_tokens = partial(_to_tokens, group=group)
     q, k, v = (conjugate(x, by_heads, by_tokens) for x in (queries, keys, values))

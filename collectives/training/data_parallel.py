@@ -22,18 +22,24 @@ from ..schedule import Schedule
 CAP, FIRST_CAP = 25 * 2**20, 2**20  # bytes: torch's own defaults; a cap that you set holds for the first bucket too
 
 
-def assign_buckets(sizes: Sequence[int], cap: int, first_cap: int | None = None) -> list[list[int]]:
-    """Return the indices of the parameters in each bucket, from last to first, the order of a backward pass.
+def assign_buckets(
+    sizes: Sequence[int],
+    cap: int,
+    first_cap: int | None = None,
+) -> list[list[int]]:
+    """Return the indices of each bucket's parameters, in the order of a backward pass.
 
-    `sizes`: bytes of each parameter's gradient, in parameter order. `first_cap`: the cap of the bucket that fills
-    first, by default `cap`. (Torch's is `FIRST_CAP` unless a cap is set, so that the network starts early.)
+    `sizes`: bytes of each parameter's gradient, in parameter order. `first_cap`: the cap
+    of the bucket that fills first, by default `cap`. (Torch's is `FIRST_CAP` unless a cap
+    is set, so that the network starts early.)
 
-    The rule is torch's: a bucket closes when it has *reached* its cap, not before it would exceed it, so only the last
-    bucket can hold less. Raises `ValueError` for a cap below 1 byte.
+    The rule is torch's: a bucket closes when it has *reached* its cap, not before it
+    would exceed it, so only the last bucket can hold less. Raises `ValueError` for a cap
+    below 1 byte.
     """
     first_cap = cap if first_cap is None else first_cap
     if min(cap, first_cap) < 1:
-        raise ValueError(f"a bucket's cap must be at least 1 byte, not {min(cap, first_cap)}")
+        raise ValueError(f"a cap must be at least 1 byte, not {min(cap, first_cap)}")
     buckets: list[list[int]] = []
     room = 0  # bytes until the current bucket reaches its cap
     for number in reversed(range(len(sizes))):
@@ -113,23 +119,27 @@ class DataParallel:
         self._waiting = deque(self.buckets)
 
     def _arrived(self, bucket: Bucket, parameter: nn.Parameter) -> None:
-        """Put 1/P of a new gradient into its bucket and launch the complete buckets. Autograd calls this hook."""
+        """Put 1/P of a new gradient into its bucket; launch complete buckets. A hook."""
         if parameter not in bucket.missing:
-            raise RuntimeError(f"{self.names[parameter]} got a second gradient: call finish() after each backward()")
+            name = self.names[parameter]
+            call = "call finish() after each backward()"
+            raise RuntimeError(f"{name} got a second gradient: {call}")
         view = bucket.views[parameter]
         assert parameter.grad is not None  # autograd calls this hook after setting it
         torch.mul(parameter.grad, 1 / dist.get_world_size(self.group), out=view)
         parameter.grad = view  # frees the memory of the original gradient
         bucket.missing.remove(parameter)
-        # The backend matches collectives across ranks by call order, not by content. Gradients may arrive in another
-        # order on another rank, so even a complete bucket waits for the buckets before it.
+        # The backend matches collectives across ranks by call order, not by content.
+        # Gradients may arrive in another order on another rank, so even a complete bucket
+        # waits for the buckets before it.
         while self._waiting and not self._waiting[0].missing:
             self._launch(self._waiting.popleft())
 
     def _launch(self, bucket: Bucket) -> None:
         """Launch a bucket's all-reduce; our own schedules also complete it here."""
         if self.schedule:
-            execute(self.schedule, bucket.buffer, None if self.transport else self.group, transport=self.transport)
+            group = None if self.transport else self.group
+            execute(self.schedule, bucket.buffer, group, transport=self.transport)
         else:
             bucket.work = dist.all_reduce(bucket.buffer, group=self.group, async_op=True)
 

@@ -54,7 +54,8 @@ def route(logits: torch.Tensor, k: int = 1, bias: torch.Tensor | None = None) ->
 
 
 def rebalanced(bias: torch.Tensor, load: torch.Tensor, speed: float) -> torch.Tensor:
-    """Return the next bias: up by `speed` where the load is below the mean, down above it.
+    """Return the next bias: up by `speed` where the load is below the mean, down above
+    it.
 
     Source: L. Wang et al., “Auxiliary-Loss-Free Load Balancing Strategy for
     Mixture-of-Experts”, 2024.
@@ -110,8 +111,9 @@ def capacity(num_tokens: int, num_experts: int, factor: float, k: int = 1) -> in
 
 
 def within_capacity(routing: Routing, places: int) -> Routing:
-    """Return the routing with each expert's first `places` tokens; others get weight 0."""
-    chosen = nn.functional.one_hot(routing.experts.flatten(), routing.probabilities.shape[1])
+    """Return the routing with each expert's first `places` tokens; others weigh 0."""
+    num_experts = routing.probabilities.shape[1]
+    chosen = nn.functional.one_hot(routing.experts.flatten(), num_experts)
     earlier = (chosen.cumsum(0) - 1) * chosen  # tokens of the same expert
     turn = earlier.sum(1).view_as(routing.experts)
     return routing._replace(weights=torch.where(turn < places, routing.weights, 0))
@@ -195,7 +197,8 @@ class OncePerNode(nn.Module):
         weights = torch.where(home[token] == node[:, None], routing.weights[token], 0)
         there = partial(exchange, blocks=blocks, group=self.across)
         rows, experts, weights = map(there, (tokens[token], routing.experts[token], weights))
-        inside = Routing(experts % self.per_node, weights, weights.new_empty(0, self.per_node))
+        unused = weights.new_empty(0, self.per_node)  # no token's probabilities travel
+        inside = Routing(experts % self.per_node, weights, unused)
         sums = self.layer(rows, inside)  # among the node's ranks
         returned = exchange(sums, _transposed(blocks), self.across)
         return torch.zeros_like(tokens).index_add(0, token, returned)

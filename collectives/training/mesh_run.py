@@ -49,14 +49,17 @@ def device_mesh(mesh: Mesh) -> DeviceMesh:
 
 
 def parallelize(model: nn.Sequential, mesh: Mesh, **options) -> nn.Sequential:
-    """Cut a model of `Block`s in place, along "tp" by heads and columns, then by FSDP2 along the data axes; return it.
+    """Cut a model of `Block`s in place, and return it.
 
-    The order matters: tensor parallelism cuts a weight for good, and FSDP gathers only what it left. `options`: those
-    of `fully_shard`, such as `reshard_after_forward`. Without data axes there is no FSDP. Raises `ValueError` for any
-    other axis.
+    Along "tp" it is cut by heads and columns, then by FSDP2 along the data axes. The
+    order matters: tensor parallelism cuts a weight for good, and FSDP gathers only what
+    it left. `options`: those of `fully_shard`, such as `reshard_after_forward`. Without
+    data axes there is no FSDP. Raises `ValueError` for any other axis.
     """
     if unknown := set(mesh.axes) - {"tp", *DATA_AXES}:
-        raise ValueError(f"can't cut a model along {', '.join(unknown)} of {mesh}: use tp, {', '.join(DATA_AXES)}")
+        known = ", ".join(["tp", *DATA_AXES])
+        axes = ", ".join(unknown)
+        raise ValueError(f"can't cut a model along {axes} of {mesh}: use {known}")
     grid = device_mesh(mesh)
     if "tp" in mesh.axes:
         split_tensors(model, grid["tp"])

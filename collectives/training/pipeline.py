@@ -133,7 +133,7 @@ class PipelineSchedule:
         return split if split in self.position else split._replace(kind=B)
 
     def needs(self, operation: Operation) -> list[Operation]:
-        """Return the operations whose results `operation` takes; one of another stage comes first."""
+        """Return the operations whose results `operation` takes, another stage's first."""
         kind, stage, micro_batch = operation
         if kind == W:
             return [Operation(I, stage, micro_batch)]
@@ -493,7 +493,8 @@ def gpipe(world_size: int, num_micro_batches: int) -> PipelineSchedule:
 def one_f_one_b(world_size: int, num_micro_batches: int) -> PipelineSchedule:
     """Return 1F1B: fill the ranks behind, then alternate forward and backward.
 
-    Narayanan et al., 2019 and 2021: PipeDream-Flush. Rank r holds min(m, p - r) activations.
+    Narayanan et al., 2019 and 2021: PipeDream-Flush. Rank r holds min(m, p - r)
+    activations.
     """
     every, orders = range(num_micro_batches), []
     for rank in range(world_size):

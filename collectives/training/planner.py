@@ -310,8 +310,10 @@ class Simulated(Rings):
     def _price(self, inner: int, size: int, algorithm, num_bytes: float) -> float:
         machine = self.machine
         mesh = Mesh(outer=machine.world_size // (inner * size), group=size, inner=inner)
-        nodes = two_level(machine.nodes, machine.gpus_per_node, machine.inside, machine.between)
-        return price(together(mesh, "group", algorithm), size * round(num_bytes / size), nodes).seconds
+        links = machine.inside, machine.between
+        nodes = two_level(machine.nodes, machine.gpus_per_node, *links)
+        num_bytes = size * round(num_bytes / size)
+        return price(together(mesh, "group", algorithm), num_bytes, nodes).seconds
 
 
 def simulate(model: Model, machine: Machine, layout: Layout) -> Step:

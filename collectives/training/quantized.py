@@ -81,12 +81,15 @@ def bound(values: torch.Tensor, bits: int = 8, block: int = BLOCK) -> torch.Tens
 
 
 def all_gather(
-    shard: torch.Tensor, bits: int = 8, block: int = BLOCK, group: dist.ProcessGroup | None = None
+    shard: torch.Tensor,
+    bits: int = 8,
+    block: int = BLOCK,
+    group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Gather all ranks' shards by a ring, each rounded once: fp32 [P x len(shard)], the same bits on every rank.
+    """Gather all ranks' shards by a ring, each rounded once: fp32 [P x len(shard)].
 
-    A rank's own shard is rounded too, so that it computes with the same parameters as its peers. A rank sends P - 1
-    messages of one shard each.
+    Every rank gets the same bits. A rank's own shard is rounded too, so that it computes
+    with the same parameters as its peers. A rank sends P - 1 messages of one shard each.
     """
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     mine = pack(shard[None], bits, block)
@@ -116,15 +119,17 @@ def reduce_scatter_in_two(
     block: int = BLOCK,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Run `reduce_scatter` in two hops: sum within the node, round that sum again, and send only it across nodes.
+    """Run `reduce_scatter` in two hops: in the node, then across nodes.
 
-    Ranks are numbered node by node. With N nodes of L ranks, a rank sends L - 1 messages of S/L in the node, and N - 1
-    messages of S/P across nodes.
+    Only the node's sum goes across, and it is rounded again for that. Ranks are numbered
+    node by node. With N nodes of L ranks, a rank sends L - 1 messages of S/L in the node,
+    and N - 1 messages of S/P across nodes.
     """
     world_size = dist.get_world_size(group)
     in_node, across = two_hops(world_size, ranks_per_node)
-    chunks = _rows(values, world_size).unflatten(0, (-1, ranks_per_node))  # [node, place, ...]
-    by_place = chunks.transpose(0, 1).flatten(1)  # one row per place in a node: the chunks of its ranks on all nodes
+    # [node, place, ...], then a row per place in a node: its ranks' chunks on all nodes
+    chunks = _rows(values, world_size).unflatten(0, (-1, ranks_per_node))
+    by_place = chunks.transpose(0, 1).flatten(1)
     of_node = _hop(by_place, in_node, bits, block, group)
     return _hop(_rows(of_node, world_size // ranks_per_node), across, bits, block, group)
 

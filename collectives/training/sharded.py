@@ -26,13 +26,14 @@ from .memory import shard_size
 
 
 class Unit:
-    """The parameters of a module that are communicated together, as views of one flat buffer.
+    """A module's parameters, communicated together, as views of one flat buffer.
 
-    `parameters`: flat, padded so that all ranks' shards have equal length. `gradients`: in the same layout, allocated
-    from the first gradient's arrival until the reduction. `reduced`: from stage 2 on, this rank's shard of the reduced
-    gradients. `shard`: in stage 3, this rank's shard of the parameters. `mine`: this rank's slice of the flat buffers.
-    `complete`: whether every parameter has its gradient. `master`, `optimizer`: the fp32 copy of what this rank
-    updates, and its AdamW.
+    `parameters`: flat, padded so that all ranks' shards have equal length. `gradients`:
+    in the same layout, allocated from the first gradient's arrival until the reduction.
+    `reduced`: from stage 2 on, this rank's shard of the reduced gradients. `shard`: in
+    stage 3, this rank's shard of the parameters. `mine`: this rank's slice of the flat
+    buffers. `complete`: whether every parameter has its gradient. `master`, `optimizer`:
+    the fp32 copy of what this rank updates, and its AdamW.
     """
 
     def __init__(self, module: nn.Module, rank: int, world_size: int):
@@ -40,8 +41,8 @@ class Unit:
         self.tensors = list(module.parameters())
         if not self.tensors or not all(tensor.requires_grad for tensor in self.tensors):
             raise ValueError(
-                f"{module} cannot be a unit: a unit needs parameters, and all must be trained. Put a module without "
-                "parameters into one block with its neighbour"
+                f"{module} cannot be a unit: a unit needs parameters, all trained. "
+                "Put a module without parameters into one block with its neighbour"
             )
         size = shard_size(sum(tensor.numel() for tensor in self.tensors), world_size)
         self.mine = slice(rank * size, (rank + 1) * size)
@@ -57,13 +58,14 @@ class Unit:
         self.missing, self.complete = set(self.tensors), False
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of `flat`, which has the parameters' layout, with the parameters' shapes."""
+        """Return views of `flat`, laid out as the parameters are, in their shapes."""
         sizes = [tensor.numel() for tensor in self.tensors]
         pieces = flat[: sum(sizes)].split(sizes)
-        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.tensors, strict=True)]
+        pairs = zip(pieces, self.tensors, strict=True)
+        return [piece.view(tensor.shape) for piece, tensor in pairs]
 
     def collect(self, tensor: nn.Parameter) -> bool:
-        """Add the new gradient of `tensor` to the flat buffer; return whether it was the last one."""
+        """Add a new gradient to the flat buffer; return whether it was the last one."""
         if self.gradients is None:
             self.gradients = torch.zeros_like(self.parameters)
         views = dict(zip(self.tensors, self.views(self.gradients), strict=True))
@@ -78,16 +80,21 @@ class Unit:
 
 
 class Replicated:
-    """Stage 0, as in DDP: every rank holds everything, and all-reduces the gradients before the update.
+    """Stage 0, as in DDP: ranks hold everything, and all-reduce before the update.
 
-    `model`: its children are the units; each is reduced, updated and (from stage 1 on) sharded separately. It must be
-    the same on every rank. `lr`: AdamW's learning rate.
+    `model`: its children are the units; each is reduced, updated and (from stage 1 on)
+    sharded separately. It must be the same on every rank. `lr`: AdamW's learning rate.
     """
 
-    def __init__(self, model: nn.Sequential, lr: float = 1e-2, group: dist.ProcessGroup | None = None):
+    def __init__(
+        self,
+        model: nn.Sequential,
+        lr: float = 1e-2,
+        group: dist.ProcessGroup | None = None,
+    ):
         self.model, self.group = model, group
-        self.world_size = dist.get_world_size(group)
-        self.units = [Unit(module, dist.get_rank(group), self.world_size) for module in model]
+        rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.units = [Unit(module, rank, self.world_size) for module in model]
         for unit in self.units:
             unit.master = self.owned(unit, unit.parameters).to(torch.float32, copy=True)
             unit.optimizer = torch.optim.AdamW([unit.master], lr=lr, fused=True)
@@ -101,7 +108,9 @@ class Replicated:
         """
         for unit in self.units:
             if not unit.complete:
-                raise RuntimeError(f"some parameters of {unit.module} have no gradient: does the loss depend on all?")
+                raise RuntimeError(
+                    f"{unit.module} lacks gradients: does the loss depend on all of it?",
+                )
             unit.master.grad = self.reduce(unit).float()
             unit.master.grad /= self.world_size  # the mean over ranks
             unit.gradients, unit.reduced, unit.complete = None, None, False
@@ -118,9 +127,11 @@ class Replicated:
             held["parameters"] += [unit.parameters, unit.shard]
             held["gradients"] += [unit.gradients, unit.reduced, *fresh]
             held["optimizer"] += [unit.master, *moments]
-        return {kind: [tensor for tensor in tensors if tensor is not None] for kind, tensors in held.items()}
+        for kind, tensors in held.items():
+            held[kind] = [tensor for tensor in tensors if tensor is not None]
+        return held
 
-    # --- what the stages change ---------------------------------------------------------------------------------
+    # --- what the stages change ---------------------------------------------------------
 
     def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
         """Return the part of `flat` that this rank updates."""
@@ -131,7 +142,7 @@ class Replicated:
         unit.collect(tensor)
 
     def reduce(self, unit: Unit) -> torch.Tensor:
-        """Return the gradients of the part that this rank updates, summed over all ranks."""
+        """Return the gradients of what this rank updates, summed over all ranks."""
         execute(ring.all_reduce(self.world_size), unit.gradients, self.group)
         return unit.gradients
 
@@ -141,13 +152,13 @@ class Replicated:
 
 
 class ZeRO1(Replicated):
-    """Stage 1: a rank updates only its shard, and holds the optimizer's state for that."""
+    """Stage 1: a rank updates only its shard, and holds the optimizer state for it."""
 
     def owned(self, unit: Unit, flat: torch.Tensor) -> torch.Tensor:
         return flat[unit.mine]
 
     def reduce(self, unit: Unit) -> torch.Tensor:
-        """Run the first half of an all-reduce: the sum stays on the rank that needs it."""
+        """Run an all-reduce's first half: the sum stays on the rank that needs it."""
         execute(ring.reduce_scatter(self.world_size), unit.gradients, self.group)
         return unit.gradients[unit.mine]
 
@@ -158,7 +169,7 @@ class ZeRO1(Replicated):
 
 
 class ZeRO2(ZeRO1):
-    """Stage 2: a unit's gradients are reduced at once, and only this rank's shard is kept."""
+    """Stage 2: a unit's gradients are reduced at once; this rank keeps only its shard."""
 
     def arrived(self, unit: Unit, tensor: nn.Parameter) -> None:
         if unit.collect(tensor):

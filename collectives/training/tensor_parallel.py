@@ -60,7 +60,8 @@ def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
 
 
 def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Apply Megatron's f: return `x` unchanged; backward, sum its gradients over the ranks.
+    """Apply Megatron's f: return `x` unchanged; backward, sum its gradients over the
+    ranks.
 
     Each rank's gradient of X holds only the contribution of its columns.
     """
@@ -181,7 +182,11 @@ def _keep_slices(half: Any, rank: int, world_size: int) -> None:
 # --- a loss whose logits no rank has ------------------------------------------------------------------------------
 
 
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = None) -> torch.Tensor:
+def cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    group: Group = None,
+) -> torch.Tensor:
     """Return the mean cross-entropy of logits that are cut by columns, as a scalar.
 
     `logits`: [tokens, vocabulary / P], this rank's columns, in rank order. `targets`:
@@ -192,11 +197,13 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = No
     here = targets - rank * own
     is_here = (here >= 0) & (here < own)
     target = logits.gather(1, here.clamp(0, own - 1)[:, None])[:, 0]
-    mine = torch.stack([logits.logsumexp(1), torch.where(is_here, target, 0)])  # [2, tokens]
+    target = torch.where(is_here, target, 0)
+    mine = torch.stack([logits.logsumexp(1), target])  # [2, tokens]
     # All ranks compute the same loss from `every`, so a rank's part of its gradient is
     # complete: nothing to sum backward.
     own_part = slice(rank, rank + 1)
-    every = conjugate(mine[None], partial(gathered, group=group), lambda grad: grad[own_part])
+    gather = partial(gathered, group=group)
+    every = conjugate(mine[None], gather, lambda grad: grad[own_part])
     log_sums, target_logits = every.unbind(1)  # each [P, tokens]
     return (log_sums.logsumexp(0) - target_logits.sum(0)).mean()
 
@@ -204,7 +211,11 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Group = No
 # --- a product in parts, each ring step behind one of them ---------------------------------------------------------
 
 
-def gathered_product(rows: torch.Tensor, weight: torch.Tensor, group: Group = None) -> torch.Tensor:
+def gathered_product(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    group: Group = None,
+) -> torch.Tensor:
     """Return `gathered(rows) @ weight`: multiply the rows here while others arrive.
 
     [tokens / P, width] times [width, columns] gives [tokens, columns].
@@ -213,7 +224,7 @@ def gathered_product(rows: torch.Tensor, weight: torch.Tensor, group: Group = No
     parts = rows.new_empty(world_size, len(rows), weight.shape[1])
     for step in range(world_size):
         wait = _hand_on(rows, group) if step < world_size - 1 else None
-        parts[(rank - step) % world_size] = rows @ weight  # meanwhile the next rows arrive
+        parts[(rank - step) % world_size] = rows @ weight  # while the next rows arrive
         rows = wait() if wait else rows
     return parts.flatten(0, 1)
 

@@ -309,20 +309,25 @@ class Layer(NamedTuple):
 
 
 def data_parallel(
-    layers: Sequence[Layer], buckets: Sequence[Sequence[int]], all_reduce: Price, optimizer: float = 0.0
+    layers: Sequence[Layer],
+    buckets: Sequence[Sequence[int]],
+    all_reduce: Price,
+    optimizer: float = 0.0,
 ) -> list[Task]:
-    """Return the tasks of a data-parallel step: like DDP, it all-reduces a bucket once its last gradient is ready.
+    """Return the tasks of a step that all-reduces each bucket once complete, as DDP does.
 
-    `buckets`: the indices of the layers in each bucket, in launch order; the backward pass goes from the last layer to
-    the first. `all_reduce`: bytes -> seconds. `optimizer`: seconds of the update, which begins after the last
-    all-reduce. Buckets share one stream. A single bucket of all layers overlaps with nothing. Raises `ValueError` if
-    the buckets don't hold every layer once.
+    `buckets`: the indices of the layers in each bucket, in launch order; the backward
+    pass goes from the last layer to the first. `all_reduce`: bytes -> seconds.
+    `optimizer`: seconds of the update, which begins after the last all-reduce. Buckets
+    share one stream. A single bucket of all layers overlaps with nothing. Raises
+    `ValueError` if the buckets don't hold every layer once.
     """
     backward = [*_forward(layers), *_backward(layers)]
-    reduced = [
-        Task(f"all-reduce {i}", "communication", all_reduce(num_bytes), (ready,), "all_reduce")
-        for i, (ready, num_bytes) in enumerate(_filled(layers, buckets))
-    ]
+    reduced = []
+    for i, (ready, num_bytes) in enumerate(_filled(layers, buckets)):
+        seconds = all_reduce(num_bytes)
+        name = f"all-reduce {i}"
+        reduced.append(Task(name, "communication", seconds, (ready,), "all_reduce"))
     return [*backward, *reduced, _optimizer(optimizer, [backward[-1], *reduced])]
 
 

@@ -6,6 +6,7 @@ from ast import literal_eval
 from pathlib import Path
 
 import jupytext
+import nbformat
 import pytest
 from jupyter_cache import get_cache
 
@@ -56,6 +57,15 @@ def test_the_code_of_a_chapter_fits_the_page(path):
     assert [line for code, width in widths.items() for line in code.splitlines() if len(line) > width] == []
 
 
+@pytest.mark.parametrize("path", sorted(BOOK.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_listing_of_the_library_fits_the_page(path):
+    """90 columns are what a laptop's screen shows; what is cut is often the end of a comment or of a signature."""
+    outputs = [output for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", ())]
+    shown = "\n".join(output.get("data", {}).get("text/markdown", "") for output in outputs)
+    listings = re.findall(r"^```python\n(.*?)^```", shown, flags=re.MULTILINE | re.DOTALL)
+    assert [line for listing in listings for line in listing.splitlines() if len(line) > 90] == []
+
+
 def test_no_chapter_uses_the_checks_of_the_exercises():
     """A notebook is not run again when they change: see `of_library` in tools/fingerprint.py."""
     assert [path.name for path in BOOK.glob("*.md") if re.search(r"collectives.*\bpractice\b", path.read_text())] == []
@@ -70,7 +80,7 @@ def test_measurements_in_the_prose_are_pasted_and_not_typed(path):
     sizes = {"2 bytes", "4 bytes", "8 bytes", "16 bytes"}  # of a number in bf16, fp32 and fp64; of Adam's state
     inputs = {"10 GB/s", "20 µs", "64 bytes", "30 ms"}  # of imaginary machines and questions, not results
     rated = {"50 GB/s", "14 µs", "900 GB/s"}  # a 400 Gb/s card, NCCL's alpha for it, a vendor's NVLink
-    cited = {"48 GB/s", "0.4", "0.6", "120 bytes", "128 bytes"}  # what a source beside them says
+    cited = {"48 GB/s", "0.3", "0.9", "120 bytes", "128 bytes"}  # what a source beside them says
     versions = {"2.24", "2.27", "2.28", "2.31", "12.2", "0.7"}  # of software
     given = sizes | inputs | rated | cited | versions
     assert set(typed) - given == set()

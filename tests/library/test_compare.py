@@ -58,8 +58,8 @@ def test_one_rank_alone_waits_for_nobody_and_sends_nothing():
     ("arguments", "complaint"),
     [
         (("magic", 2, 4, 100, 10), "unknown way 'magic': choose from DDP, ZeRO-1, FSDP, pipeline"),
-        (("DDP", 0, 4, 100, 10), "at least 1"),
-        (("pipeline", 3, 4, 100, 10), "4 layers do not divide into 3 equal stages"),
+        (("DDP", 0, 4, 100, 10), "num_micro_batches: 1 or more"),
+        (("pipeline", 3, 4, 100, 10), "4 layers do not divide among 3 stages"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, complaint):

@@ -338,6 +338,7 @@ CHECKPOINT = """
         checkpoints.resume(disk, job, None)
 """
 
+FASTER = frozenset({ROOM})  # refused where rank 0 points to the new checkpoint before others have written it
 MUTANTS = [
     broken(
         "planned ones undo",
@@ -543,14 +544,14 @@ MUTANTS = [
         ALL_C,
         "rank 1 has left save, and rank 0 hasn't: does every rank call the same collectives in save?",
     ),
-    broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file"),
+    broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file")._replace(perhaps=FASTER),
     broken(
         "barrier before",
         f"{WRITTEN}\n    {BARRIER}",
         f"{BARRIER}\n    {WRITTEN}",
         {MOMENT},
         "there is no file",
-    ),
+    )._replace(perhaps=FASTER),
     written("marker first", "survive", MARKER_FIRST + RESUME, {MOMENT, OTHER, ROOM}, "there is no file"),
     broken("marker in place", '"latest.new"', '"latest"', {MOMENT}, "is torn"),
     broken(
