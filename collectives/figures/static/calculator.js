@@ -311,8 +311,8 @@
       const along = few ? input.stops.filter((_, place) => place % Math.ceil((input.stops.length * 56) / (wide - left - right)) === 0)
         : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 90));
       for (const mark of along) {
-        const last = x(mark) > wide - right - 10; // aligned with the picture's right edge
-        nodes.push(make("text", { x: last ? wide : x(mark), y: TALL - bottom + 14, class: last ? "side" : "" }, say(mark, input.unit)));
+        const words = say(mark, input.unit), last = x(mark) + 3.5 * words.length > wide; // aligned with the picture's right edge
+        nodes.push(make("text", { x: last ? wide : x(mark), y: TALL - bottom + 14, class: last ? "side" : "" }, words));
       }
       for (const mark of marks(low / size, high / size, chart.log, 6)) {
         const at = y(mark * size);
