@@ -225,7 +225,8 @@ def mlp(world_size: int = 2) -> Blocks:
     """Return a figure of Z = GeLU(X A) B with X and Z replicated, for four ways to shard A and B."""
     stories = [_mlp_story(derive_pair(*cut, SIZES, world_size), world_size) for cut in SPLITS.values()]
     choices = {"the weights are sharded": list(SPLITS)}
-    return Blocks(stories, world_size, f"An MLP on {world_size} ranks: Z = GeLU(X A) B", choices)
+    caption = f"An MLP on {world_size} ranks: Z = GeLU(X A) B, with X {SIZES['rows']:,} by {SIZES['inner']:,}"
+    return Blocks(stories, world_size, caption, choices)
 
 
 def _mlp_story(plans: Pair, world_size: int) -> Story:
