@@ -176,11 +176,10 @@ def assert_refused(exercise, mutant, answers, parts=None, briefly=False, looks=T
     Returns what they all say, {grade_id: words or None}.
     """
     first, letters = min(mutant.refuse), {check[0] for check in mutant.refuse}
-    run = reached(exercise, answers)
+    run = reached(exercise, answers) - mutant.perhaps
     if not observed.recording():
         run = parts or {check for check in run if check[0] in letters}
         run = run - mutant.refuse | {first} if briefly else run
-    run = run - mutant.perhaps
     marked = graded(exercise, answers, run, looks)
     said = {check: words for check, (_, words) in marked.items()}
     refused = {check for check, words in said.items() if words}
