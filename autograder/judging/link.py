@@ -18,7 +18,7 @@ from ..wire import channel, protocol
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, shows_all, trusted
 from .changes import apply
 from .proxies import PROXIES, Exceptions, Remote
-from .runner import safe
+from .runner import relay, safe
 
 if TYPE_CHECKING:
     import socket
@@ -55,11 +55,6 @@ class Confined(Protocol):
     def is_spent(self) -> bool: ...
     def ended(self) -> str | None: ...
     def close(self) -> None: ...
-
-
-def _relay(stream: Any, text: str) -> None:
-    """Write what a student's function printed; the judge's own streams take note that it is not the test's."""
-    getattr(stream, "relay", stream.write)(text)
 
 
 def _of_an_earlier_test(*_: Any, **__: Any) -> None:
@@ -155,7 +150,7 @@ class Link:
         word, outcome, printed = self._ask(encoder, "returned raised", "call", *request)
         with self._believing_nothing():
             for stream, text in protocol.printed(printed):  # a test may capture the prints
-                _relay(sys.stderr if stream == "stderr" else sys.stdout, text)
+                relay(sys.stderr if stream == "stderr" else sys.stdout, text)
             error = self.exceptions.error(protocol.error(outcome)) if word == "raised" else None
         if encoder.changeable and (self.in_place or error is not None or outcome is None):
             self._take_changes(encoder.changeable)

@@ -23,6 +23,7 @@ from ..wire.pipe import LIMIT, Pipe, readable
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_TEXT, clean
 from .proxies import Remote
+from .runner import relay
 
 if TYPE_CHECKING:
     from collectives.ranks.process import Report
@@ -73,7 +74,8 @@ class Party:
     ) -> list[Any]:
         """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up.
 
-        `serve` runs out here, and must believe no question: a student's code may have asked it.
+        `serve` runs out here, and must believe no question: a student's code may have asked it. What ranks print, the
+        student's code printed, not the test.
         """
         from collectives.ranks.local import RanksError, drive, own_args
         from collectives.ranks.process import START_SECONDS
@@ -93,7 +95,7 @@ class Party:
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
         try:
             left = max(min(timeout, link.deadline - time.monotonic()), 0)
-            drive(self.ranks, left, serve)  # type: ignore[arg-type]
+            drive(self.ranks, left, serve, relay)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None

@@ -10,13 +10,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import linecache
 import math
 import numbers
+import sys
 import traceback
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ..inside.shell import Recorder, Shell
@@ -98,6 +101,11 @@ def run(shell: Shell, source: str, graded: bool = False) -> Record:
     return record
 
 
+def relay(stream: Any, text: str) -> None:
+    """Write what a student's code printed; the judge's own streams take note that it is not the test's."""
+    getattr(stream, "relay", stream.write)(text)
+
+
 def _cleaned(output: dict) -> dict:
     """Return an output with its texts clean: a test may print what a student's function returned."""
     if "data" in output:
@@ -138,7 +146,8 @@ def _points(value: Any, last: ast.expr | None) -> float | None:
     """Return the points that a test's last line gives, or None for all of them. Raise NoPoints if it gives neither.
 
     A call may return None or True, and a figure or a constant is only shown. What a student's values can turn a sum of
-    points into (an array, a tensor, a complex number, False, None) is no number of points, and never all of them.
+    points into (an array, a tensor, a record, a complex number, False, None) is no number of points, and never all of
+    them.
     """
     try:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
@@ -148,17 +157,26 @@ def _points(value: Any, last: ast.expr | None) -> float | None:
     if value is None:
         means_all = last is None or isinstance(last, ast.Call | ast.Await | ast.Constant)
     else:
-        is_true = type(value).__name__ in ("bool", "bool_") and bool(value)
-        means_all = is_true or isinstance(last, ast.Constant | ast.JoinedStr) or not _is_data(value)
+        means_all = _is_truth(value) or isinstance(last, ast.Constant | ast.JoinedStr) or not _is_data(value)
     if not means_all:
         raise NoPoints(f"the last line of this check gives a {type(value).__name__}, which is no number of points")
     return None
 
 
+def _is_truth(value: Any) -> bool:
+    """Return whether a value is True, Python's or numpy's: of exactly that type, because a student names a tuple."""
+    numpy = sys.modules.get("numpy")
+    return bool(value) if type(value) is bool or (numpy is not None and type(value) is numpy.bool_) else False
+
+
 def _is_data(value: Any) -> bool:
-    """Return whether a value may come from a student's: plain data, an array, a tensor, or an object in the sandbox."""
+    """Return whether a value may come from a student's: whatever `wire.plain` can make, or an object in the sandbox.
+
+    That is plain data, an array, a tensor, a list or a record of any class, or an object of a locked cell's class.
+    """
     package = type(value).__module__.partition(".")[0]
-    return isinstance(value, Remote) or package in ("builtins", "decimal", "numpy", "torch")
+    made = isinstance(value, Remote | Enum | tuple | list) or dataclasses.is_dataclass(value)
+    return made or package in ("__main__", "builtins", "decimal", "numpy", "torch")
 
 
 def _last(code: str) -> ast.expr | None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import cloudpickle
 
@@ -134,19 +134,35 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
-def drive(ranks: Sequence[RankProcess], timeout: float, serve: Callable[[int, Any], Any] | None = None) -> list[Report]:
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text)
+
+
+def drive(
+    ranks: Sequence[RankProcess],
+    timeout: float,
+    serve: Callable[[int, Any], Any] | None = None,
+    write: Callable[[TextIO, str], Any] = _write,
+) -> list[Report]:
     """Start ranks and return their reports once all have returned; leave nothing running, and print what they printed.
 
-    `serve`, and what is raised: as of `run`. The grader passes ranks of its own, which have the same methods.
+    `serve`, and what is raised: as of `run`. `write(stream, text)`: prints what a rank printed; by default the stream
+    does. The grader passes ranks of its own, which have the same methods.
     """
-    return _Run(ranks, timeout, serve).reported()
+    return _Run(ranks, timeout, serve, write).reported()
 
 
 class _Run:
     """One run, which starts the ranks, collects their reports and leaves nothing running."""
 
-    def __init__(self, ranks: Sequence[RankProcess], timeout: float, serve: Callable[[int, Any], Any] | None):
-        self.ranks, self.timeout, self.serve = ranks, timeout, serve
+    def __init__(
+        self,
+        ranks: Sequence[RankProcess],
+        timeout: float,
+        serve: Callable[[int, Any], Any] | None,
+        write: Callable[[TextIO, str], Any],
+    ):
+        self.ranks, self.timeout, self.serve, self.write = ranks, timeout, serve, write
         self.begun: set[int] = set()
         self.dying: dict[int, float] = {}  # when to kill ranks, in seconds of time.monotonic()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
@@ -159,7 +175,7 @@ class _Run:
             self._collect()
         finally:
             end(self.ranks)
-            show([process.printed() for process in self.ranks], self.died)
+            show([process.printed() for process in self.ranks], self.died, self.write)
         return [self.reports[process.rank] for process in self.ranks]
 
     def _collect(self) -> None:
@@ -247,14 +263,14 @@ def explain(headline: str, reports: list[Report], culprit: int | None) -> RanksE
     return RanksError("\n".join(lines) + (f"\n\n{details}" if details else ""), waits)
 
 
-def show(printed: list[tuple[str, str]], died: int | None) -> None:
+def show(printed: list[tuple[str, str]], died: int | None, write: Callable[[TextIO, str], Any] = _write) -> None:
     """Print what the ranks wrote, each line with its rank, except a dead rank's stderr: the error shows that."""
     for index, stream in enumerate((sys.stdout, sys.stderr)):
         for rank, texts in enumerate(printed):
             if stream is sys.stderr and rank == died:
                 continue
             for line in texts[index].splitlines():
-                print(f"rank {rank}: {line}", file=stream)
+                write(stream, f"rank {rank}: {line}\n")
 
 
 def find_cycle(waits: dict[int, int | None]) -> list[int] | None:

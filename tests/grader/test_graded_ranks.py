@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import nbformat.v4 as v4
 import pytest
 from answers import solution_of
+from nbgrader.preprocessors import ClearHiddenTests
 from survivors import SURVIVORS
 from test_judge import cell, judged
 
 from autograder.judging.judges import Judges, Settings
 from autograder.judging.link import Ended
 from autograder.judging.ranks import ConfinedRank
+from autograder.results.feedback import hide
 from autograder.sandbox.envelope import Limits
 from autograder.submissions.intake import declared
 from collectives.ranks import RanksError
@@ -99,6 +101,31 @@ def test_what_another_group_carries_is_apart_from_what_the_ranks_own_group_does(
         assert sum(map(len, seen.streams)) == sum(seen.sent.values()) and len(other) > outer.nbytes
     """
     assert run(judges, answers, tests) is None
+
+
+def test_what_ranks_print_beside_a_hidden_test_is_not_on_the_page(judges):
+    """A rank prints what it was given, which is a hidden test's input."""
+    says = """
+        import sys
+        def shout(rank, world_size, word):
+            print("I was given", word)
+            print("I was also given", word, file=sys.stderr)
+            return word.upper()
+    """
+    tests = """
+        print(ranks.run(shout, 2, 'a')[1])
+        ### BEGIN HIDDEN TESTS
+        print(ranks.run(shout, 2, 'b')[1])
+        ### END HIDDEN TESTS
+    """
+    book = v4.new_notebook(cells=[cell("from collectives import ranks", "given"), cell(says, "answer")])
+    book.cells.append(cell(tests, "test"))
+    book.metadata["autograder"] = {"defines": declared(book)}
+    tested = judges.judge(book).notebook.cells[-1]
+    shown = "".join(output.text for output in tested.outputs)
+    assert all(f"rank 1: I was {how} {word}\n" in shown for how in ("given", "also given") for word in "ab")
+    hide(tested, ClearHiddenTests())
+    assert [output.text for output in tested.outputs] == ["A\n", "B\n"]
 
 
 def test_no_two_forks_draw_the_same_numbers_neither_ranks_nor_judges_nor_sandboxes(judges):

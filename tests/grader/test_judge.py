@@ -786,13 +786,34 @@ ODD_RESULTS = {
     "an empty text": "''",
     "a decimal": "Decimal(0)",
     "an object": "object()",
+    "a NamedTuple": "namedtuple('T', 'a')(1)",
+    "a NamedTuple that is called bool": "namedtuple('bool', 'x')(1)",
+    "a locked cell's dataclass": "Made(2)",
+    "a locked cell's list": "Row([1])",
+    "a locked cell's object": "Thing()",
+    "a locked cell's member": "Colour.RED",
 }
+CLASSES = """
+    import dataclasses
+    import enum
+    @dataclasses.dataclass
+    class Made:
+        x: int
+        def __add__(self, other): return self
+        __radd__ = __add__
+    class Row(list): pass
+    class Thing: pass
+    class Colour(enum.Enum): RED = 1
+"""
 
 
 @pytest.mark.parametrize("result", ODD_RESULTS)
 def test_no_odd_result_turns_the_sum_of_a_tests_points_into_all_of_them(judges, result):
-    answer = f"import numpy as np\nfrom decimal import Decimal\ndef f(x): return {ODD_RESULTS[result]}"
+    answer = "import numpy as np\nfrom collections import namedtuple\nfrom decimal import Decimal\n"
+    answer += f"def f(x): return {ODD_RESULTS[result]}"
     sums = [
+        *(["f(3)"] if result != "nothing" else []),  # a call that returns None is all of them
+        "f(1) + f(2)",
         "score = 0\nscore += f(3) == 9\nscore",
         "score = 0\nscore = score + 0.5 * (f(3) == 9)\nscore",
         "f(3) == 9 and 1",
@@ -801,9 +822,10 @@ def test_no_odd_result_turns_the_sum_of_a_tests_points_into_all_of_them(judges, 
         "max(0, 1 - abs(f(3) - 9))",
         "score = [1 for _ in range(1) if f(3) == 9]\nscore",
     ]
-    notebook = v4.new_notebook(cells=[cell(answer, "answer"), *(cell(source, "test") for source in sums)])
+    cells = [cell(CLASSES, "given"), cell(answer, "answer"), *(cell(source, "test") for source in sums)]
+    notebook = v4.new_notebook(cells=cells)
     notebook.metadata["autograder"] = {"defines": declared(notebook)}
-    tested = judges.judge(notebook).notebook.cells[1:]
+    tested = judges.judge(notebook).notebook.cells[2:]
     for one in tested:
         one.outputs = scorable(one)
     assert [determine_grade(one, notebook)[0] or 0 for one in tested] == [0] * len(sums)
