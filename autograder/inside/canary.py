@@ -25,18 +25,34 @@ from typing import Any
 
 MARK = "neighbour"  # the name of a neighbour's scratch files and of its socket
 PACKET, ALG, VSOCK = 17, 38, 40  # socket families
+SCTP, MPTCP, DCCP = 132, 262, 6  # two protocols, and a kind of sockets
 # Numbers of the system calls for which the C library has no function.
 _CALLS = {
     "x86_64": dict(
-        clone=56, keyctl=250, perf_event_open=298, bpf=321, userfaultfd=323, preadv2=327, io_uring_setup=425
+        clone=56,
+        fadvise64=221,
+        keyctl=250,
+        perf_event_open=298,
+        bpf=321,
+        userfaultfd=323,
+        preadv2=327,
+        io_uring_setup=425,
     ),
     "aarch64": dict(
-        clone=220, keyctl=219, perf_event_open=241, bpf=280, userfaultfd=282, preadv2=286, io_uring_setup=425
+        clone=220,
+        fadvise64=223,
+        keyctl=219,
+        perf_event_open=241,
+        bpf=280,
+        userfaultfd=282,
+        preadv2=286,
+        io_uring_setup=425,
     ),
 }
 _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 _SET_SECCOMP, _GET_LINK, _REQUEST = 22, 18, 1
 _OPEN_FILE_LOCKS, _SET_LEASE, _NO_WAIT = (36, 37, 38), 1024, 8
+_DROPPING = (20, 21)  # MADV_COLD, MADV_PAGEOUT
 _NEW_NS, _NEW_USER, _SHARED_FILES, _SEIZE = 0x20000, 0x10000000, 0x400, 0x4206
 _fork_server: Any = multiprocessing.forkserver._forkserver  # whose attributes are private
 
@@ -150,6 +166,7 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         "bpf": (0, None, 0),
         "userfaultfd": (0,),
         "io_uring_setup": (1, ctypes.create_string_buffer(120)),
+        "fadvise64": (os.open("/dev/null", os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED),
         "preadv2": (os.open("/dev/null", os.O_RDWR), None, 0, ctypes.c_long(0), ctypes.c_long(0), _NO_WAIT),
     }.items():
         if name in numbers:
@@ -159,6 +176,10 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         ("ciphers", ALG, socket.SOCK_SEQPACKET, 0),
         ("virtual machines", VSOCK, socket.SOCK_STREAM, 0),
         ("audits", socket.AF_NETLINK, socket.SOCK_RAW, 9),
+        ("SCTP", socket.AF_INET, socket.SOCK_STREAM, SCTP),
+        ("SCTP by its kind", socket.AF_INET6, socket.SOCK_SEQPACKET, 0),
+        ("DCCP by its kind", socket.AF_INET, DCCP, 0),
+        ("MPTCP", socket.AF_INET, socket.SOCK_STREAM, MPTCP),
     ):
         yield f"socket for {name}", calling(libc.socket, family, kind, protocol)
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -177,6 +198,8 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "flock", calling(libc.flock, shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
     yield "inotify_init", calling(libc.inotify_init)
     yield "mincore", calling(libc.mincore, None, 0, None)
+    for advice in _DROPPING:
+        yield f"madvise to drop pages ({advice})", calling(libc.madvise, None, 0, advice)
     yield "prlimit of its init", calling(libc.prlimit, 1, resource.RLIMIT_CPU, None, None)
     yield "ptrace", calling(libc.ptrace, _SEIZE, _fork_server._forkserver_pid, None, None)
     yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)

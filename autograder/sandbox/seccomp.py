@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import socket
 import tempfile
 
 FILES = """
-access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate
+access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fallocate
 fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr fstat fstatfs fsync
 ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr link linkat listxattr llistxattr lseek
 lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 pread64 preadv pwrite64 pwritev read
@@ -27,7 +28,7 @@ readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile sta
 sync_file_range truncate umask unlink unlinkat utime utimensat utimes write writev
 """
 MEMORY = """
-brk madvise membarrier mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap
+brk membarrier mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap
 pkey_alloc pkey_free pkey_mprotect
 """
 PROCESSES = """
@@ -51,8 +52,14 @@ SOCKETS = """
 accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto
 shutdown
 """
-FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # NETLINK lists interfaces
 ROUTES = 0  # NETLINK_ROUTE, the only protocol of AF_NETLINK that is allowed: it lists interfaces
+# Kinds and protocols of sockets on the loopback. The kernel loads others on demand, such as SCTP, also by the kind
+# alone: nothing counts their buffers, and `capture` doesn't see what they carry.
+INTERNET = (
+    *((socket.SOCK_STREAM, protocol) for protocol in (0, socket.IPPROTO_TCP)),
+    *((socket.SOCK_DGRAM, protocol) for protocol in (0, socket.IPPROTO_UDP)),
+)
+SOCKET_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 # Options of setsockopt by level, from socket.h, in.h, tcp.h and in6.h. Of SOL_SOCKET's, neither filters (26, 50, 51,
 # 52) nor buffers beyond the system's limit.
 SOCKET_OPTIONS = {
@@ -75,6 +82,13 @@ PROCESS_OPTIONS = (1, 2, 3, 4, 15, 16, 21, 23, 27, 29, 30, *range(36, 43), 47, 5
 # Flags of preadv2 and pwritev2: to write through (2, 4) and to append (0x10). Not RWF_NOWAIT and RWF_DONTCACHE: one
 # tells which parts of a file are in memory, and the other drops them. `mincore` is missing for the same reason.
 READ_FLAGS = 0x16
+# Advice on files and memory. Not what drops a file's pages from memory: POSIX_FADV_DONTNEED, of any file that one may
+# read, and MADV_COLD and MADV_PAGEOUT (20, 21), of one's own. Nor what merges equal pages of processes (12, 13).
+FILE_ADVICE = (
+    *(os.POSIX_FADV_NORMAL, os.POSIX_FADV_RANDOM, os.POSIX_FADV_SEQUENTIAL),
+    *(os.POSIX_FADV_WILLNEED, os.POSIX_FADV_NOREUSE),
+)
+MEMORY_ADVICE = (*range(5), *range(8, 12), *range(14, 20), *range(22, 26))
 NAMESPACES = 0x7E020080  # all CLONE_NEW* flags: time, cgroup, uts, ipc, user, pid, net and mount
 SHARED_FILES, THREAD = 0x400, 0x10000  # CLONE_FILES, CLONE_THREAD
 
@@ -110,6 +124,10 @@ def program() -> bytes:
         allow("fcntl", is_int(1, command))
     for name in ("preadv2", "pwritev2"):
         allow(name, seccomp.Arg(5, seccomp.MASKED_EQ, 0xFFFFFFFF & ~READ_FLAGS, 0))
+    for advice in FILE_ADVICE:
+        allow("fadvise64", is_int(3, advice))
+    for advice in MEMORY_ADVICE:
+        allow("madvise", is_int(2, advice))
     for option in PROCESS_OPTIONS:
         allow("prctl", is_int(0, option))
     allow("prlimit64", is_int(0, 0))  # its own limits; with the grader's user it could else change those of its init
@@ -119,10 +137,13 @@ def program() -> bytes:
     of_thread = SHARED_FILES | THREAD
     allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES | of_thread, of_thread))
     allow("personality", seccomp.Arg(0, seccomp.EQ, 0xFFFFFFFF))  # read it, don't change it
-    for family in FAMILIES:
-        protocol = [seccomp.Arg(2, seccomp.EQ, ROUTES)] if family == socket.AF_NETLINK else []
-        allow("socket", seccomp.Arg(0, seccomp.EQ, family), *protocol)
-    allow("socketpair", seccomp.Arg(0, seccomp.EQ, socket.AF_UNIX))
+    allow("socket", is_int(0, socket.AF_UNIX))
+    allow("socket", is_int(0, socket.AF_NETLINK), is_int(2, ROUTES))
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for kind, protocol in INTERNET:
+            is_kind = seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF & ~SOCKET_FLAGS, kind)
+            allow("socket", is_int(0, family), is_kind, is_int(2, protocol))
+    allow("socketpair", is_int(0, socket.AF_UNIX))
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

@@ -443,7 +443,8 @@ WITHOUT = {
          *(f"can call {name}" for name in ("unshare", "mount", "ptrace", "memfd_create", "clone", "bpf", "socket")),
          "setsockopt with a filter", "setsockopt with a hidden filter", "prctl for a filter", "fcntl for locks (6)",
          "fcntl for locks (37)", "fcntl for leases", "call flock", "call mincore", "call preadv2", "call inotify_init",
-         "prlimit of its init", "clone with shared descriptors"],
+         "call fadvise64", "madvise to drop pages (20)", "madvise to drop pages (21)", "socket for SCTP by its kind",
+         "socket for MPTCP", "prlimit of its init", "clone with shared descriptors"],
     ),
     "devices that keep their times": ({"    _keep_times_of_devices()\n": ""}, ["can set the times of a device"]),
     "closing what is open": (
@@ -586,9 +587,9 @@ for place in ("/usr/bin", "/etc/passwd", "/proc/self/exe", "/dev/null", "/dev/ze
         assert run(inside, note) == ""
 
 
-def test_what_is_in_memory_of_a_shared_file_is_not_told(warm):
+def test_what_is_in_memory_of_a_shared_file_is_not_told_and_no_advice_drops_it(warm):
     ask = """
-import ctypes, os
+import ctypes, mmap, os
 libc = ctypes.CDLL(None, use_errno=True)
 file = os.open("/usr/bin/env", os.O_RDONLY)
 for flag in (os.RWF_NOWAIT, 0x80):
@@ -597,12 +598,42 @@ for flag in (os.RWF_NOWAIT, 0x80):
     except OSError as error:
         print(error.strerror)
 print(libc.mincore(None, 0, None), os.strerror(ctypes.get_errno()))
+def tried(call, *arguments):
+    try:
+        call(*arguments)
+        return "done"
+    except OSError as error:
+        return error.strerror
+shown = mmap.mmap(file, 4096, access=mmap.ACCESS_READ)
+print(*(tried(os.posix_fadvise, file, 0, 0, advice) for advice in range(6)), sep=", ")
+print(*(tried(shown.madvise, advice) for advice in (mmap.MADV_WILLNEED, mmap.MADV_DONTNEED, 20, 21)), sep=", ")
 own = os.open("/tmp/own", os.O_RDWR | os.O_CREAT)
 print(os.pwritev(own, [b"ab"], 0, os.RWF_DSYNC), os.preadv(own, [bytearray(2)], 0, 0))
 """
     with enter(warm.address) as inside:
         refused = ["Operation not supported"] * 2 + ["-1 Function not implemented"]
+        missing = "Function not implemented"
+        refused += [f"done, done, done, done, {missing}, done", f"done, done, {missing}, {missing}"]
         assert run(inside, ask).splitlines() == [*refused, "2 2"]
+
+
+def test_sockets_on_the_loopback_are_of_tcp_and_udp_alone(warm):
+    """Others have modules that the kernel loads on demand, also by a socket's kind, and buffers that nobody counts."""
+    ask = """
+import socket
+def made(*kind):
+    try:
+        with socket.socket(*kind):
+            return True
+    except OSError as error:
+        return error.strerror
+for family in (socket.AF_INET, socket.AF_INET6):
+    print(*{made(family, *kind) for kind in ((1, 0), (1, 6), (2, 0), (2, 17), (1 | socket.SOCK_NONBLOCK, 0))})
+    print(*{made(family, *kind) for kind in ((1, 132), (5, 0), (5, 132), (6, 0), (1, 262), (2, 136), (2, 1), (3, 0))})
+print(made(socket.AF_UNIX, 5, 0), made(socket.AF_NETLINK, 3, 0))
+"""
+    with enter(warm.address) as inside:
+        assert run(inside, ask).splitlines() == ["True", "Function not implemented"] * 2 + ["True True"]
 
 
 def test_libraries_lock_within_a_sandbox_without_the_kernels_locks(warm):
