@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 
 from ..wire.pipe import Pipe
-from ..wire.plain import BadMessage, Decoder, Encoder, trusted
+from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, read_back, trusted
 from .fork_server import Continuation, reseed
 
 BORN, UNBORN = b"+", b"-"  # the judge reads one: the rank's files come with it, or an error's number follows it
@@ -162,19 +162,23 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
     lock = threading.Lock()
 
     def send(kind: str, **known: Any) -> None:
-        message = Encoder(resolve).message({"kind": kind, **known})
+        try:
+            message = Encoder(resolve).message({"kind": kind, **known})
+            read_back(message, Decoder(resolve))
+        except NotPlain as error:
+            raise NotPlain(f"this rank {kind} {error}") from None
         with lock, contextlib.suppress(OSError):  # the judge hangs up when the run ends
             pipe.send_bytes(message)
 
     try:
         threading.Thread(target=answer, args=(pipe, send, threading.get_ident(), world_size), daemon=True).start()
         if task["serves"]:
-            ask_with(send, lambda message: Decoder(resolve).read(message))
+            ask_with(send, lambda message: Decoder(resolve, find=importlib.import_module).read(message))
         join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
         send("begun", ends=list(_connected()))
         narrow(task["runs"])
         _, objects = unpack(task["packed"])
-        function, args = Decoder(resolve, _given(objects)).read(task["call"])
+        function, args = Decoder(resolve, _given(objects), importlib.import_module).read(task["call"])
         send("returned", value=function(rank, world_size, *args))
     except BaseException as error:
         peers = getattr(error, "peers", [])  # an ExecutionError lists the peers it waited for

@@ -23,8 +23,18 @@ from typing import Any
 import cloudpickle
 
 from ..wire import channel
-from ..wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, Resolve, trusted
-from ..wire.protocol import MAX_ARGS, MAX_BASES, MAX_FRAMES, MAX_NAME, MAX_PACKED, MAX_SIGNATURE, MAX_WORDS
+from ..wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, Resolve, bound_name, read_back, trusted
+from ..wire.protocol import (
+    MAX_ARGS,
+    MAX_BASES,
+    MAX_FRAMES,
+    MAX_NAME,
+    MAX_PACKED,
+    MAX_SIGNATURE,
+    MAX_WORDS,
+    handle,
+    is_small,
+)
 from .fork_server import reseed
 from .shell import lay_out, make_shell
 
@@ -76,15 +86,38 @@ class Inside:
         return self._written(number, *answer)
 
     def _written(self, number: str, word: str, *fields: Any) -> bytes:
-        """Return the bytes of an answer, or of an error if something in the answer can't cross."""
+        """Return the bytes of an answer, or of what may answer in its place if something in it can't cross.
+
+        The judge ends the session at a message that it refuses. So each is read back as the judge reads it.
+        """
         try:
-            known = fields[0] if word == "changed" else {}
-            return self._encoder({id(value): key for key, value in known.items()}).message((word, number, *fields))
+            message, _ = self._crossing((word, number, *fields), fields[0] if word == "changed" else {})
+            return message
         except NotPlain as error:
             raised = self._raised(NotPlain(f"this returns {error}"))
         except Exception as error:  # a student's property or iterator failed while we read it
             raised = self._raised(error)
+        if word == "ran":
+            shown = {"output_type": "error", "ename": "NotPlain", "evalue": raised[2], "traceback": [raised[2]]}
+            return self._encoder().message((word, number, [shown], fields[1]))
         return self._encoder().message(("raised", number, raised, []))
+
+    def _crossing(self, value: Any, known: dict[int, Any] | None = None) -> tuple[bytes, Any]:
+        """Return the message for a value, and what its reader makes of it. Raise NotPlain if it can't cross.
+
+        `known`: objects that the judge has, by its numbers.
+        """
+        known = known or {}
+
+        def other(tree: list) -> Any:
+            kind, number, *_ = tree
+            if kind == "yours":
+                return known[number]
+            handle(tree)
+            return _Elsewhere()
+
+        message = self._encoder({id(each): number for number, each in known.items()}).message(value)
+        return message, read_back(message, Decoder(self._classes(), other))
 
     # The judge's requests, each with what may answer it in `wire.protocol`
 
@@ -118,7 +151,7 @@ class Inside:
     def do_look(self, names: tuple[str, ...]) -> tuple:
         """Return the values of these names, as far as they are bound."""
         namespace = self.shell.user_ns
-        return "values", {name: self._readable(namespace[name]) for name in names if name in namespace}
+        return "values", {name: namespace[name] for name in names if name in namespace}
 
     def do_call(self, target: Any, method: str, args: tuple, kwargs: tuple) -> tuple:
         """Call something; return its result or exception, and what it printed.
@@ -164,7 +197,7 @@ class Inside:
         return Encoder(self._classes(), self._handle, known, self.whole)
 
     def _decoder(self) -> Decoder:
-        return Decoder(self._classes(), self._given)
+        return Decoder(self._classes(), self._given, importlib.import_module)
 
     def _classes(self) -> Resolve:
         return trusted(self.packages, self.given, importlib.import_module)
@@ -196,7 +229,10 @@ class Inside:
             with self.talking:
                 if not self.calling:
                     raise RuntimeError(f"{name} belongs to a test, and works only while the test calls your code")
-                channel.send(self.connection, self._encoder().message(("callback", self.calling, number, args, kwargs)))
+                if odd := next((key for key in kwargs if not bound_name(key)), None):
+                    raise TypeError(f"{name}() gets an argument called {odd!r:.100}, which is no name")
+                message, _ = self._crossing(("callback", self.calling, number, args, kwargs))
+                channel.send(self.connection, message)
                 word, _, *answer = self._decoder().read(channel.receive(self.connection))
             if word == "refusal":
                 raise _exception(*answer)
@@ -204,14 +240,6 @@ class Inside:
 
         function.__name__ = function.__qualname__ = name
         return function
-
-    def _readable(self, value: Any) -> Any:
-        """Return `value`, or None if it can't cross; a test that reads it then fails."""
-        try:
-            self._encoder().message(value)
-        except Exception:
-            return None
-        return value
 
     def _kind(self, value: Any) -> tuple[str, dict]:
         """Return a value's kind, and what a test may read about it without another request."""
@@ -246,9 +274,24 @@ class Inside:
                 for frame in traceback.extract_tb(error.__traceback__)
                 if frame.filename != __file__
             ]
-            args = self._readable(tuple(error.args[:MAX_ARGS]))
-            return _bases(type(error)), args, str(error)[:MAX_WORDS], frames[-MAX_FRAMES:]
+            return _bases(type(error)), self._plain(error.args), str(error)[:MAX_WORDS], frames[-MAX_FRAMES:]
         return [("builtins", "Exception")], (), "(its message cannot be read)", []
+
+    def _plain(self, args: tuple) -> tuple | None:
+        """Return an exception's arguments as the judge keeps them, or None if it keeps only the message."""
+        with contextlib.suppress(Exception):
+            _, plain = self._crossing(tuple(args[:MAX_ARGS]))
+            return plain if all(map(is_small, plain)) else None
+        return None
+
+
+class _Elsewhere:
+    """In place of a proxy where a message is read back. What a class's own code asks it for fails, as in the judge."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("an object of the student's own can't be compared with data")
+
+    __hash__ = object.__hash__
 
 
 # What Python itself does where a class has no method of that name: a container without `__contains__` is searched.

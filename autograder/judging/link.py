@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cloudpickle
 
 from ..wire import channel, protocol
-from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, shows_all, trusted
-from .changes import apply
+from ..wire.plain import BadMessage, Decoder, Encoder, Lacking, NotPlain, shows_all, trusted
+from .changes import apply, same_kind
 from .proxies import PROXIES, Exceptions, Remote
 from .runner import relay, safe
 
@@ -133,8 +133,17 @@ class Link:
             return protocol.outputs(outputs), protocol.bound(bound, self.names)
 
     def look(self, names: Collection[str]) -> dict[str, Any]:
-        """Return the values of these names, as data or as proxies; names that aren't bound are left out."""
-        _, values = self._ask(Encoder(), "values", "look", tuple(names))
+        """Return the values of these names, as data or as proxies; names that aren't bound are left out.
+
+        A value is None if it can't cross: a test that reads it then fails.
+        """
+        word = "raised"
+        with contextlib.suppress(NotPlain):  # one of them is made with a module that isn't imported here
+            word, values, *_ = self._ask(Encoder(), "values raised", "look", tuple(names))
+        if word == "raised" and len(names) > 1:
+            return {key: value for name in names for key, value in self.look([name]).items()}
+        if word == "raised":
+            return dict.fromkeys(names)
         with self._believing_nothing():
             return protocol.values(values, names)
 
@@ -178,7 +187,7 @@ class Link:
             contents = protocol.changed(objects, passed)
             changes = [(passed[number], content) for number, content in contents.items()]
             for old, new in changes:
-                if type(old) is not type(new):
+                if not same_kind(old, new):
                     raise protocol.Hostile("a change of an object's class")
             for old, new in changes:
                 apply(old, new)
@@ -196,7 +205,10 @@ class Link:
         raise error
 
     def _ask(self, encoder: Encoder, due: str, word: str, *fields: Any, inward: Callable | None = None) -> tuple:
-        """Send a request; return its answer, (word, *fields). `due`: the words that may answer it."""
+        """Send a request; return its answer, (word, *fields). `due`: the words that may answer it.
+
+        Raise NotPlain if the request can't cross, or if the answer is made with a module that isn't imported here.
+        """
         if self.ended is not None:
             raise self.ended
         if self.asking:
@@ -210,10 +222,13 @@ class Link:
         try:
             self._send(request)
             while True:
-                word, rest = self._receive(number, [*due.split(), *(["callback"] if word == "call" else [])], inward)
+                due_now = [*due.split(), *(["callback"] if word == "call" else [])]
+                word, rest, lacking = self._receive(number, due_now, inward)
                 if word != "callback":
+                    if lacking:
+                        raise NotPlain(f"this returns {lacking}")
                     return word, *rest
-                self._send(self._called_back(number, *rest))
+                self._send(_refusal(number, lacking) if lacking else self._called_back(number, *rest))
                 word = "call"
         finally:
             self.asking = False
@@ -222,11 +237,19 @@ class Link:
         with self._alive():
             channel.send(self.sandbox.socket, message, self.deadline)
 
-    def _receive(self, number: str, due: list[str], inward: Callable | None) -> tuple[str, list]:
+    def _receive(self, number: str, due: list[str], inward: Callable | None) -> tuple[str, list, NotPlain | None]:
+        """Return the word and the fields of what arrives, and an error if one of these can't be made here."""
         with self._alive():
             message = channel.receive(self.sandbox.socket, self.deadline)
         with self._believing_nothing():
-            return protocol.fields(Decoder(self.resolve, inward or self._inward).read(message), number, *due)
+            decoder = Decoder(self.resolve, inward or self._inward, packages=self.packages)
+            try:
+                return *protocol.fields(decoder.read(message), number, *due), None
+            except Lacking as lacking:
+                word, rest = protocol.fields(decoder.outline(), number, *due)
+                if word not in protocol.VALUES:
+                    raise
+                return word, rest, NotPlain(f"{lacking}, which none of the instructor's cells imports")
 
     @contextlib.contextmanager
     def _alive(self) -> Iterator[None]:
@@ -330,4 +353,8 @@ class Link:
             result = self.callbacks[which](*args, **kwargs)
             return Encoder(self.resolve, self.outward, shown=True).message(("reply", number, result))
         except Exception as error:
-            return Encoder().message(("refusal", number, type(error).__name__, safe(error)[:1000]))
+            return _refusal(number, error)
+
+
+def _refusal(number: str, error: Exception) -> bytes:
+    return Encoder().message(("refusal", number, type(error).__name__, safe(error)[:1000]))

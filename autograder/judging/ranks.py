@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import secrets
 import socket
@@ -57,6 +58,7 @@ class Party:
     """The ranks of one run. `room`: bytes that their reports may still have, all together."""
 
     def __init__(self, link: Link, nursery: socket.socket):
+        importlib.import_module("torch")  # so that what they return may be tensors: no message imports it
         self.link, self.nursery = link, nursery
         self.room = LIMIT
         self.resolve: Resolve = trusted(link.packages, {})  # a rank lacks the notebook's own classes

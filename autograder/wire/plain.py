@@ -37,6 +37,7 @@ MAX_HASHED = 2 * MAX_BYTES // NODE  # lists and numbers in all keys of a message
 MAX_FILLING = 1.0  # seconds of processor time to put a message's keys into sets and dicts, and
 PER_KEY = 1e-5  # seconds for each of them; Python needs a hundredth of that if they don't collide
 MAX_AXES = 64  # of a tensor
+_NUMBERS = "biufcmM"  # kinds of numpy scalars that are written as their bytes, and not as arrays
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class's flags: Py_TPFLAGS_HEAPTYPE
 _JSON_INT = 2**53  # not every JSON parser reads larger integers exactly
 
@@ -49,7 +50,11 @@ class NotPlain(TypeError):
 
 
 class BadMessage(Exception):
-    """The bytes received aren't a message that this module wrote."""
+    """The bytes received aren't a message that this module wrote. It says what they are, as a noun phrase."""
+
+
+class Lacking(BadMessage):
+    """A value that is honest, but is made with a module that isn't imported here. No message imports one."""
 
 
 def trusted(
@@ -208,9 +213,24 @@ class Encoder:
 
     def count(self, size: int) -> None:
         """Add `size` bytes to the message's size. Raise NotPlain above `MAX_BYTES`."""
+        self.need(size)
         self.size += size
-        if self.size > MAX_BYTES:
+
+    def need(self, size: int) -> None:
+        """Raise NotPlain if the message has no room for `size` bytes more."""
+        if self.size + size > MAX_BYTES:
             raise NotPlain(f"more than {MAX_BYTES / 2**20:.0f} MiB of data")
+
+
+def read_back(message: bytes, reader: Decoder) -> Any:
+    """Return what `reader` makes of a message that is to be sent. Raise NotPlain if it refuses it.
+
+    `reader` must refuse what the receiver refuses. What no `Encoder` may send is then written down once, in `Decoder`.
+    """
+    try:
+        return reader.read(message)
+    except BadMessage as error:
+        raise NotPlain(str(error)) from None
 
 
 class Decoder:
@@ -218,10 +238,19 @@ class Decoder:
 
     `resolve`: the classes that a message may make.
     `other(tree)`: returns the value for a tree that isn't plain data.
+    `find(name)`: returns a module, or None. The default finds what is imported already. `Lacking` is raised for an
+    array, a tensor or a class of `packages` where its module isn't found: the other side may have imported it.
     """
 
-    def __init__(self, resolve: Resolve = lambda module, name: None, other: Callable[[list], Any] | None = None):
-        self.resolve, self.other = resolve, other
+    def __init__(
+        self,
+        resolve: Resolve = lambda module, name: None,
+        other: Callable[[list], Any] | None = None,
+        find: Callable[[str], Any] = sys.modules.get,
+        packages: Container[str] = (),
+    ):
+        self.resolve, self.other, self.find, self.packages = resolve, other, find, packages
+        self.tree: Any = None  # of the whole message
         self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
         self.taken: set[int] = set()  # numbers of blobs
@@ -230,7 +259,7 @@ class Decoder:
         self.weight = 0
         self.sizes: dict[int, tuple[int, int]] = {}  # height and weight of objects, by number
         self.hashed = 0  # the weight of all keys so far
-        self.keys = 0  # how many they are
+        self.filled = 0  # how many they are
         self.filling = 0.0  # seconds of processor time that it took to put them into sets and dicts
         self.storages: dict[int, Any] = {}
 
@@ -239,7 +268,8 @@ class Decoder:
         try:
             length = int.from_bytes(message[:8], "big")
             if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
-                raise BadMessage("too many lists")  # 64 MiB of brackets would take gigabytes of memory
+                # 64 MiB of brackets would take gigabytes of memory
+                raise BadMessage(f"more than {MAX_BYTES // NODE:,} lists, or opening brackets in texts")
             text = json.loads(message[8 : 8 + length], object_pairs_hook=_Objects())
             if text.keys() != {"value", "sizes"}:
                 raise BadMessage("not a message")
@@ -249,13 +279,27 @@ class Decoder:
                     raise BadMessage("blobs of other sizes than there are")
                 self.blobs.append(rest[:size])
                 rest = rest[size:]
-            return self.value(text["value"])
+            self.tree = text["value"]
+            return self.value(self.tree)
         except (BadMessage, MemoryError):
             raise
         except Exception as error:  # bytes from no encoder can fail in any way
-            raise BadMessage(f"not a message ({type(error).__name__}: {error})"[:200]) from None
-        except RecursionError:
-            raise BadMessage("not a message (nested too deeply)") from None
+            raise BadMessage(f"what can't be read ({type(error).__name__}: {error})"[:200]) from None
+
+    def outline(self) -> Any:
+        """Return the last message, a tuple, with its texts, and None for anything else that is in it.
+
+        What the message is for can be known this way, even if `read` has raised `Lacking`.
+        """
+        kind, items = self.tree
+        return tuple(item if type(item) is str else None for item in items) if kind == "tuple" else None
+
+    def module(self, name: str, what: str) -> Any:
+        """Return a module. Raise Lacking if it isn't imported."""
+        found = self.find(name)
+        if found is None:
+            raise Lacking(f"{what} of {name}")
+        return found
 
     def value(self, tree: Any) -> Any:
         """Return the value of a JSON tree. Raise BadMessage if it is nested, by its references, above `MAX_HEIGHT`."""
@@ -276,6 +320,13 @@ class Decoder:
         self.height, self.weight = max(beside, height), before + weight
         return value
 
+    def values(self, trees: list) -> list:
+        """Return the values of trees; numbers and texts, which are their own trees, all at once."""
+        if not _are_leaves(trees):
+            return list(map(self.value, trees))
+        self.weight += len(trees)
+        return trees
+
     def _value(self, tree: list) -> Any:
         kind, *rest = tree
         if kind == "again":
@@ -291,14 +342,20 @@ class Decoder:
             raise BadMessage(f"not a message ({kind})")
         return self.other(tree)
 
-    def key(self, tree: Any) -> Any:
-        """Return the value of a tree, to be hashed. Python follows all references then, as often as there are any."""
+    def kind(self, module: str, name: str) -> type | None:
+        """Return a class, or None if its instances may not be made here."""
+        if isinstance(module, str) and module.partition(".")[0] in self.packages:
+            self.module(module, f"a {name}"[:200])
+        return self.resolve(module, name)
+
+    def keys(self, trees: list) -> list:
+        """Return the values of trees, to be hashed. Python follows all references then, as often as there are any."""
         before = self.weight
-        value = self.value(tree)
+        values = self.values(trees)
         self.hashed += self.weight - before
         if self.hashed > MAX_HASHED:
             raise BadMessage("keys that take too long to hash")
-        return value
+        return values
 
     def fill(self, put: Callable, keys: Iterable) -> None:
         """Put keys into a set or a dict one by one. Raise BadMessage if they collide: each then takes longer.
@@ -308,9 +365,9 @@ class Decoder:
         begun = time.thread_time() - self.filling
         for key in keys:
             put(key)
-            self.keys += 1
+            self.filled += 1
             self.filling = time.thread_time() - begun
-            if self.filling > MAX_FILLING + PER_KEY * self.keys:
+            if self.filling > MAX_FILLING + PER_KEY * self.filled:
                 raise BadMessage("keys that collide")
 
     def blob(self, number: int) -> memoryview:
@@ -325,19 +382,22 @@ class Decoder:
 
         The header must match the blob's size, so that a forged one can't claim memory. Raise BadMessage if it doesn't.
         """
-        import numpy as np
-
-        data = io.BytesIO(self.blob(blob))
+        np, content = self.module("numpy", "an array"), self.blob(blob)
+        data = io.BytesIO(content[: 2 * MAX_DTYPE])
         version = np.lib.format.read_magic(data)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in readers:
+            raise BadMessage("an array with a field whose name has letters outside Latin-1")
+        if int.from_bytes(content[8 : 10 if version == (1, 0) else 12], "little") > MAX_DTYPE:
+            raise BadMessage(f"an array whose dtype takes more than {MAX_DTYPE:,} characters")
         shape, fortran, dtype = readers[version](data, max_header_size=MAX_DTYPE)
-        bytes_left = data.getbuffer().nbytes - data.tell()
+        bytes_left = len(content) - data.tell()
         size: int = math.prod(shape)
         if dtype.hasobject or min(shape, default=0) < 0 or size * dtype.itemsize != bytes_left:
             raise BadMessage("an array whose header does not fit its bytes")
         if not dtype.itemsize and size:  # numpy makes texts of no length one character long
             raise BadMessage("an array of things without a size")
-        flat = np.frombuffer(data.read(), dtype=dtype) if bytes_left else np.empty(size, dtype)
+        flat = np.frombuffer(content, dtype=dtype, offset=data.tell()) if bytes_left else np.empty(size, dtype)
         return flat.reshape(shape, order="F" if fortran else "C").copy(order="K")
 
     def tensor(self, blob: int, dtype: str, shape: list, stride: list, offset: int, gradient: bool) -> Any:
@@ -346,8 +406,7 @@ class Decoder:
         `blob`: the number of the memory's blob. `shape`, `stride`, `offset`: in elements. `gradient`: requires_grad.
         Raise BadMessage if the view doesn't fit its memory.
         """
-        import torch
-
+        torch = self.module("torch", "a tensor")
         kind = named(torch, dtype)
         if not isinstance(kind, torch.dtype) or dtype.startswith(("q", "bits")):
             raise BadMessage(f"a tensor of {dtype}")
@@ -379,8 +438,13 @@ class _Objects:
     def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         self.made += 1
         if self.made > MAX_OBJECTS:
-            raise BadMessage("too many objects")
+            raise BadMessage(f"more than {MAX_OBJECTS:,} objects that aren't plain data")
         return dict(pairs)
+
+
+def _are_leaves(trees: list) -> bool:
+    """Return whether trees are their own values: numbers, texts and the like."""
+    return {list, dict}.isdisjoint(map(type, trees))
 
 
 def bound_name(name: str) -> bool:
@@ -424,13 +488,14 @@ _READ: dict[str, Callable] = {
     "range": lambda decoder, *ends: _range(*map(decoder.value, ends)),
     "slice": lambda decoder, *ends: slice(*map(decoder.value, ends)),
     "ellipsis": lambda decoder: ...,
-    "tuple": lambda decoder, items: tuple(map(decoder.value, items)),
+    "tuple": lambda decoder, items: tuple(decoder.values(items)),
     "frozenset": lambda decoder, items: _frozenset(decoder, items),
     "decimal": lambda decoder, digits: _decimal(decoder, digits),
     "fraction": lambda decoder, *parts: _fraction(*map(decoder.value, parts)),
-    "member": lambda decoder, module, name, member: _read_member(decoder.resolve(module, name), member),
+    "member": lambda decoder, module, name, member: _read_member(decoder.kind(module, name), member),
     "scalar": lambda decoder, blob: decoder.array(blob)[()],
-    "dtype": lambda decoder, module, name: _dtype(module, name),
+    "number": lambda decoder, name, digits: _number(decoder, name, digits),
+    "dtype": lambda decoder, module, name: _dtype(decoder, module, name),
 }
 
 
@@ -499,25 +564,30 @@ def _read_member(kind: type | None, name: str) -> Enum:
 
 def _range(*ends: int) -> range:
     numbers = range(*ends)
-    if len(numbers) > MAX_BYTES:
-        raise BadMessage(f"a range of {len(numbers):.3g} numbers")
+    if numbers[MAX_BYTES:]:  # `len` of a longer one may fail
+        raise BadMessage(f"a range of more than {MAX_BYTES:,} numbers")
     return numbers
 
 
-def _dtype(module: str, name: str) -> Any:
+def _dtype(decoder: Decoder, module: str, name: str) -> Any:
     if module == "torch":
-        import torch
-
+        torch = decoder.module("torch", "a dtype")
         dtype = named(torch, name)
         if isinstance(dtype, torch.dtype):
             return dtype
     elif module == "numpy" and isinstance(name, str) and len(name) <= MAX_DTYPE:
-        import numpy as np
-
-        dtype = np.dtype(name)
+        dtype = decoder.module("numpy", "a dtype").dtype(name)
         if not dtype.hasobject:
             return dtype
-    raise BadMessage(f"a dtype called {name}")
+    raise BadMessage(f"a dtype called {name}"[:200])
+
+
+def _number(decoder: Decoder, name: str, digits: str) -> Any:
+    """Return a numpy scalar from its bytes, in hexadecimal digits."""
+    dtype, data = _dtype(decoder, "numpy", name), bytes.fromhex(digits)
+    if dtype.kind not in _NUMBERS or dtype.itemsize != len(data):
+        raise BadMessage("a number of an odd type")
+    return decoder.module("numpy", "a number").frombuffer(data, dtype)[0]
 
 
 # Values with an identity: written, read as new, and changed in place
@@ -551,6 +621,13 @@ def _writer_of_arrays(value: Any) -> Callable | None:
     return None
 
 
+def _scalar(encoder: Encoder, value: Any) -> list:
+    """Return the tree of a numpy scalar: a number's bytes, or else a blob."""
+    if value.dtype.kind in _NUMBERS:
+        return ["number", value.dtype.str, value.tobytes().hex()]
+    return ["scalar", encoder.blob(_npy(value))]
+
+
 def _npy(value: Any) -> bytes:
     import numpy as np
 
@@ -574,7 +651,7 @@ def _only_fields(array: Any) -> Any:
 
 
 def _array(encoder: Encoder, value: Any, depth: int) -> list:
-    encoder.count(value.nbytes)  # before it is copied: a view with stride 0 is larger than its memory
+    encoder.need(value.nbytes)  # before it is copied: a view with stride 0 is larger than its memory
     return ["array", encoder.blob(_npy(value))]
 
 
@@ -583,7 +660,7 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
 
     value, gradient = value.detach(), value.requires_grad
     value = (value if value.device.type == "cpu" else value.cpu()).resolve_conj().resolve_neg()
-    encoder.count(value.nbytes)
+    encoder.need(value.nbytes)
     storage = value.untyped_storage()
     key = (storage.data_ptr(), storage.nbytes())
     if encoder.shown and key not in encoder.storages and not shows_all(value):
@@ -591,7 +668,7 @@ def _tensor(encoder: Encoder, value: Any, depth: int) -> list:
         storage = value.untyped_storage()
         key = (storage.data_ptr(), storage.nbytes())
     if key not in encoder.storages or not storage.nbytes():
-        encoder.count(storage.nbytes())
+        encoder.need(storage.nbytes())
         memory = torch.empty(0, dtype=torch.uint8).set_(storage)
         encoder.storages[key] = encoder.blob(memory.numpy().tobytes())
         encoder.objects.append(memory)  # keeps its address in use while this message is written
@@ -614,7 +691,7 @@ def _base(encoder: Encoder, value: Any, depth: int) -> Any:
     """Return the tree of a numpy scalar, a dtype, or an instance of a plain type's subclass as that type; else None."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(value, numpy.generic) and not value.dtype.hasobject:
-        return ["scalar", encoder.blob(_npy(value))]
+        return _scalar(encoder, value)
     if numpy is not None and isinstance(value, numpy.dtype) and not value.hasobject:
         return ["dtype", "numpy", value.str]
     if torch is not None and isinstance(value, torch.dtype):
@@ -663,15 +740,19 @@ def _new(make: Callable, fill: Callable) -> Callable:
 
 
 def _fill_list(decoder: Decoder, value: list, items: list) -> None:
-    value.extend(decoder.value(item) for item in items)
+    value.extend(decoder.values(items))
 
 
 def _fill_set(decoder: Decoder, value: set, items: list) -> None:
-    decoder.fill(value.add, [decoder.key(item) for item in items])
+    decoder.fill(value.add, decoder.keys(items))
 
 
 def _fill_dict(decoder: Decoder, value: dict, pairs: list) -> None:
-    read = [(decoder.key(key), decoder.value(item)) for key, item in pairs]
+    keys = [key for key, _ in pairs]
+    if _are_leaves(keys):
+        read: Iterable = zip(decoder.keys(keys), decoder.values([item for _, item in pairs]), strict=True)
+    else:  # a key may refer to an item before it
+        read = [(decoder.keys([key])[0], decoder.value(item)) for key, item in pairs]
     decoder.fill(lambda pair: value.__setitem__(*pair), read)
 
 
@@ -690,16 +771,24 @@ def _new_tensor(decoder: Decoder, number: int, *content: Any) -> Any:
 
 
 def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: list) -> tuple:
-    if len(fields) > MAX_FIELDS or not (bound_name(name) and all(map(bound_name, fields))):
-        raise BadMessage("a tuple with odd names")
-    value = decoder.objects[number] = namedtuple(name, fields)(*map(decoder.value, items))
+    if len(fields) > MAX_FIELDS or not (bound_name(name) and all(isinstance(field, str) for field in fields)):
+        raise BadMessage(f"a NamedTuple of more than {MAX_FIELDS:,} fields, or whose name Python doesn't allow")
+    kind = namedtuple(name, fields, rename=True)  # type: ignore[misc]  # of another name for each
+    if kind._fields != tuple(fields):
+        raise BadMessage("a NamedTuple with a field whose name Python doesn't allow")
+    value = decoder.objects[number] = kind(*decoder.values(items))
     return value
 
 
 def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: list) -> Any:
-    kind = decoder.resolve(module, name)
+    kind = decoder.kind(module, name)
     if kind is not None and (issubclass(kind, tuple) or dataclasses.is_dataclass(kind)):
-        value = _build(kind, {field: decoder.value(tree) for field, tree in fields})
+        values = {field: decoder.value(tree) for field, tree in fields}
+        try:
+            value = _build(kind, values)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise BadMessage(f"a {kind.__qualname__} that can't be made again of its fields ({why})"[:300]) from None
     elif kind is not None and module == "__main__":
         if not _is_made_bare(kind):
             raise BadMessage(f"a {name}, which is more than its attributes"[:200])
@@ -727,7 +816,7 @@ def _is_data(kind: type, field: str) -> bool:
 
 
 def _new_list(decoder: Decoder, number: int, module: str, name: str, items: list) -> list:
-    kind = decoder.resolve(module, name)
+    kind = decoder.kind(module, name)
     if kind is None or not issubclass(kind, list):
         raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
     value = decoder.objects[number] = kind()

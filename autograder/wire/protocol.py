@@ -4,6 +4,7 @@
     open     packages, files, names                           done
     cell     source, name, given                              ran       outputs, bound
     look     names                                            values    values
+                                                              raised    error, printed
     call     target, method, args, kwargs                     returned  result, printed
                                                               raised    error, printed
     changes  numbers                                          changed   objects
@@ -81,6 +82,7 @@ def fields(message: Any, number: str, *words: str) -> tuple[str, list]:
     return word, rest
 
 
+VALUES = ("values", "returned", "raised", "changed", "callback")  # what a student's values come in
 _FIELDS = {"done": 0, "ran": 2, "values": 1, "returned": 2, "raised": 2, "changed": 1, "packed": 1, "callback": 3}
 
 
@@ -147,7 +149,7 @@ def error(given: Any) -> Error:
     _need(type(given) is tuple and len(given) == 4, "a malformed error")
     message, frames = text(given[2], MAX_WORDS), given[3]
     _need(type(frames) is list and len(frames) <= MAX_FRAMES, "too many frames")
-    plain = type(given[1]) is tuple and len(given[1]) <= MAX_ARGS and all(map(_is_small, given[1]))
+    plain = type(given[1]) is tuple and len(given[1]) <= MAX_ARGS and all(map(is_small, given[1]))
     return Error(_bases(given[0]), given[1] if plain else (message,), message, [_frame(frame) for frame in frames])
 
 
@@ -200,7 +202,7 @@ def _frame(given: Any) -> tuple[str, int, str, str]:
     return text(file, MAX_NAME), min(max(line, 1), MAX_LINE), text(function, MAX_NAME), text(words, MAX_WORDS)
 
 
-def _is_small(value: Any) -> bool:
+def is_small(value: Any) -> bool:
     """Return whether an exception's argument is a plain value that any message can show."""
     if type(value) is int:
         return abs(value) < 2**63

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import textwrap
 from types import SimpleNamespace
 
 import nbformat.v4 as v4
@@ -101,6 +102,18 @@ def test_what_another_group_carries_is_apart_from_what_the_ranks_own_group_does(
         assert sum(map(len, seen.streams)) == sum(seen.sent.values()) and len(other) > outer.nbytes
     """
     assert run(judges, answers, tests) is None
+
+
+def test_a_rank_says_what_of_its_result_cannot_cross(judges):
+    answers = """
+        def long(rank, world_size): return range(10**9)
+        def asks(rank, world_size): return ranks.ask(range(10**9))
+    """
+    tests = """
+    assert "this rank returned a range of more than 67,108,864 numbers" in refused(long, 2)
+    assert "this rank asks a range of more than 67,108,864 numbers" in refused(asks, 2, serve=lambda *_: 1)
+    """
+    assert run(judges, "from collectives import ranks\n" + textwrap.dedent(answers), tests) is None
 
 
 def test_what_ranks_print_beside_a_hidden_test_is_not_on_the_page(judges):

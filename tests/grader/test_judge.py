@@ -532,6 +532,67 @@ def test_objects_of_a_locked_cells_classes_cross_whatever_the_classes_are(judges
     assert errors[0] is errors[2] is None and "cannot receive a __main__.Late" in errors[1] and remarks == []
 
 
+# Values that the grader can't read, each with what the student is told of it.
+UNREADABLE = {
+    "range(10**9)": "a range of more than 67,108,864 numbers",
+    "range(10**30)": "a range of more than 67,108,864 numbers",
+    "np.zeros(2, [('α', float)])": "a field whose name has letters outside Latin-1",
+    "np.zeros(2, [(f'field {n}', float) for n in range(700)])": "dtype takes more than 10,000 characters",
+    "chain(600)": "nested too deeply",
+    "[Own() for _ in range(100_001)]": "more than 100,000 objects",
+    "changed(Positive(1))": "a Positive that can't be made again of its fields (ValueError: not positive)",
+    "Doubled(1)": "a Doubled that can't be made again of its fields (TypeError",
+    "{Key()}": "unhashable",
+    "'[' * 3_000_000": "opening brackets in texts",
+    "g('[' * 3_000_000)": "opening brackets in texts",
+    "g(**{'no name': 1})": "'no name', which is no name",
+}
+READABLE = {"namedtuple('P', ['a', 'def'], rename=True)(1, 2)": "(1, 2)", "np.zeros(6_000_000).sum()": "0"}
+
+
+def test_a_value_that_the_grader_cannot_read_costs_its_own_test_and_no_other(judges):
+    given = """
+        import dataclasses
+        import numpy as np
+        @dataclasses.dataclass
+        class Positive:
+            x: int
+            def __post_init__(self):
+                if self.x <= 0: raise ValueError("not positive")
+        @dataclasses.dataclass
+        class Doubled:
+            x: int
+            def __init__(self, y): self.x = 2 * y
+    """
+    answers = f"""
+        from collections import namedtuple
+        class Own: pass
+        class Key(list): __hash__ = object.__hash__
+        def chain(length):
+            links = [[]]
+            for _ in range(length): links.append([links[-1]])
+            return links
+        def changed(value):
+            value.x = -1
+            return value
+        def f(number, g):
+            return [{", ".join(f"lambda g: {value}" for value in [*UNREADABLE, *READABLE])}][number](g)
+        def fails(): raise ValueError(range(10**9), "a range")
+        one, other, none = np.zeros(5_000_000), np.zeros(5_000_000), range(10**9)
+        from IPython.display import display
+        display({{"text/plain": "[" * 3_000_000}}, raw=True)
+    """
+    tests = [f"f({number}, lambda value=0, **_: 1)" for number in range(len(UNREADABLE))]
+    tests += [f"assert f({number}, None) == {READABLE[value]}" for number, value in enumerate(READABLE, len(tests))]
+    tests.append("try: fails()\nexcept ValueError as error: assert 'a range' in str(error)")
+    tests.append("assert len(one) == 5_000_000 and len(other) == 5_000_000 and none is None")
+    errors, remarks = judged(judges, ("given", given), ("answer", answers), *(("test", test) for test in tests))
+    assert remarks == []
+    for error, words in zip(errors, UNREADABLE.values(), strict=False):
+        assert words in error
+    assert errors[len(UNREADABLE) :] == [None] * (len(READABLE) + 2)
+
+
 def test_a_student_who_binds_what_a_locked_cell_bound_before_has_bound_it(judges):
     cells = [
         ("given", "n, flag = 5, True"),

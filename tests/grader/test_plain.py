@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.wire.plain import BadMessage, Contents, Decoder, Encoder, NotPlain, named, trusted
+from autograder.wire.plain import (
+    BadMessage,
+    Contents,
+    Decoder,
+    Encoder,
+    Lacking,
+    NotPlain,
+    named,
+    read_back,
+    trusted,
+)
 from collectives import Schedule, Transfer
 from collectives.practice.ch09_zero import State
 from collectives.practice.on_ranks import Outcome
@@ -109,6 +119,38 @@ def test_an_object_that_is_there_twice_arrives_once_even_within_itself():
     assert arrived[1] is arrived
 
 
+def test_where_a_module_is_not_imported_no_message_imports_it():
+    class Fine:
+        pass
+
+    resolve = trusted(("collectives",), {"Fine": Fine})
+    for value in (np.zeros(2), np.float32(1), np.dtype("f4"), torch.zeros(2), torch.float32, Transfer(0, 1, 2)):
+        reader = Decoder(resolve, find=lambda name: None, packages=("collectives",))
+        with pytest.raises(Lacking, match=r"of numpy|of torch|a Transfer of collectives\.schedule"):
+            reader.read(Encoder(RESOLVE).message(("returned", "7", [1], value)))
+        assert reader.outline() == ("returned", "7", None, None)
+    with pytest.raises(BadMessage) as refused:  # no package of the instructor's
+        Decoder(resolve, packages=("collectives",)).read(message(["new", 0, ["record", "antigravity", "x", []]]))
+    assert not isinstance(refused.value, Lacking)
+
+
+def test_what_a_reader_refuses_is_told_of_before_it_is_sent_and_a_message_has_64_mib():
+    with pytest.raises(NotPlain, match="a range of more than 67,108,864 numbers"):
+        read_back(Encoder().message(range(10**9)), Decoder())
+    half = np.zeros(3 * 2**20)
+    assert read_back(Encoder().message([half, half[:-1], 1]), Decoder())[2] == 1
+    with pytest.raises(NotPlain, match="more than 64 MiB"):
+        Encoder().message([half, half[:-1], half[:-2]])
+
+
+@pytest.mark.parametrize(
+    "scalar", [np.int8(-3), np.uint64(2**63), np.float16(0.1), np.longdouble(1) / 3, np.bool_(True)]
+)
+def test_a_number_of_numpys_arrives_with_its_type(scalar):
+    for value in (scalar, np.complex64(1 + 2j), np.datetime64("2026-01-01", "s"), np.str_("text"), np.bytes_(b"x")):
+        assert across(value) == value and type(across(value)) is type(value)
+
+
 def test_what_is_derived_from_plain_data_arrives_as_that_and_a_namedtuple_with_its_fields():
     class Equal(int):
         def __eq__(self, other):
@@ -182,6 +224,10 @@ LIES = {
     "a bare dict": message({"a": 1}),
     "a reference to nothing": message(["again", 7]),
     "a blob that is not there": message(["bytes", 3]),
+    "a number of a type without numbers": message(["number", "O", "00" * 8]),
+    "a number of a type of another size": message(["number", "<f8", "00" * 4]),
+    "a number that asks for memory": message(["number", "V1000000000", "00"]),
+    "a NamedTuple whose fields are no texts": message(["new", 0, ["named", "x", [1], [1]]]),
     "a huge range": message(["range", 0, 10**12, 1]),
     "a fraction of what is no number": message(["fraction", ["decimal", "1e999999"], 3]),
     "a member of no enum": message(["member", "collections", "Counter", "x"]),

@@ -1,6 +1,8 @@
 """The judge against a sandbox that says anything: whatever comes, it changes nothing that it was not passed."""
 
 import contextlib
+import dataclasses
+import functools
 import io
 import json
 import os
@@ -8,18 +10,21 @@ import socket
 import sys
 import threading
 import time
+import types
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from autograder.inside.student import Inside
+from autograder.judging import link as link_module
 from autograder.judging.link import Ended, Link
 from autograder.wire import channel, protocol
-from autograder.wire.plain import NotPlain
+from autograder.wire.plain import Decoder, NotPlain
 from collectives import Transfer
 from collectives.practice.ch09_zero import State
 
@@ -355,6 +360,85 @@ def test_a_message_that_the_judge_has_no_memory_for_is_no_forgery(monkeypatch):
     with pytest.raises(Ended) as ended:
         link.open({})
     assert ended.value.verdict == "memory"
+
+
+@contextlib.contextmanager
+def honest(**functions):
+    """Yield a link to an honest sandbox in which the student has bound these functions."""
+    sandbox, main = Lost(), sys.modules["__main__"]
+    inside = Inside(sandbox.theirs)
+    sys.modules["__main__"] = main
+    inside.do_open(LIBRARY, {}, NAMES)
+    inside.given = {"Slotted": Slotted}
+    inside.shell.user_ns.update(functions)
+    liar = Liar(sandbox.theirs, inside)  # who tells the truth unless told otherwise
+    link = Link(sandbox, LIBRARY, inside.given, in_place=True, names=NAMES)
+    link.deadline = time.monotonic() + 20
+    try:
+        yield link
+    finally:
+        sandbox.close()
+        liar.join(5)
+        sandbox.theirs.close()
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: int
+
+
+Slotted.__module__ = "__main__"  # a locked cell's
+
+
+def test_changes_come_back_into_whatever_a_test_may_pass():
+    """Or change nothing, where they can't: an answer of honest code is never taken for a forgery."""
+
+    def f(value):
+        if isinstance(value, Slotted):
+            value.x = 7
+        else:
+            (value.data if isinstance(value, torch.Tensor) else value)[...] = 7
+
+    passed = [torch.nn.Parameter(torch.zeros(2)), np.zeros(2).view(np.matrix), Slotted(1)]
+    passed += [torch.zeros(1).expand(3), np.broadcast_to(np.zeros(1), 3)]
+    with honest(f=lambda value: None, table=f) as link:
+        for value in passed:
+            link.call(("name", "f"), "", [value])
+        for value in passed[:3]:
+            link.call(("name", "table"), "", [value])
+        assert link.ended is None
+    assert passed[0].tolist() == [7, 7] and type(passed[0]) is torch.nn.Parameter
+    assert (passed[1] == 7).all() and passed[2] == Slotted(7) and not passed[3].any()
+
+
+def test_a_value_of_a_module_that_the_judge_lacks_is_no_forgery_and_imports_nothing(monkeypatch):
+    class Later:
+        pass
+
+    Later.__module__, Later.__qualname__ = "collectives.later", "Later"
+    module = types.ModuleType("collectives.later")
+    module.Later = dataclasses.dataclass(Later)
+    lacks = {"torch", "collectives.later"}
+    found = {"find": lambda name: None if name in lacks else sys.modules.get(name)}
+    monkeypatch.setitem(sys.modules, "collectives.later", module)
+    monkeypatch.setattr(link_module, "Decoder", functools.partial(Decoder, **found))
+    values = [torch.zeros(2), [torch.float32], Later()]
+    called = []
+    with honest(f=lambda index: values[index], table=torch.zeros(2)) as link:
+        for index, what in enumerate(("a tensor of torch", "a dtype of torch", "a Later of collectives.later")):
+            with pytest.raises(NotPlain, match=f"this returns {what}, which none of the instructor's cells imports"):
+                link.call(("name", "f"), "", [index])
+        assert link.look(["table", "f"])["table"] is None
+        assert link.look(["f"]).keys() == {"f"}
+    with honest(f=lambda function: function(torch.zeros(2))) as link:
+        with pytest.raises(Exception, match="which none of the instructor's cells imports"):
+            link.call(("name", "f"), "", [called.append])
+        assert link.ended is None and called == []
+    with honest(f=lambda: 1) as link:  # what is not due is a forgery, whatever is in it
+        monkeypatch.setattr(Inside, "do_call", lambda *_: ("values", torch.zeros(2)))
+        with pytest.raises(Ended):
+            link.call(("name", "f"), "", [])
+        assert link.ended.verdict == "hostile"
 
 
 # Judges that believe too much: {what they believe: (the check that they leave out, what they have in its place)}
