@@ -102,6 +102,8 @@ def _attempts(message: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]
     """Yield what must fail: the fault to report, and a function that raises OSError or ValueError if contained."""
     for path in message["files"]:
         yield f"can read {path}", _reading(path)
+    for path in message["hidden"]:
+        yield f"can see {path}", _seeing(path)
     for address in message["addresses"]:
         yield f"can connect to {address!r}", _connecting(address)
     for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
@@ -124,6 +126,17 @@ def _reading(path: str) -> Callable[[], Any]:
             file.read(1)
 
     return read
+
+
+def _seeing(path: str) -> Callable[[], Any]:
+    def see() -> None:
+        if os.path.isdir(path):
+            if not os.listdir(path):
+                raise FileNotFoundError
+        else:
+            _reading(path)()
+
+    return see
 
 
 def _connecting(address: Any) -> Callable[[], Any]:

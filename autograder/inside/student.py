@@ -94,7 +94,7 @@ class Inside:
             message, _ = self._crossing((word, number, *fields), fields[0] if word == "changed" else {})
             return message
         except NotPlain as error:
-            raised = self._raised(NotPlain(f"this returns {error}"))
+            raised = self._raised(NotPlain(f"this {'puts out' if word == 'ran' else 'returns'} {error}"))
         except Exception as error:  # a student's property or iterator failed while we read it
             raised = self._raised(error)
         if word == "ran":

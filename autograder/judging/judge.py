@@ -68,6 +68,7 @@ class Settings:
     cells import, don't hold; `plan`, of the same arguments, prepares that. Of the files in its `FOLDER`, sandboxes have
     `FILES` alone, and of other libraries' not what `covered(modules)` returns. `declared(modules)` returns, as JSON,
     what they say that they hold: a stored verdict counts only while that stays.
+    `hidden`: files and folders that no submission may read, wherever they are. `Judge` adds the course's own.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
 
@@ -79,6 +80,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     in_place: bool = False
     wall: str = ""
+    hidden: tuple[str, ...] = ()
     unsandboxed: bool = False
 
 

@@ -97,8 +97,9 @@ class Judges:
         if self.settings.unsandboxed:
             self.proof = "NOT SANDBOXED: submissions run with your own rights, as you chose"
         else:
-            self.warm = Warm((*self.settings.preload, "autograder.inside.student"), wall=self.settings.wall)
-            self.proof = prove(self.warm.address)
+            modules, hidden = (*self.settings.preload, "autograder.inside.student"), self.settings.hidden
+            self.warm = Warm(modules, hidden=hidden, wall=self.settings.wall)
+            self.proof = prove(self.warm.address, self.warm.baits)
             address = self.warm.address
         with contextlib.suppress(BrokenPipeError):  # it has ended, as the next line finds
             self.process.stdin.write(json.dumps(address) + "\n")

@@ -25,9 +25,13 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.converters import GenerateAssignment
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
 from nbgrader.utils import find_all_files, is_grade, is_solution
+from sqlalchemy import make_url
 from traitlets import Bool, Dict, Float, Int, Tuple, Unicode
+from traitlets.config import Config
 
 from ..sandbox.envelope import Limits
 from ..submissions import intake
@@ -78,8 +82,12 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
 
     @property
     def settings(self) -> Settings:
-        """The judge's settings, as the instructor's config has them."""
-        return Settings(**{name: getattr(self, name) for name in _SETTINGS}, limits=Limits(**self.limits))
+        """The judge's settings, as the instructor's config has them; what is the course's own is hidden."""
+        chosen = {name: getattr(self, name) for name in _SETTINGS}
+        converter = getattr(self.parent, "parent", None)
+        if converter is not None:
+            chosen["hidden"] = (*self.hidden, *places_of(converter.coursedir, self.config))
+        return Settings(**chosen, limits=Limits(**self.limits))
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Write the outputs into the notebook, and who judged it and its verdict's key into its metadata.
@@ -120,6 +128,18 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
         for cell in cells:
             hider._remove_hidden_test_region(cell)
         return preloading(self.settings, [source_of(cell) for cell in cells])
+
+
+def places_of(course: CourseDirectory, config: Config) -> tuple[str, ...]:
+    """Return where a course has what no submission may read: its root and folders, its gradebook, and its exchange."""
+    exchange = ExchangeCollect(coursedir=course, config=config)
+    folders = [course.root, exchange.root, exchange.cache]
+    for step in ("source", "release", "submitted", "autograded", "feedback"):
+        folders.append(os.path.join(course.root, getattr(course, f"{step}_directory")))
+    gradebook = make_url(course.db_url)
+    if gradebook.get_backend_name() == "sqlite" and gradebook.database:
+        folders.append(os.path.join(course.root, gradebook.database))
+    return tuple(map(os.path.abspath, folders))
 
 
 _first = Lock()

@@ -69,6 +69,8 @@ _FILES = {  # made for /etc, because libraries read them
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 _OF_SYSTEM = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "fonts")  # of the host's /etc
+_SYSTEM = Path("/usr")
+_SYSTEM_COVERED = ("/usr/src", "/usr/local/src", "/usr/local/share/nbgrader")  # see `_covered`
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _CAPABILITIES = (
     *("SYS_ADMIN", "NET_ADMIN", "NET_RAW", "SYS_RESOURCE"),
@@ -115,11 +117,14 @@ class Warm:
     `preload`: modules to import. Submissions can read those outside Python's own folders, too.
     `entry`: the dotted name of a function of one argument, the sandbox's socket.
     `readable`: more files and folders that submissions may read, at the same paths as outside.
+    `hidden`: files and folders that no submission may read, wherever they are, such as a course's.
     `wall`: a module that keeps answers out of sandboxes, see `judge.Settings.wall`.
+    `baits`: files and folders that no canary may see, for `prove`.
     `address`: the path of the socket for `enter`, in a folder that only the user who started it can open.
     `pid`: the envelope's process 1, as seen from outside.
 
-    Raise CannotSandbox if a program or module is missing, or if the envelope can't be made.
+    Raise CannotSandbox if a program or module is missing, if submissions need to read what is hidden, or if the
+    envelope can't be made.
     """
 
     def __init__(
@@ -128,11 +133,13 @@ class Warm:
         *,
         entry: str = "autograder.inside.student.serve",
         readable: Iterable[str | os.PathLike] = (),
+        hidden: Iterable[str | os.PathLike] = (),
         wall: str = "",
     ):
         self.modules = tuple(dict.fromkeys(preload))
         self.entry, self.wall = entry, wall
         self.readable = tuple(Path(path).resolve() for path in readable)
+        self.hidden = tuple(Path(path).resolve() for path in hidden)
         sweep()
         self._folder = tempfile.TemporaryDirectory(prefix="sandbox-")  # mode 0700
         self.address = os.path.join(self._folder.name, "enter")
@@ -176,6 +183,8 @@ class Warm:
         if bubblewrap is None:
             raise CannotSandbox(f"bubblewrap (the command `bwrap`) is missing: {INSTALL}")
         packages = _packages((*self.modules, self.entry, *([self.wall] if self.wall else [])))
+        needed = [*_prefixes(), *_ours(), *map(Path, packages), *self.readable]
+        self.baits = _baits(needed, self.hidden)
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(self.address)
@@ -203,7 +212,7 @@ class Warm:
                 bubblewrap,
                 *_envelope(),
                 *_system_files(files),
-                *_binds((*_ours(), *packages, *self.readable)),
+                *_mounts(needed, self.hidden),
                 *("--userns-block-fd", str(mapped), "--info-fd", str(informed)),
                 *("--remount-ro", "/"),
                 *_python([os.path.dirname(package) for package in packages], files.file(json.dumps(settings))),
@@ -487,7 +496,7 @@ def _envelope() -> list[str]:
 
 def _system_files(files: _Descriptors) -> list[str]:
     """Return bubblewrap's arguments for the system's programs and libraries, read-only, and what they read in /etc."""
-    words = ["--ro-bind", "/usr", "/usr"]
+    words = ["--ro-bind", str(_SYSTEM), str(_SYSTEM)]
     for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         if os.path.islink(top):
             words += ["--symlink", os.readlink(top), top]
@@ -514,15 +523,60 @@ def _prefixes() -> list[Path]:
     return list(dict.fromkeys([*map(Path, places), *(Path(place).resolve() for place in places), interpreter]))
 
 
-def _binds(paths: Iterable[Path | str]) -> list[str]:
-    """Return bubblewrap's arguments for this Python and `paths`, each read-only at its own path."""
+def _covered() -> list[Path]:
+    """Return folders of the system and of this Python that are nothing of theirs, but may be a course's.
+
+    They are where a container's sources, nbgrader's exchange, and Jupyter's configuration are by default.
+    """
+    prefixes = (_SYSTEM, Path("/usr/local"), *_prefixes())
+    return [*map(Path, _SYSTEM_COVERED), *(prefix / "etc" / "jupyter" for prefix in prefixes)]
+
+
+def _is_shown(path: Path, shown: dict[Path, bool]) -> bool:
+    """Return whether a path can be read where these folders are shown (True) or look empty (False)."""
+    around = [folder for folder in shown if path.is_relative_to(folder)]
+    return bool(around) and shown[max(around, key=lambda folder: len(folder.parts))]
+
+
+def _mounts(needed: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
+    """Return bubblewrap's arguments for `needed`, each read-only at its own path, without what is `hidden` in them.
+
+    Raise CannotSandbox if something that is needed is hidden.
+    """
+    needed = [_SYSTEM, *needed]
+    plan = dict.fromkeys(_covered(), False)
+    for secret in hidden:
+        for place in needed:
+            if secret == place.resolve():
+                raise CannotSandbox(
+                    f"submissions need to read {place}, and it is the course's own folder: keep the course elsewhere"
+                )
+            if secret.is_relative_to(place.resolve()):
+                plan[place / secret.relative_to(place.resolve())] = False
+    plan |= dict.fromkeys(needed, True)
     words: list[str] = []
-    bound = [Path("/usr")]
-    for path in [*_prefixes(), *map(Path, paths)]:
-        if not any(path.is_relative_to(other) for other in bound):
-            bound.append(path)
+    shown = {_SYSTEM: True}
+    for path in sorted(plan, key=lambda path: len(path.parts)):  # a folder before what is in it
+        if plan[path] == _is_shown(path, shown):
+            continue
+        if plan[path]:
             words += [*_folders(path.parent), "--ro-bind", str(path), str(path)]
+        elif path.is_dir():
+            words += ["--tmpfs", str(path)]
+        elif path.exists():
+            words += ["--ro-bind", "/dev/null", str(path)]
+        else:
+            continue
+        shown[path] = plan[path]
+    for path in reversed(shown):
+        words += ["--remount-ro", str(path)] if not shown[path] and path.is_dir() else []
     return words
+
+
+def _baits(needed: Sequence[Path], hidden: Iterable[Path]) -> list[str]:
+    """Return what a canary must not see: what is hidden, but no folder in which something is that submissions need."""
+    places = [*_covered(), *hidden]
+    return [str(place) for place in places if not any(path.is_relative_to(place) for path in needed)]
 
 
 def _ours() -> list[Path]:
@@ -551,7 +605,8 @@ def _packages(names: Sequence[str]) -> list[str]:
 
 def of_python(path: str) -> bool:
     """Return whether a file belongs to this Python or its installed packages, which every sandbox can read."""
-    return any(Path(path).resolve().is_relative_to(prefix) for prefix in (Path("/usr"), *_prefixes()))
+    shown = dict.fromkeys(_covered(), False) | dict.fromkeys([_SYSTEM, *_prefixes()], True)
+    return _is_shown(Path(path).resolve(), shown)
 
 
 # The warm process's program. It calls the continuation itself, so that none of our frames is below it on the stack:

@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,13 +22,13 @@ _SYSTEM = ("/", "/usr", "/etc", "/dev", "/proc", "/proc/sys")
 _SMALL = Limits(cpu_seconds=60, memory=256 * 2**20, processes=16, scratch=2**20)
 
 
-def prove(address: str) -> str:
-    """Run canaries in sandboxes of the `Warm` at `address`; return a line for the teacher.
+def prove(address: str, hidden: Sequence[str] = ()) -> str:
+    """Run canaries in sandboxes of the `Warm` at `address`; return a line for the teacher. `hidden`: its `baits`.
 
     Raise CannotSandbox, which names every fault, if something wasn't contained.
     """
     with contextlib.ExitStack() as stack:
-        bait = stack.enter_context(_baits())
+        bait = stack.enter_context(_baits(hidden))
         neighbour, intruder, breeder, *gluttons = (
             stack.enter_context(enter(address, _SMALL, entry="autograder.inside.canary.serve"))
             for _ in range(3 + len(GLUTTONS))
@@ -54,7 +54,7 @@ def prove(address: str) -> str:
 
 
 @contextlib.contextmanager
-def _baits() -> Iterator[dict]:
+def _baits(hidden: Sequence[str]) -> Iterator[dict]:
     """Yield a canary's message without its role: its limits, and things that any process outside a sandbox reaches."""
     with (
         tempfile.TemporaryDirectory(prefix="canary-") as folder,
@@ -69,6 +69,7 @@ def _baits() -> Iterator[dict]:
         named.listen()
         yield {
             "files": [str(secret), str(PACKAGE / "sandbox" / "prove.py"), f"/proc/{os.getpid()}/environ"],
+            "hidden": hidden,
             "addresses": [service.getsockname(), name],
             "read_only": [*_SYSTEM, sys.prefix, sys.base_prefix, str(PACKAGE / "inside" / "warm.py")],
             "environment": [*ENVIRONMENT, "PATH", "PWD"],

@@ -15,15 +15,18 @@ import cloudpickle
 import nbformat.v4 as v4
 import pytest
 import torch
+from nbgrader.converters import Autograde
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearHiddenTests
 from nbgrader.utils import determine_grade
+from traitlets.config import Config
 
 from autograder.inside.shell import make_shell
 from autograder.judging import judge, runner
 from autograder.judging import judges as judges_module
 from autograder.judging.judges import Judges, Settings, preloading
 from autograder.judging.link import Ended, Link
-from autograder.judging.preprocessor import Verdicts, scorable
+from autograder.judging.preprocessor import Judge, TakenIn, Verdicts, scorable
 from autograder.names import names_in
 from autograder.results.feedback import NOTE, hide, limit_outputs
 from autograder.sandbox import watch
@@ -311,6 +314,17 @@ def test_a_notebook_is_judged_once_and_nothing_of_it_stays(tmp_path, monkeypatch
         assert set(tmp_path.iterdir()) == before
 
 
+def test_the_courses_own_folders_gradebook_and_exchange_are_hidden_from_submissions():
+    config = Config({"Exchange": {"root": "/srv/exchange", "cache": "/srv/cache"}, "Judge": {"hidden": ("/srv/keys",)}})
+    config.CourseDirectory.root, config.CourseDirectory.submitted_directory = "/srv/course", "/srv/hand-ins"
+    course = CourseDirectory(config=config)
+    converter = Autograde(coursedir=course, config=config)
+    door = TakenIn(parent=converter, config=config)
+    hidden = set(Judge(parent=door, config=config).settings.hidden)
+    assert hidden >= {"/srv/keys", "/srv/course", "/srv/course/source", "/srv/hand-ins", "/srv/course/gradebook.db"}
+    assert hidden >= {"/srv/exchange", "/srv/cache"}
+
+
 def test_a_name_that_a_test_has_bound_is_the_tests_until_the_instructors_solution_binds_it_again(judges):
     cells = [
         ("answer", "total, scale = 1, 2"),
@@ -587,7 +601,7 @@ def test_a_value_that_the_grader_cannot_read_costs_its_own_test_and_no_other(jud
     tests.append("try: fails()\nexcept ValueError as error: assert 'a range' in str(error)")
     tests.append("assert len(one) == 5_000_000 and len(other) == 5_000_000 and none is None")
     errors, remarks = judged(judges, ("given", given), ("answer", answers), *(("test", test) for test in tests))
-    assert remarks == []
+    assert remarks == [] and len(errors) == len(tests)
     for error, words in zip(errors, UNREADABLE.values(), strict=False):
         assert words in error
     assert errors[len(UNREADABLE) :] == [None] * (len(READABLE) + 2)

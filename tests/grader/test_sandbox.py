@@ -88,7 +88,7 @@ def ended(inside):
 
 
 def test_a_canary_is_contained_and_the_teacher_is_told_how(warm):
-    told = prove.prove(warm.address)
+    told = prove.prove(warm.address, warm.baits)
     assert told.startswith("contained: ")
     assert "control groups" in told or "watching" in told
 
@@ -707,6 +707,60 @@ def test_the_proof_refuses_an_envelope_that_shows_or_shares_too_much(entry, monk
         prove.prove(weak.address)
     for fault in ("variable TOKEN", "prove.py", "/secret", "can change /usr", "too much of: processes", "of: memory"):
         assert fault in str(refused.value)
+
+
+@pytest.fixture
+def bound(tmp_path, monkeypatch):
+    """A folder of the system's that sandboxes can read, with a course in it, an exchange, and a package."""
+    files = (
+        "course/source/hidden.ipynb",
+        "course/package/code.py",
+        "course/gradebook.db",
+        "exchange/inbound/ben.ipynb",
+    )
+    for name in (*files, "grades.csv", "library.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a secret")
+    monkeypatch.setattr(envelope, "_SYSTEM_COVERED", (str(tmp_path / "exchange"),))
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.owner() == Path.home().owner() and folder.is_relative_to("/tmp/"):
+            folder.chmod(0o755)
+    return tmp_path
+
+
+def test_nothing_of_a_course_or_an_exchange_is_in_a_sandbox_wherever_it_is(entry, bound):
+    look = f"""
+import os
+for folder, _, files in os.walk({str(bound)!r}):
+    for name in sorted(files):
+        try:
+            print(os.path.relpath(os.path.join(folder, name), {str(bound)!r}), open(os.path.join(folder, name)).read())
+        except OSError as error:
+            print(name, "cannot be read")
+"""
+    hidden = [bound / "course", bound / "grades.csv", bound / "not there"]
+    with Warm((), entry=entry, readable=[bound, bound / "course" / "package"], hidden=hidden) as warm:
+        prove.prove(warm.address, warm.baits)
+        with enter(warm.address) as inside:
+            seen = ["grades.csv cannot be read", "library.py a secret", "course/package/code.py a secret"]
+            assert run(inside, look).splitlines() == seen
+    with pytest.raises(CannotSandbox, match="it is the course's own folder: keep the course elsewhere"):
+        Warm((), entry=entry, readable=[bound], hidden=[bound])
+
+
+def test_the_proof_refuses_a_sandbox_in_which_a_course_or_an_exchange_is(entry, bound, monkeypatch):
+    hidden = [bound / "course" / "source", bound / "course" / "gradebook.db"]
+    mounts = envelope._mounts
+
+    def careless(needed, hidden):
+        with monkeypatch.context() as uncovered:
+            uncovered.setattr(envelope, "_covered", list)
+            return mounts(needed, [])
+
+    monkeypatch.setattr(envelope, "_mounts", careless)
+    with Warm((), entry=entry, readable=[bound], hidden=hidden) as weak, pytest.raises(CannotSandbox) as refused:
+        prove.prove(weak.address, weak.baits)
+    assert all(f"can see {place}" in str(refused.value) for place in (*hidden, bound / "exchange"))
 
 
 def test_what_is_missing_is_named_with_what_to_do(monkeypatch, entry):
