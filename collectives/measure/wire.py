@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ NAMES = {
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
     "gather_": "gather",
-    "monitored_barrier_": "barrier",
+    "monitored_barrier_": "monitored_barrier",
     "reduce_": "reduce",
     "reduce_scatter_": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
@@ -44,8 +44,8 @@ NAMES = {
 }
 """Torch's internal name of each operator, and the field's name of the collective."""
 MESSAGES = "send", "recv_", "recv_any_source_"
-INSIDE = {"monitored_barrier_": 20, "reduce_scatter_": 3}
-"""How often an operator uses its group at most, if it makes several of gloo's calls."""
+GLOO: Any = getattr(dist, "ProcessGroupGloo", None)
+CARRY = GLOO, getattr(dist, "ProcessGroupNCCL", None)  # torch also has a backend that drops what is sent
 
 
 class Unseen(RuntimeError):
@@ -61,9 +61,10 @@ class BytesSent(TorchDispatchMode):
     input.
 
     Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash, and for a rank's
-    message to itself, which gloo calls a pair that is not connected. Raises `Unseen` at its end if a gloo group was
-    used in a way that no operator of torch's shows, as from another thread. That includes groups that are made or
-    destroyed meanwhile.
+    message to itself, which gloo calls a pair that is not connected. Also raises it for a group over another backend
+    than those in `CARRY`. Raises `Unseen` at its end if a gloo group was used in a way that no operator of torch's
+    shows, as from another thread, even while an operator runs. That includes groups that are made or destroyed
+    meanwhile.
     """
 
     def __init__(self):
@@ -100,18 +101,20 @@ class BytesSent(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if is_distributed(types):
             return NotImplemented  # DTensor then dispatches this rank's local operations one by one
-        name = operation.__name__.split(".")[0]
-        if operation.namespace == "c10d" and name in ("send", "recv_"):
-            _check_peer(dist.ProcessGroup.unbox(args[1]), args[2])
-        if operation.namespace not in ("c10d", "_c10d_functional"):
+        group = _group_of(args) if operation.namespace in ("c10d", "_c10d_functional") else None
+        if group is None:
             return operation(*args, **(kwargs or {}))
-        before = [uses(block.backends) for block in self._blocks]
+        name = operation.__name__.split(".")[0]
+        backend = _carrier(group, args)
+        if name in ("send", "recv_"):
+            _check_peer(group, args[2])
+        before, begun = [uses(block.backends) for block in self._blocks], _used(backend)
         result = operation(*args, **(kwargs or {}))
-        if name in NAMES or name in MESSAGES:
-            for block, then in zip(self._blocks, before, strict=True):
-                now = uses(block.backends) - then
-                block.seen.update({group: min(count, INSIDE.get(name, 1)) for group, count in now.items()})
-        if name == "send":
+        own = _own_uses(name, args, group)
+        for block, then in zip(self._blocks, before, strict=True):
+            now = uses(block.backends) - then
+            block.seen.update({n: min(now[n], own) for n, each in enumerate(block.backends) if each is backend})
+        if name == "send" and (type(backend) is not GLOO or _used(backend) > begun):  # NCCL counts no messages
             tensors, _, peer = args[:3]
             self.to[peer] += _num_bytes(tensors)
             self.messages += 1
@@ -133,20 +136,20 @@ class _Groups:
         self.backends = gloo_backends()
         self.seen = uses(self.backends)
         self._init = None
-        if kind := getattr(dist, "ProcessGroupGloo", None):
-            self._init = real = kind.__init__
+        if GLOO:
+            self._init = real = GLOO.__init__
 
             @functools.wraps(real)
             def noted(backend: Any, *args: Any, **kwargs: Any) -> None:
                 real(backend, *args, **kwargs)
                 self.backends.append(backend)
 
-            kind.__init__ = noted
+            GLOO.__init__ = noted
 
     def close(self) -> int:
         """Note no more groups, and return how many uses were not seen."""
         if self._init:
-            dist.ProcessGroupGloo.__init__ = self._init  # type: ignore[method-assign]
+            GLOO.__init__ = self._init
         return (uses(self.backends) - self.seen).total()
 
 
@@ -155,12 +158,69 @@ def gloo_backends() -> list[Any]:
     if not dist.is_available() or not dist.is_initialized():
         return []
     groups = dist.distributed_c10d._world.pg_map.items()
-    return [group._get_backend(torch.device("cpu")) for group, (backend, _) in groups if "gloo" in backend]
+    return [_part(group, torch.device("cpu")) for group, (backend, _) in groups if "gloo" in backend]
 
 
 def uses(backends: Iterable[Any]) -> Counter[int]:
     """Return how often each of these was used, by its number: gloo itself counts all messages and collectives."""
-    return Counter({number: backend._get_sequence_number_for_group() for number, backend in enumerate(backends)})
+    return Counter({number: _used(backend) for number, backend in enumerate(backends)})
+
+
+def _used(backend: Any) -> int:
+    return backend._get_sequence_number_for_group()
+
+
+def _group_of(args: Iterable[Any]) -> dist.ProcessGroup | None:
+    """Return the process group among an operator's arguments; functional operators have its name. None if none has."""
+    name: Any = None
+    for each in args:
+        if isinstance(each, torch.ScriptObject) and each._type().qualified_name().endswith(".ProcessGroup"):
+            return dist.ProcessGroup.unbox(each)
+        name = each if isinstance(each, str) else name  # the last text: one before it names the reduction
+    return None if name is None else dist.distributed_c10d._resolve_process_group(name)
+
+
+def _carrier(group: dist.ProcessGroup, args: Iterable[Any]) -> Any:
+    """Return the backend that carries the tensors in `args`; raise `ValueError` if it is no backend in `CARRY`.
+
+    torch has a backend, and a kind of tensor, of which a send sends nothing.
+    """
+    device = next((tensor.device for tensor in _tensors(args)), torch.device("cpu"))
+    try:
+        backend = _part(group, device)
+    except RuntimeError:  # such as for tensors on "meta", which have no numbers
+        raise ValueError(f"a process group carries no tensors on {device}") from None
+    if type(group) is not dist.ProcessGroup or type(backend) not in CARRY:
+        kinds = type(group).__name__, type(backend).__name__
+        raise ValueError("bytes are counted over gloo and NCCL alone; this group is a {} over {}".format(*kinds))
+    return backend
+
+
+def _part(group: dist.ProcessGroup, device: torch.device) -> Any:
+    """Return a group's backend for tensors on a device."""
+    backend: Any = group._get_backend(device)
+    wrapped = type(backend).__name__ == "_ProcessGroupWrapper"  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    return backend.wrapped_pg if wrapped else backend
+
+
+def _tensors(argument: Any) -> Iterator[torch.Tensor]:
+    """Yield a tensor, or the tensors in nested lists."""
+    if isinstance(argument, list | tuple):
+        for each in argument:
+            yield from _tensors(each)
+    elif isinstance(argument, torch.Tensor):
+        yield argument
+
+
+def _own_uses(name: str, args: tuple, group: dist.ProcessGroup) -> int:
+    """Return how often gloo counts an operator's own use of its group: measured with torch 2.13, and no more."""
+    if name == "monitored_barrier_":  # rank 0 hears from each other rank, and answers it
+        return 2 * (group.size() - 1) if group.rank() == 0 else 2
+    if name == "reduce_scatter_":  # a reduce to each rank
+        return group.size()
+    if name.startswith("reduce_scatter_tensor_coalesced"):  # one for each tensor
+        return len(args[0])
+    return int(name in NAMES or name in MESSAGES)
 
 
 def _check_peer(group: dist.ProcessGroup, peer: int) -> None:
@@ -176,8 +236,10 @@ def is_distributed(types: Iterable[type]) -> bool:
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
-def _num_bytes(argument) -> int:
-    """Return the bytes of a tensor, or of the tensors in nested lists; 0 for anything else."""
-    if isinstance(argument, list | tuple):
-        return sum(map(_num_bytes, argument))
-    return argument.numel() * argument.element_size() if hasattr(argument, "element_size") else 0
+def _num_bytes(argument: Any) -> int:
+    """Return the bytes of a tensor, or of the tensors in nested lists; 0 for anything else.
+
+    A subclass of Tensor isn't asked for its size: it may have a method of its own that says it.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        return sum(torch.Tensor.numel(each) * torch.Tensor.element_size(each) for each in _tensors(argument))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -101,6 +102,96 @@ def test_what_goes_round_the_count_is_refused(call):
         ranks.run(seen_or_not, 2, call)
 
 
+def hand_over(tensor, _):
+    dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor, 0)
+
+
+def add_up_elsewhere(tensor, group):
+    dist.all_reduce(tensor, group=group)
+
+
+def during_a_barrier(rank, world_size, call):
+    """Let a thread communicate while this one waits in a barrier: rank 0 in the second, the other in the first."""
+    group = dist.new_group()
+    thread = threading.Timer(0.8 if rank == 0 else 0.2, call, [torch.ones(4), group])
+    with BytesSent():
+        thread.start()
+        if rank == 0:
+            time.sleep(0.5)
+        dist.monitored_barrier()
+        if rank == 1:
+            time.sleep(0.6)
+        dist.monitored_barrier()
+        thread.join()
+
+
+@pytest.mark.parametrize("call", [hand_over, add_up_elsewhere])
+def test_what_another_thread_does_during_an_operator_is_not_taken_for_the_operators_own(call):
+    with pytest.raises(ranks.RanksError, match="Unseen: 1 of this rank's calls"):
+        ranks.run(during_a_barrier, 2, call, timeout=20)
+
+
+def over_a_backend_that_drops_what_is_sent(rank):
+    import torch.testing._internal.distributed.fake_pg  # makes the backend known
+
+    dist.isend(torch.ones(9), 1 - rank, group=dist.new_group(backend="fake")).wait()
+
+
+def from_nowhere(rank):
+    dist.isend(torch.ones(9, device="meta"), 1 - rank)
+
+
+def in_a_group_of_ones_own_kind(rank):
+    class Own(dist.ProcessGroup):
+        def size(self):
+            return 99
+
+    group, cpu = Own(rank, 2), torch.device("cpu")
+    group._register_backend(cpu, dist.ProcessGroup.BackendType.GLOO, dist.group.WORLD._get_backend(cpu))
+    group.send([torch.ones(9)], 1 - rank, 0)
+
+
+def refused_or_counted(rank, world_size, send):
+    with BytesSent() as sent:
+        try:
+            send(rank)
+        except (RuntimeError, ValueError) as error:
+            return sent.total, str(error)
+    return sent.total, ""
+
+
+@pytest.mark.parametrize(
+    "send, words",
+    [
+        (over_a_backend_that_drops_what_is_sent, "over gloo and NCCL alone; this group is a ProcessGroup over Fake"),
+        (from_nowhere, "a process group carries no tensors on meta"),
+        (in_a_group_of_ones_own_kind, "this group is a Own over ProcessGroupGloo"),
+    ],
+)
+def test_a_send_that_sends_nothing_is_refused_and_not_counted(send, words):
+    for total, told in ranks.run(refused_or_counted, 2, send):
+        assert total == 0 and told and words in told
+
+
+class Large(torch.Tensor):
+    """Four numbers that say that they are a thousand."""
+
+    def numel(self):
+        return 1000
+
+
+def send_what_lies(rank, world_size):
+    with BytesSent() as sent:
+        request = dist.isend(torch.ones(4).as_subclass(Large), 1 - rank)
+        dist.recv(torch.ones(4), 1 - rank)
+        request.wait()
+    return sent.total
+
+
+def test_a_tensor_has_the_bytes_that_it_has_whatever_its_class_says():
+    assert ranks.run(send_what_lies, 2) == [16, 16]
+
+
 def every_way(rank, world_size):
     one, all_of_them, whole = torch.ones(4), [torch.ones(4) for _ in range(world_size)], torch.ones(4 * world_size)
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
@@ -115,6 +206,7 @@ def every_way(rank, world_size):
         dist.all_gather_object([None] * world_size, rank)
         dist.broadcast_object_list([rank])
         dist.monitored_barrier()
+        dist.group.WORLD.reduce_scatter_tensor_coalesced([one, one.clone()], [whole, whole.clone()]).wait()
         functional = torch.ops._c10d_functional
         functional.wait_tensor(functional.all_reduce_(one, "sum", dist.group.WORLD.group_name))
         request = dist.isend(one, after)
@@ -130,7 +222,8 @@ def every_way(rank, world_size):
 
 
 def test_all_that_torch_offers_is_seen():
-    assert ranks.run(every_way, 3) == [(2, 4)] * 3
+    for world_size in (3, 4):  # a reduce-scatter makes a call of gloo's for each rank
+        assert ranks.run(every_way, world_size) == [(2, 4)] * world_size
 
 
 COUNT_ALONE = """
