@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .. import ranks
 from ..draw import draw
 from ..training import timeline
 from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
-from .on_ranks import PATIENCE, how_it_failed, reported, stand_ins, witnessed
+from .on_ranks import PATIENCE, how_it_failed, numbers_in, reported, stand_ins, witnessed
 
 HOLDS = ()  # see `wall`
 ON_RANKS = (".Step", "._Noted", "._step_on_rank")
@@ -623,5 +623,7 @@ def _step_on_rank(
         if any(order != launched[0] for order in launched):
             return Done(events, None)  # waiting for them would never end
         finish(state)
-    # The backward pass has reached every parameter.
-    return Done(events, [cast("torch.Tensor", parameter.grad).numpy() for parameter in parameters])
+    return Done(
+        events,
+        [numbers_in(f"rank {rank}: the gradient of parameter {n}", each.grad) for n, each in enumerate(parameters)],
+    )

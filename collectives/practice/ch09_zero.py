@@ -30,7 +30,7 @@ from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, witnessed, witnessed_terms
+from .on_ranks import numbers_in, run_on_ranks, witnessed, witnessed_terms
 
 HOLDS = ("execute", "schedule", "algorithms.ring")  # see `wall`
 ON_RANKS = (
@@ -713,9 +713,9 @@ def _train(
             seen.rest.append(held.now["gradients"] + held.now["other"])
             with sent:
                 _written(step, rank, world_size, units, partial(_update, units, seen, rank))
+                _note_parameters(seen, units)
             seen.sent.append(sent.total)
             seen.collectives.extend(set(sent.collectives) - set(seen.collectives))
-            _note_parameters(seen, units)
     return seen._replace(late=reductions.late, peak=held.most.get("gradients", 0))
 
 
@@ -761,7 +761,7 @@ def _backward(model: torch.nn.Module, *batch: torch.Tensor) -> float:
     """Run a forward and a backward pass; return the loss."""
     loss = tiny.loss(model, *batch)
     loss.backward()
-    return loss.item()
+    return float(loss.item())
 
 
 def _written(function: Callable, *args: Any) -> None:
@@ -807,4 +807,4 @@ def _known(units: list[TrainedUnit]) -> list[torch.Tensor]:
 
 def _plain(tensor: torch.Tensor) -> np.ndarray:
     """Return a flat copy of a tensor's numbers in fp32, which represents every bf16 exactly."""
-    return np.array(tensor.detach().float().flatten())
+    return numbers_in("a unit's tensor", tensor).astype(np.float32).ravel()

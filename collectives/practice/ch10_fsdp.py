@@ -43,7 +43,7 @@ from .checks import (
     refusing_functions,
     sent_by_a_rank,
 )
-from .on_ranks import run_on_ranks, witnessed, witnessed_terms
+from .on_ranks import numbers_in, run_on_ranks, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.fsdp",)
 HOLDS = (".LLAMA_8B", ".LLAMA_70B", ".EIGHT_NODES")  # see `wall`
@@ -355,15 +355,16 @@ def _train(
             loss = tiny.loss(model, inputs, targets)
             loss.backward()
             call(finish)
-        seen.losses.append(loss.item())
+            seen.losses.append(float(loss.item()))
+            left = {k for k, unit in enumerate(fsdp.units) if unit.is_whole} | watch.with_gradients()
+            for number, unit in enumerate(fsdp.units):
+                _update(rank, number, unit)
+            whose = f"rank {rank}: the shard of unit"
+            seen.shards.append([numbers_in(f"{whose} {n}", unit.shard) for n, unit in enumerate(fsdp.units)])
         seen.sent.append(sent.total)
         seen.collectives.extend(set(sent.collectives) - set(seen.collectives))
         seen.events.append(watch.events)
-        left = {k for k, unit in enumerate(fsdp.units) if unit.is_whole} | watch.with_gradients()
         seen = seen._replace(left=max(seen.left, len(left)))
-        for number, unit in enumerate(fsdp.units):
-            _update(rank, number, unit)
-        seen.shards.append([unit.shard.numpy().copy() for unit in fsdp.units])
     return seen._replace(parameters=watch.parameters, gradients=watch.gradients, kept=watch.kept)
 
 

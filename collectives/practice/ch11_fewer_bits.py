@@ -29,7 +29,7 @@ from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions, told_apart
-from .on_ranks import run_on_ranks, witnessed, witnessed_pairs
+from .on_ranks import plain, run_on_ranks, witnessed, witnessed_pairs
 
 HOLDS = (
     ".LAYER",
@@ -361,19 +361,15 @@ def _on_rank(
     """Call the learner's function on one rank. Runs beside the learner's code, and only observes."""
     try:
         with BytesSent() as sent, on_a_rank():
-            returned = function(rank, world_size, *more, torch.tensor(values), Codec(bits, block))
+            returned = plain(function(rank, world_size, *more, torch.tensor(values), Codec(bits, block)))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except Exception as error:
         line = checks._learners_line(error).replace("\n  ", "; ")
-        plain = isinstance(error, NotYet) or "can't send to itself" in str(error)
-        what = error if plain else f"rank {rank} ends in {type(error).__name__}: {error}"
+        own = isinstance(error, NotYet) or "can't send to itself" in str(error)
+        what = error if own else f"rank {rank} ends in {type(error).__name__}: {error}"
         raise NotYet(" ".join(f"{what}{line}".split())) from None
-    array = isinstance(returned, torch.Tensor | np.ndarray)
-    found = np.array(returned.detach() if isinstance(returned, torch.Tensor) else returned) if array else None
-    return Summed(
-        type(returned).__name__ if found is None else found, dict(sent.to), sent.messages, list(sent.collectives)
-    )
+    return Summed(returned, dict(sent.to), sent.messages, list(sent.collectives))
 
 
 def gradients(world_size: int, size: int, seed: int) -> np.ndarray:

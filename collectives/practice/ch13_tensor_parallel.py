@@ -24,7 +24,7 @@ from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from . import wall
 from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, same, witnessed, witnessed_terms
+from .on_ranks import numbers_in, plain, run_on_ranks, same, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor is f and g, and cuts blocks
 HOLDS = (
@@ -462,16 +462,17 @@ def _gate(gate: Callable, world_size: int, given: np.ndarray, gradient: np.ndarr
     x = leaf * 1  # not a leaf: torch would forbid changing a leaf in place, and the check wants to see it
     with BytesSent() as forward:
         output = _alone(gate, x)
-    if not isinstance(output, torch.Tensor):
-        return Gate(type(output).__name__, True)
-    plain, kept = _plain(output), np.array_equal(_plain(x), given)
-    if not backward or not output.requires_grad or output.shape != x.shape:
-        return Gate(plain, kept)
+        numbers, kept = plain(output), np.array_equal(plain(x), given)
+    if isinstance(numbers, str):
+        return Gate(numbers, True)
+    numbers = numbers.astype(float)
+    if not backward or not output.requires_grad or numbers.shape != given.shape:
+        return Gate(numbers, kept)
     arriving = torch.tensor(gradient)
     with BytesSent() as back:
         _alone(_Arrive.apply(output, arriving).backward)
-    sent = _sent(forward, world_size), _sent(back, world_size)
-    return Gate(plain, kept, _plain_gradient(leaf), np.array_equal(arriving, gradient), sent)
+        of_leaf, gradient_kept = _plain_gradient(leaf), np.array_equal(plain(arriving), gradient)
+    return Gate(numbers, kept, of_leaf, gradient_kept, (_sent(forward, world_size), _sent(back, world_size)))
 
 
 class _Arrive(torch.autograd.Function):
@@ -546,7 +547,7 @@ def _backpropagated(mlp: torch.nn.Module, x: torch.Tensor, backward: bool) -> di
 
 def _plain(tensor: torch.Tensor) -> np.ndarray:
     """Return a copy of a tensor's numbers, in fp64."""
-    return tensor.detach().double().numpy().copy()
+    return numbers_in("a result", tensor).astype(float)
 
 
 def _plain_gradient(tensor: torch.Tensor) -> np.ndarray | None:
@@ -765,15 +766,16 @@ def _attention(
         part = {name: tensor.clone().requires_grad_() for name, tensor in part.items()}
         with BytesSent() as forward:
             output = _written(function, x, dict(part), head_size, tensor_parallel.f, tensor_parallel.g)
-        if not isinstance(output, torch.Tensor):
-            raise NotYet(f"{function.__name__} returns a value of type {type(output).__name__}; return the tensor Y")
-        results: dict[str, np.ndarray | None] = {"the output": _plain(output)}
+            numbers = plain(output)
+        if isinstance(numbers, str):
+            raise NotYet(f"{function.__name__} returns a value of type {numbers}; return the tensor Y")
+        results: dict[str, np.ndarray | None] = {"the output": numbers.astype(float)}
         if not backward or output.shape != x.shape or not output.requires_grad:
             return Attended(results, detached=not output.requires_grad)
         with BytesSent() as back:
             (output * _weights(x)).sum().backward()
-        results["the gradient of X"] = _plain_gradient(x)
-        results |= {f"the gradient of {name!r}": _plain_gradient(part[name]) for name in part}
+            results["the gradient of X"] = _plain_gradient(x)
+            results |= {f"the gradient of {name!r}": _plain_gradient(part[name]) for name in part}
         return Attended(results, (_sent(forward, world_size), _sent(back, world_size)))
 
 

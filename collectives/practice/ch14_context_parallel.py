@@ -43,7 +43,7 @@ from .checks import (
     own_answer,
     refusing_functions,
 )
-from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_pairs, witnessed_terms
+from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_pairs, witnessed_terms
 
 WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells its log_sum
     "torch.distributed.tensor.experimental",
@@ -646,7 +646,7 @@ def _on_rank(
     tensors = [torch.tensor(each) for each in (queries, keys, values, positions)]
     try:
         with watch.watched(function), BytesSent() as sent, on_a_rank():
-            returned = function(rank, world_size, *tensors, Kernel(watch))
+            returned = plain(function(rank, world_size, *tensors, Kernel(watch)))
             unwaited = watch.unfinished()
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
@@ -659,9 +659,9 @@ def _on_rank(
         raise NotYet(f"rank {rank} sends to, or receives from, a rank that is not there: {error}") from None
     except Exception as error:
         raise _failed(rank, error) from None
-    result = _array(returned) if isinstance(returned, torch.Tensor | np.ndarray) else None
+    result = returned if isinstance(returned, str) else _array(returned)
     return Done(
-        type(returned).__name__ if result is None else result,
+        "ndarray" if result is None else result,
         watch.calls,
         watch.events,
         unwaited,

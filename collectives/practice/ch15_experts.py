@@ -27,7 +27,7 @@ from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
 from .checks import NotYet, call_in_words, generator, own_answer, refusing, refusing_functions
-from .on_ranks import PLACES, is_a, reported, witnessed, witnessed_terms
+from .on_ranks import PLACES, is_a, plain, reported, witnessed, witnessed_terms
 
 HOLDS = (
     "execute",
@@ -301,7 +301,7 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
 def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np.ndarray) -> np.ndarray | str:
     """Runs beside the learner's code, and only observes."""
     result = function(rank, world_size, torch.tensor(mine))
-    return _array(result) if isinstance(result, torch.Tensor | np.ndarray | list) else type(result).__name__
+    return _array(result) if isinstance(result, list) else plain(result)
 
 
 class Own(NamedTuple):
@@ -396,10 +396,11 @@ def _layer_on_rank(rank: int, world_size: int, function: Callable, own: Own) -> 
         return torch.tensor(ranks.ask((int(expert), rows.detach().numpy())), dtype=rows.dtype)
 
     with BytesSent() as sent, _without_the_layer():
-        result = function(
-            rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, answer
+        result = plain(
+            function(
+                rank, world_size, tokens, torch.tensor(own.experts), torch.tensor(own.weights), own.num_experts, answer
+            )
         )
-    result = _array(result) if isinstance(result, torch.Tensor | np.ndarray) else type(result).__name__
     return Outcome(result, sent.total + sent.payloads.total() - sum(_comparing))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, product
@@ -28,11 +29,11 @@ from ..training import mesh as library
 from ..training.mesh import Mesh
 from . import checks, wall
 from .checks import Answered, NotYet, answer, check_rows, generator, number_of, own_answer, refusing_functions
-from .on_ranks import run_on_ranks, stand_ins, witnessed, witnessed_terms
+from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.device_mesh", "torch.distributed._mesh_layout")
 HOLDS = (".noted", "practice.on_ranks.stand_ins")  # see `wall`
-ON_RANKS = ("._norm", "._on_a_rank", "._sums_along")
+ON_RANKS = ("._norm", "._number_in", "._on_a_rank", "._sums_along")
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
 Cuts = Sequence[tuple[str, int]]  # (axis, dimension), in the order in which they are made
@@ -442,16 +443,28 @@ def _norm(
             if rank in ranks:
                 made[axis] = group
     parts = [(torch.tensor(part), tuple(cut)) for part, cut in zip(own, cuts, strict=True)]
+
+    @functools.wraps(function)
+    def read(*args: Any) -> float | str | None:
+        return _number_in(function(*args))
+
     with BytesSent() as sent:
-        result = _on_a_rank(function, rank, [*parts], made)
-    if result is None:
+        value = _on_a_rank(read, rank, [*parts], made)
+        kept = all(np.array_equal(plain(part), before) for (part, _), before in zip(parts, own, strict=True))
+    if value is None:
         raise NotYet(f"{function.__name__} returns None; is its `return` missing?")
-    kept = all(torch.equal(part, torch.tensor(before)) for (part, _), before in zip(parts, own, strict=True))
-    if isinstance(result, torch.Tensor | np.ndarray) and math.prod(result.shape) == 1:
-        result = result.item()
-    is_number = isinstance(result, float | int | np.floating | np.integer) and not isinstance(result, bool)
-    value = float(result) if is_number else f"a value of type {type(result).__name__}"
     return Normed(value, sent.collectives.total() + sent.messages, kept)
+
+
+def _number_in(result: Any) -> float | str | None:
+    """Return a number, also from a tensor of one; None for None, and what anything else is, in words."""
+    if result is None:
+        return None
+    numbers = plain(result)
+    number = numbers.item() if not isinstance(numbers, str) and numbers.size == 1 else result
+    if isinstance(number, float | int | np.floating | np.integer) and not isinstance(number, bool):
+        return float(number)
+    return f"a value of type {type(result).__name__}"
 
 
 # Part b: hold
