@@ -530,7 +530,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "a hidden all-reduce": "where 1,200,000 are enough: the ranks send something that they do not report",
         "zeros before a hidden all-reduce": "where 36,000,000 are enough: the ranks send something that they do not",
         "late sums": "rank 0 returns a value of type Late; return the tensor with its finished chunk",
-        "late sums in place": "rank 0's buffer is an object of type Late; leave a tensor of torch's own there",
+        "late sums in place": "'s buffer is an object of type Late; leave a tensor of torch's own there",
         "a late exchange": "rank 0 returns a value of type Late; return a tensor with a row from each rank",
         "late sums of few bits": "rank 0 returns Late; return 8 numbers",
         "late gates": "on rank 0 f returns a value of type Late",
