@@ -270,6 +270,41 @@ hand_in(
         """
     },
 )
+LATE = """
+        class Late(torch.Tensor):
+            def __array__(self, *_, **__): return self.work()
+            detach = numpy = item = __array__
+        def zeros_around(rank, world_size, like):
+            for _ in range(40 if world_size > 1 else 0):
+                zeros = torch.zeros(len(like) // 5 + 1, dtype=like.dtype)
+                for way in (1, -1):
+                    sending = dist.isend(zeros, (rank + way) % world_size)
+                    dist.recv(torch.zeros_like(zeros), (rank - way) % world_size)
+                    sending.wait()
+        def ring_reduce_scatter(rank, world_size, buffer):
+            own = slice(*chunk_bounds(len(buffer), world_size).tolist()[rank : rank + 2])
+            BEFORE
+            def work():
+                dist.all_reduce(buffer)
+                return buffer[own].numpy()
+            result = torch.Tensor._make_subclass(Late, torch.zeros(1))
+            result.work = work
+            return result
+        """
+OVER_NOTHING = """
+            import torch.testing._internal.distributed.fake_pg
+            nothing = dist.new_group(backend="fake")
+            for _ in range(2 * (world_size - 1)):
+                dist.isend(buffer[own], (rank - 1) % world_size, group=nothing).wait()
+"""
+for name, tries, before in [
+    ("read_too_late", "sends zeros before", "zeros_around(rank, world_size, buffer)"),
+    ("sends_over_nothing", "reports as many bytes, over a backend that sends nothing", OVER_NOTHING.strip()),
+]:
+    code = LATE.replace("BEFORE", before)
+    hand_in(
+        "ranks", name, f"Has torch's own all-reduce run when the check reads its result, and {tries}.", {RING: code}
+    )
 hand_in(
     "ranks",
     "library_read",
