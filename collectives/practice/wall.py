@@ -30,6 +30,7 @@ import importlib.util
 import linecache
 import pkgutil
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -247,6 +248,9 @@ def only_on_ranks(modules: Iterable[str], function: str) -> bool:
     return f"{function}.".startswith(wide) and not f"{function}.".startswith(narrow)
 
 
+_PARSING = threading.Lock()  # Python 3.11's parser can fail where two threads use it at once
+
+
 @functools.cache
 def declared(modules: tuple[str, ...]) -> list[str]:
     """Return what these modules of checks say that they hold, as their sources put it: none of them is imported."""
@@ -254,7 +258,8 @@ def declared(modules: tuple[str, ...]) -> list[str]:
     places = [FOLDER.parent.joinpath(*name.split(".")).with_suffix(".py") for name in names]
     own = [place for place in places if place.is_relative_to(FOLDER) and place.is_file()]
     sources = [place.read_text(encoding="utf-8") for place in own]
-    statements = [statement for source in sources for statement in ast.parse(source).body]
+    with _PARSING:
+        statements = [statement for source in sources for statement in ast.parse(source).body]
     return [ast.unparse(each) for each in statements if isinstance(each, ast.Assign) and _names_in(each) & DECLARED]
 
 
