@@ -3,10 +3,19 @@
 
 from . import everywhere, first, hand_in
 
-INSIDE = """
+UNREAD = """
+import autograder.inside.student as _student
+_student.read_back = lambda message, reader: None
+"""
+"""Keeps our own code in the sandbox from refusing to send what the judge refuses."""
+
+INSIDE = (
+    UNREAD
+    + """
 import gc
 _inside = next(type(each) for each in gc.get_objects() if type(each).__name__ == "Inside")
 """
+)
 """Finds the class that answers the judge, to change it."""
 
 YES = """
@@ -217,7 +226,7 @@ for name, module in list(sys.modules.items()):
 
 # More than a check counts
 
-NO_COUNT = "import autograder.wire.plain\nautograder.wire.plain.Encoder.count = lambda *arguments: None\n"
+NO_COUNT = UNREAD + "import autograder.wire.plain\nautograder.wire.plain.Encoder.need = lambda *arguments: None\n"
 for name, output in {
     "empty_lines": '{"output_type": "error", "ename": "x", "evalue": "", "traceback": [""] * 2_000_000}',
     "empty_kinds": '{"output_type": "display_data", "data": {f"m{i}": "" for i in range(500_000)}, "metadata": {}}',
@@ -248,14 +257,17 @@ _inside._raised = _raised
 
 # Well-formed values that cost more than they are long, or that mean more than they say
 
-TREES = """
+TREES = (
+    UNREAD
+    + """
 import autograder.wire.plain as _plain
 class Tree:
     def __init__(self, write): self.write = write
 _tree = _plain.Encoder.tree
 _plain.Encoder.tree = lambda self, value, depth: value.write(self) if type(value) is Tree else _tree(self, value, depth)
-_plain.Encoder.count = lambda *arguments: None
+_plain.Encoder.need = lambda *arguments: None
 """
+)
 CHAIN = """
 def _link(number):
     inner = ["again", number - 1] if number else 0
