@@ -49,7 +49,7 @@ CARRY = GLOO, getattr(dist, "ProcessGroupNCCL", None)  # torch also has a backen
 
 
 class Unseen(RuntimeError):
-    """A use of a process group that no operator of torch's shows, as from another thread, or of the backend itself."""
+    """A use of a gloo group, while bytes are counted, that no operator shows: by a thread, or of the backend itself."""
 
 
 class BytesSent(TorchDispatchMode):
