@@ -62,9 +62,9 @@ class BytesSent(TorchDispatchMode):
 
     Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash, and for a rank's
     message to itself, which gloo calls a pair that is not connected. Also raises it for a group over another backend
-    than those in `CARRY`. Raises `Unseen` at its end if a gloo group was used in a way that no operator of torch's
-    shows, as from another thread, even while an operator runs. That includes groups that are made or destroyed
-    meanwhile.
+    than those in `CARRY`, unless the whole world was over that one when the counting began. Raises `Unseen` at its end
+    if a gloo group was used in a way that no operator of torch's shows, as from another thread, even while an operator
+    runs. That includes groups that are made or destroyed meanwhile.
     """
 
     def __init__(self):
@@ -105,10 +105,10 @@ class BytesSent(TorchDispatchMode):
         if group is None:
             return operation(*args, **(kwargs or {}))
         name = operation.__name__.split(".")[0]
-        backend = _carrier(group, args)
+        backend = _carrier(group, args, {block.world for block in self._blocks})
         if name in ("send", "recv_"):
             _check_peer(group, args[2])
-        before, begun = [uses(block.backends) for block in self._blocks], _used(backend)
+        before, begun = [uses(block.backends) for block in self._blocks], _used(backend) if type(backend) is GLOO else 0
         result = operation(*args, **(kwargs or {}))
         own = _own_uses(name, args, group)
         for block, then in zip(self._blocks, before, strict=True):
@@ -129,11 +129,13 @@ class _Groups:
     """The gloo groups that there are, or are made until `close`, and how often each is used.
 
     `backends`: of the groups, which are kept: so a group that is destroyed is still counted. `seen`: uses, by number,
-    that need no explanation: those from before, and those that operators of torch's show.
+    that need no explanation: those from before, and those that operators of torch's show. `world`: the kind of backend
+    of the default group, with which one process can act as a rank among others that aren't there.
     """
 
     def __init__(self) -> None:
         self.backends = gloo_backends()
+        self.world = type(_part(world, torch.device("cpu"))) if (world := dist.group.WORLD) else None
         self.seen = uses(self.backends)
         self._init = None
         if GLOO:
@@ -180,8 +182,8 @@ def _group_of(args: Iterable[Any]) -> dist.ProcessGroup | None:
     return None if name is None else dist.distributed_c10d._resolve_process_group(name)
 
 
-def _carrier(group: dist.ProcessGroup, args: Iterable[Any]) -> Any:
-    """Return the backend that carries the tensors in `args`; raise `ValueError` if it is no backend in `CARRY`.
+def _carrier(group: dist.ProcessGroup, args: Iterable[Any], worlds: set[Any]) -> Any:
+    """Return the backend that carries the tensors in `args`; raise `ValueError` if not in `CARRY` or `worlds`.
 
     torch has a backend, and a kind of tensor, of which a send sends nothing.
     """
@@ -190,7 +192,7 @@ def _carrier(group: dist.ProcessGroup, args: Iterable[Any]) -> Any:
         backend = _part(group, device)
     except RuntimeError:  # such as for tensors on "meta", which have no numbers
         raise ValueError(f"a process group carries no tensors on {device}") from None
-    if type(group) is not dist.ProcessGroup or type(backend) not in CARRY:
+    if type(group) is not dist.ProcessGroup or type(backend) not in {*CARRY, *worlds}:
         kinds = type(group).__name__, type(backend).__name__
         raise ValueError("bytes are counted over gloo and NCCL alone; this group is a {} over {}".format(*kinds))
     return backend
