@@ -30,6 +30,8 @@ WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor i
 HOLDS = (
     ".SENT",
     ".attend",
+    "practice.on_ranks.plain",
+    "practice.on_ranks.numbers_in",
     "training.transformer.MLP",
     "training.transformer.nothing",
     "._mlp",

@@ -23,8 +23,8 @@ import numpy as np
 from .. import ranks
 from .checks import LibraryUsed, ModuleUsed, NotYet, generator, without_the_library
 
-HOLDS = ("measure.wire", ".plain", ".numbers_in")  # see `wall`
-ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins")
+HOLDS = ("measure.wire",)  # see `wall`
+ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
 _REFUSED = f"{LibraryUsed.__name__}|{ModuleUsed.__name__}"  # as a traceback names them
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
 
