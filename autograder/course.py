@@ -213,10 +213,12 @@ class Course:
 
     def collect(self, submission: Submission, folder: Path) -> None:
         """Copy a submission from another folder into nbgrader's submitted directory, as nbgrader's collector does."""
-        if folder == self.submitted:
+        if self.submitted.exists() and folder.samefile(self.submitted):  # by whatever name
             return
         names = [notebook for exercise, notebook in self.templates if exercise == submission.exercise]
         target = self.submitted / submission.student / submission.exercise
+        if target.exists() and submission.place.samefile(target):
+            return
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for name, place in intake.located(submission.place, names).items():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any
 
 from nbgrader.exchange.default import ExchangeCollect
 
+from . import intake
 from .unzip import printable, words
 
 MOST_ENTRIES = 10_000  # files and folders in one hand-in
@@ -76,6 +78,11 @@ class SafeCollect(ExchangeCollect):
                     "Ask the student to hand in the files themselves.",
                     *(shown(src), len(left_out), names, " ..." if len(left_out) > 5 else ""),
                 )
+            _, fault = intake.timestamp(into)
+            if fault:  # nbgrader reads it for every student, each time that it collects, and ends if it is no time
+                self.log.warning("%s: left out its time: %s", shown(src), printable(fault))
+                when = into / "timestamp.txt"
+                shutil.rmtree(when) if when.is_dir() else when.unlink()
             super().do_copy(str(into), dest, log)
 
     def take(self, source: str, into: Path) -> list[Path]:

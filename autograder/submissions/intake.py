@@ -37,6 +37,9 @@ MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
 MOST_SECONDS = 10.0  # for reading one notebook's JSON
 MARKER = re.compile(r"^.*(BEGIN|END) SOLUTION.*\n?", re.MULTILINE)  # nbgrader's lines around an answer
 EARLIEST = datetime(2000, 1, 1)
+# A time as nbgrader and `make submit` write it. No path: dateutil would open the file that a zone's name leads to.
+ZONE = r"UTC|Z|[A-Z]{3,5}|[A-Z][a-z]+/[A-Za-z_]+|[+-]\d\d(:?\d\d)?"
+TIME = re.compile(rf"\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?({ZONE}))?")
 
 
 class Unreadable(Exception):
@@ -356,6 +359,8 @@ def timestamp(place: Path) -> tuple[str | None, str | None]:
         return None, None
     try:
         text = contents(path)[:200].decode().strip()
+        if not TIME.fullmatch(text):
+            raise ValueError("write it like 2026-11-28 12:00:00 UTC")
         when = parse_utc(text)
         if not EARLIEST < when < datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1):
             raise ValueError(f"{when:%Y-%m-%d} is not a possible day")

@@ -645,7 +645,7 @@ def _on_rank(
     watch = Watch(rank)
     tensors = [torch.tensor(each) for each in (queries, keys, values, positions)]
     try:
-        with watch.watched(function), BytesSent() as sent, on_a_rank():
+        with BytesSent() as sent, watch.watched(function), on_a_rank():
             returned = plain(function(rank, world_size, *tensors, Kernel(watch)))
             unwaited = watch.unfinished()
     except NotImplementedError:

@@ -280,7 +280,8 @@ def _on_rank(rank: int, world_size: int, function: Callable, own: np.ndarray) ->
     from ..measure.wire import BytesSent
 
     buffer, requests = torch.tensor(own), Requests()
-    with requests.watched(function), BytesSent() as sent, without_the_library():
+    # The meter first: to look at the learner's function may already run code of the learner's.
+    with BytesSent() as sent, requests.watched(function), without_the_library():
         returned = plain(function(rank, world_size, buffer))
         left, unwaited = numbers_in(f"rank {rank}'s buffer", buffer), requests.unfinished()
     return Outcome(returned, left, dict(sent.to), sent.messages, list(sent.collectives.elements()), unwaited)

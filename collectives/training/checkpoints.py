@@ -14,15 +14,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim import Optimizer
 
 IMPORTS = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict")
 """The modules that this module imports on first use, for `ranks.preload`."""
 
 
-def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return what a checkpoint holds, with names that don't depend on the strategy or the number of ranks."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -30,12 +30,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
     return {"model": weights, "optimizer": moments}
 
 
-def save(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    number: int,
-) -> None:
+def save(folder: Path, model: nn.Module, optimizer: Optimizer, number: int) -> None:
     """Save the state after `number` steps, a shard a rank; then point `latest` to it."""
     from torch.distributed import checkpoint
 
@@ -46,7 +41,7 @@ def save(
         (folder / "latest.new").replace(folder / "latest")
 
 
-def resume(folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def resume(folder: Path | None, model: nn.Module, optimizer: Optimizer) -> int:
     """Load the latest state in `folder`, if there is one; return how many steps it has behind it."""
     if folder is None or not (folder / "latest").exists():
         return 0

@@ -254,6 +254,15 @@ def test_a_hostile_hand_in_costs_its_student_a_line_and_the_others_nothing(hub, 
         subprocess.run(["rm", "-r", place], check=True)
 
 
+@pytest.mark.parametrize("words", ["no time", "2026-11-01 10:00:00 /etc/localtime", "9" * 10_000])
+def test_a_time_that_nbgrader_can_t_read_is_left_out_so_that_it_can_collect_again(hub, words):
+    """nbgrader reads the time of every hand-in that it has collected, each time, and would end there for the class."""
+    hub.hand_in(STUDENT, {NOTEBOOK: "my answers", "timestamp.txt": words})
+    files, log = hub.collect()
+    assert "left out its time: timestamp.txt is not a time" in log
+    assert hub.collect()[0] == files == {f"{STUDENT}/{EXERCISE}/{NOTEBOOK}": "my answers"}
+
+
 def test_where_one_user_owns_all_hand_ins_their_names_count(hub):
     """As in the demonstration class, whose settings say so."""
     for name in ("ana", "ben"):

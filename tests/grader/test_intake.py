@@ -338,9 +338,10 @@ HANDED_IN = {
     "curious": (written(look_for_what_hidden_tests_import), "3/5, 2 to grade (", "preloaded: False"),
     "no_time": (with_timestamp("yesterday, I think"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
     "absurd_time": (with_timestamp("9999-12-31 23:59:59 UTC"), "3/5, 2 to grade (timestamp.txt is not a time", ""),
-    "terminal": (
-        with_timestamp("\x1b[2J\n2"),
-        "3/5, 2 to grade (timestamp.txt is not a time (Unknown string format: \ufffd",
+    "terminal": (with_timestamp("\x1b[2J\n2"), "3/5, 2 to grade (timestamp.txt is not a time (write it like", ""),
+    "zone_that_is_a_file": (
+        with_timestamp("2026-11-01 10:00:00 /etc/localtime"),
+        "3/5, 2 to grade (timestamp.txt is not a time (write it like",
         "",
     ),
     "-rf [a-z]* 'ö' \"$(id)\"; ../ {0}".replace("/", "∕"): (written(lambda notebook: None), "3/5, 2 to grade (", ""),
