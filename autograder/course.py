@@ -217,7 +217,7 @@ class Course:
             return
         names = [notebook for exercise, notebook in self.templates if exercise == submission.exercise]
         target = self.submitted / submission.student / submission.exercise
-        if target.exists() and submission.place.samefile(target):
+        if target.exists() and submission.place.exists() and submission.place.samefile(target):  # a link to it
             return
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)

@@ -43,7 +43,6 @@ from .course import (
 from .judging import preprocessor
 from .judging.judge import Settings
 from .judging.judges import GraderFault, Judges
-from .release import PRIVATE
 from .results import report
 from .results.pages import NoPage, Pages
 from .sandbox.envelope import CannotSandbox
@@ -124,9 +123,8 @@ def graded(asked: argparse.Namespace, stack: ExitStack) -> int:
     log = stack.enter_context((course.work / "grade.log").open("a"))
     with stderr_into(log):
         pages = stack.enter_context(Pages(course.give_feedback, min(os.cpu_count() or 1, len(submissions) or 1)))
-        private = os.environ.get(PRIVATE)
-        hidden = (*course.settings.hidden, str(folder), *([os.path.abspath(private)] if private else []))
-        judge, pool = judging(asked, replace(course.settings, hidden=hidden), stack)
+        settings = replace(course.settings, hidden=(*course.settings.hidden, str(folder)))
+        judge, pool = judging(asked, settings, stack)
         begun, failed = time.monotonic(), list(skipped)
         with uninterrupted():
             judged = {pool.submit(course.judged, each, asked.regrade, judge): each for each in submissions}

@@ -33,6 +33,7 @@ from sqlalchemy import make_url
 from traitlets import Bool, Dict, Float, Int, Tuple, Unicode
 from traitlets.config import Config
 
+from ..release import PRIVATE
 from ..sandbox.envelope import Limits
 from ..submissions import intake
 from .judge import Settings, holding, role, source_of
@@ -131,7 +132,7 @@ class Judge(_Settable):  # type: ignore[valid-type, misc]
 
 
 def places_of(course: CourseDirectory, config: Config) -> tuple[str, ...]:
-    """Return where a course has what no submission may read: its root and folders, its gradebook, and its exchange."""
+    """Return where a course has what no submission may read: its folders, its gradebook, its exchange, `PRIVATE`."""
     exchange = ExchangeCollect(coursedir=course, config=config)
     folders = [course.root, exchange.root, exchange.cache]
     for step in ("source", "release", "submitted", "autograded", "feedback"):
@@ -139,6 +140,8 @@ def places_of(course: CourseDirectory, config: Config) -> tuple[str, ...]:
     gradebook = make_url(course.db_url)
     if gradebook.get_backend_name() == "sqlite" and gradebook.database:
         folders.append(os.path.join(course.root, gradebook.database))
+    if private := os.environ.get(PRIVATE):
+        folders.append(private)
     return tuple(map(os.path.abspath, folders))
 
 

@@ -12,8 +12,7 @@ def broadcast(world_size: int, root: int = 0) -> Schedule:
 
     Steps: P - 1. Bytes sent by the root: (P-1) S.
     """
-    peers = [peer for peer in range(world_size) if peer != root]
-    transfers = [Transfer(root, peer, 0, COPY) for peer in peers]
+    transfers = [Transfer(root, dst, 0, COPY) for dst in range(world_size) if dst != root]
     return _one_by_one(world_size, 1, transfers, "broadcast", root)
 
 
@@ -22,8 +21,7 @@ def reduce(world_size: int, root: int = 0) -> Schedule:
 
     Steps: P - 1. Bytes received by the root: (P-1) S.
     """
-    peers = [peer for peer in range(world_size) if peer != root]
-    transfers = [Transfer(peer, root, 0, REDUCE) for peer in peers]
+    transfers = [Transfer(src, root, 0, REDUCE) for src in range(world_size) if src != root]
     return _one_by_one(world_size, 1, transfers, "reduce", root)
 
 

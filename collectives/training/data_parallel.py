@@ -29,10 +29,10 @@ def assign_buckets(
 ) -> list[list[int]]:
     """Return the indices of each bucket's parameters, in the order of a backward pass.
 
-    `sizes`: bytes of each gradient, in parameter order. `first_cap`: the cap of the bucket
-    that fills first; torch's `FIRST_CAP` is small, so that the network starts early. As in
-    torch, a bucket closes when it has *reached* its cap, not before it would exceed it, so
-    only the last can hold less. Raises `ValueError` for a cap below 1 byte.
+    `sizes`: bytes of each gradient, in parameter order. `first_cap`: the first bucket's
+    cap; torch's `FIRST_CAP` is small, so that the network starts early. As in torch, a
+    bucket closes when it has *reached* its cap, not before it would exceed it, so only
+    the last can hold less. Raises `ValueError` for a cap below 1 byte.
     """
     first_cap = cap if first_cap is None else first_cap
     if min(cap, first_cap) < 1:

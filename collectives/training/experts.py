@@ -54,8 +54,7 @@ def route(logits: torch.Tensor, k: int = 1, bias: torch.Tensor | None = None) ->
 
 
 def rebalanced(bias: torch.Tensor, load: torch.Tensor, speed: float) -> torch.Tensor:
-    """Return the next bias: up by `speed` where the load is below the mean, down above
-    it.
+    """Return the next bias: up by `speed` where the load is below the mean, else down.
 
     Source: L. Wang et al., “Auxiliary-Loss-Free Load Balancing Strategy for
     Mixture-of-Experts”, 2024.

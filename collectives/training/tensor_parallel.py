@@ -60,8 +60,7 @@ def reduce_scattered(x: torch.Tensor, group: Group) -> torch.Tensor:
 
 
 def f(x: torch.Tensor, group: Group = None) -> torch.Tensor:
-    """Apply Megatron's f: return `x` unchanged; backward, sum its gradients over the
-    ranks.
+    """Apply Megatron's f: return `x` unchanged; backward, sum its gradient over ranks.
 
     Each rank's gradient of X holds only the contribution of its columns.
     """
