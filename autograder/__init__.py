@@ -36,6 +36,7 @@ def configure(c: Any, **settings: Any) -> None:
     ]
     c.GenerateFeedback.preprocessors = ["autograder.results.feedback.Grades"]
     c.GenerateFeedback.exporter_class = "autograder.results.feedback.InertPage"
-    c.ExchangeFactory.setdefault("collect", "autograder.submissions.exchange.SafeCollect")  # unless another exchange's
+    for step, ours in (("collect", "SafeCollect"), ("release_feedback", "SafeRelease")):  # unless another exchange's
+        c.ExchangeFactory.setdefault(step, f"autograder.submissions.exchange.{ours}")
     for name, value in settings.items():
         c.Judge[name] = value

@@ -253,7 +253,7 @@ def _limit(seconds: int) -> None:
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds + 1),
         (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, 1),  # see `inside.warm`
     ]:
         resource.setrlimit(kind, (most, most))
 

@@ -96,6 +96,14 @@ class Standing:
     digest: str = ""
 
 
+def _accompany(target: Path, when: str | None, place: Path) -> None:
+    """Write what nbgrader's exchange needs beside a student's notebooks, as far as `place`, the hand-in, has it."""
+    if when:
+        (target / "timestamp.txt").write_text(f"{when}\n")
+    if secret := intake.secret(place):
+        (target / "submission_secret.txt").write_text(secret)
+
+
 class Course:
     """An nbgrader course: its folders, its gradebook, and nbgrader's own steps."""
 
@@ -228,9 +236,7 @@ class Course:
                 except intake.Unreadable:
                     continue
                 (target / f"{name}.ipynb").write_bytes(content)
-        when, _ = intake.timestamp(submission.place)
-        if when:
-            (target / "timestamp.txt").write_text(f"{when}\n")
+        _accompany(target, intake.timestamp(submission.place)[0], submission.place)
 
     def write(self, submission: Submission, ready: Ready) -> None:
         """Write the points with nbgrader's Autograde."""
@@ -239,8 +245,7 @@ class Course:
         place.mkdir(parents=True)
         for name, taken in ready.taken.items():
             (place / f"{name}.ipynb").write_text(nbformat.writes(taken.notebook), encoding="utf-8")
-        if ready.timestamp:
-            (place / "timestamp.txt").write_text(f"{ready.timestamp}\n")
+        _accompany(place, ready.timestamp, submission.place)
         self._step(StrictAutograde, submission)
         self._verify(submission, ready)
 

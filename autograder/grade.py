@@ -290,11 +290,11 @@ def handed_in(student_place: Path) -> list[tuple[Path, str]]:
     """Return (place, exercise) for each thing in a student's folder: notebooks, and whatever is no other file."""
     try:
         below = sorted(student_place.iterdir())
+        folders = [(path, path.name) for path in below if not path.name.startswith(".") and path.suffix != ".ipynb"]
+        folders = [(path, name) for path, name in folders if path.is_symlink() or not path.is_file()]
     except OSError as error:
         print(f"{printable(student_place.name)}: NOT GRADED: {error.strerror}")
         return []
-    folders = [(path, path.name) for path in below if not path.name.startswith(".") and path.suffix != ".ipynb"]
-    folders = [(path, name) for path, name in folders if path.is_symlink() or not path.is_file()]
     taken = {name for _, name in folders}
     files = [(path, path.stem) for path in below if path.suffix == ".ipynb" and not path.name.startswith(".")]
     return folders + [(path, name) for path, name in files if name not in taken]

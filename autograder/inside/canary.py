@@ -201,6 +201,7 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"setsockopt with a filter ({option})", calling(libc.setsockopt, udp.fileno(), 1, option, None, 0)
         high = ctypes.c_ulong(1 << 32 | option)  # the kernel doesn't read the upper half
         yield f"setsockopt with a hidden filter ({option})", calling(libc.setsockopt, udp.fileno(), 1, high, None, 0)
+    yield "ioctl for bridges", calling(libc.ioctl, udp.fileno(), 0x89A0, bytes(64))  # SIOCBRADDBR
     yield "prctl for a filter of system calls", calling(libc.prctl, _SET_SECCOMP, 2, None)
     shared = os.open("/dev/null", os.O_RDWR)
     record = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 1, 0)
@@ -214,6 +215,7 @@ def _forbidden_calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     for advice in _DROPPING:
         yield f"madvise to drop pages ({advice})", calling(libc.madvise, None, 0, advice)
     yield "prlimit of its init", calling(libc.prlimit, 1, resource.RLIMIT_CPU, None, None)
+    yield "setrlimit of cores", calling(libc.setrlimit, resource.RLIMIT_CORE, (ctypes.c_ulong * 2)(0, 1))
     yield "ptrace", calling(libc.ptrace, _SEIZE, _fork_server._forkserver_pid, None, None)
     yield "process_vm_readv", calling(libc.process_vm_readv, os.getpid(), None, 0, None, 0, 0)
     yield "personality", calling(libc.personality, 0x0040000)
@@ -284,7 +286,7 @@ def _limits(limits: dict[str, int]) -> Iterator[str]:
         ("NOFILE", limits["open_files"]),
         ("FSIZE", limits["scratch"]),
         ("STACK", limits["stack"]),
-        ("CORE", 0),
+        ("CORE", 1),
         ("MSGQUEUE", 0),
     ):
         _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))

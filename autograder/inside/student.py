@@ -164,7 +164,7 @@ class Inside:
             try:
                 target = self._target(target)
                 answer = "returned", _do(target, method, list(args), dict(kwargs))
-                if isinstance(target, type) and not method:
+                if isinstance(target, type) and target.__module__ == "__main__" and not method:
                     self.whole.add(id(answer[1]))
             except BaseException as error:  # sys.exit() in a student's function is an answer of theirs, too
                 answer = "raised", self._raised(error)
@@ -290,6 +290,9 @@ class _Elsewhere:
 
     def __eq__(self, other: object) -> bool:
         raise TypeError("an object of the student's own can't be compared with data")
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise TypeError("an object of the student's own can't be called here")
 
     __hash__ = object.__hash__
 

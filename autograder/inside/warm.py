@@ -477,7 +477,7 @@ class _Init:
             resource.RLIMIT_NOFILE: request["open_files"],
             resource.RLIMIT_FSIZE: request["scratch"],
             resource.RLIMIT_STACK: request["stack"],
-            resource.RLIMIT_CORE: 0,
+            resource.RLIMIT_CORE: 1,  # not even to a program that the machine's core_pattern names, which 0 would allow
             resource.RLIMIT_MSGQUEUE: 0,
             resource.RLIMIT_MEMLOCK: 2**16,
         }

@@ -33,6 +33,7 @@ from typing import Any
 from ..inside import fork_server, memory
 from ..inside.shell import Shell, lay_out, make_shell
 from ..names import names_in
+from ..sandbox import gloo
 from ..sandbox.envelope import Limits, enter
 from ..wire import channel, protocol
 from .link import Confined, Ended, Link
@@ -85,24 +86,20 @@ class Settings:
 
 
 class Seen(list):
-    """What the ranks of `ranks.run` returned in the sandbox, with the traffic that the judge observed from outside.
+    """What the ranks of `ranks.run` returned in the sandbox, with what crossed between them, which the judge has read.
 
-    `loopback`: bytes that the ranks moved during the call, without the last packets of earlier calls. `streams`: what
-    each connection of the ranks' own group carried in each direction. `beside`: the same of all other connections, such
-    as those of a group that the student's code makes. `sent`: {(rank, peer): bytes} in `streams`. If there was too much
-    to follow, the lists are empty and the bytes 0. All are None if the traffic was not observed.
+    `messages`: those that the connections of process groups carried. None if they were not observed, or if there was
+    too much to follow: then `followed` is False.
     """
 
-    loopback: int | None = None
-    streams: list[bytes] | None = None
-    beside: list[bytes] | None = None
-    sent: dict[tuple[int, int], int] | None = None
+    messages: list[gloo.Message] | None = None
+    followed: bool = True
 
     @classmethod
     def unsent(cls, returned: list) -> Seen:
-        """Return what ranks outside the sandbox returned: none of it went over the student's loopback."""
+        """Return what ranks outside the sandbox returned: none of it crossed in the sandbox."""
         seen = cls(returned)
-        seen.loopback, seen.streams, seen.beside, seen.sent = 0, [], [], {}
+        seen.messages = []
         return seen
 
 
@@ -368,16 +365,15 @@ class Judgement:
 
 def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
     """Run ranks in the sandbox, or as `unsandboxed` does; return their results with the traffic that they caused."""
-    before, nursery = link.sandbox.settled(), link.sandbox.nursery
-    party = Party(link, nursery) if nursery else None
+    link.sandbox.settle()
+    party = Party(link, link.sandbox.nursery) if link.sandbox.nursery else None
     with link.sandbox.captured() as capture:
         result = party.run(*args, **kwargs) if party else unsandboxed()
     if isinstance(result, list):
         result = Seen(result)
-        after = link.sandbox.loopback()
-        result.loopback = None if before is None or after is None else after - before
         if party and capture:
-            result.sent, result.streams, result.beside = party.crossed(capture)
+            result.followed = capture.by_ends is not None
+            result.messages = party.crossed(capture.by_ends) if capture.by_ends is not None else None
     return result
 
 
@@ -481,16 +477,11 @@ class Unsandboxed:
             os._exit(0)
         theirs.close()
 
-    def loopback(self) -> None:
-        """Return None: the traffic of a plain process isn't counted."""
-        return None
-
-    def settled(self) -> None:
-        """Return None, as `loopback` does."""
-        return None
+    def settle(self) -> None:
+        """Do nothing: the traffic of a plain process isn't captured."""
 
     def captured(self) -> contextlib.nullcontext[None]:
-        """Return an empty context manager: the traffic of a plain process isn't captured."""
+        """Return an empty context manager, as `settle` says."""
         return contextlib.nullcontext()
 
     def is_spent(self) -> bool:

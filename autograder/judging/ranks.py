@@ -15,11 +15,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from itertools import permutations
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..inside.nursery import BORN, MAX_WORDS, UNBORN
+from ..sandbox import gloo
 from ..wire.pipe import LIMIT, Pipe, readable
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
 from ..wire.protocol import MAX_TEXT, clean
@@ -29,7 +29,6 @@ from .runner import relay
 if TYPE_CHECKING:
     from collectives.ranks.process import Report
 
-    from ..sandbox.capture import Capture
     from .link import Link
 
 RUN = "collectives.ranks.run"
@@ -126,33 +125,13 @@ class Party:
             self.objects.append(value)
         return ["packed", next(number for number, each in enumerate(self.objects) if each is value)]
 
-    def crossed(self, capture: Capture) -> Crossed:
-        """Return what the connections carried that the ranks named, and what all others did.
+    def crossed(self, by_ends: Mapping[bytes, bytes]) -> list[gloo.Message]:
+        """Return the messages that crossed the wire. `by_ends`: as of a `Capture`.
 
         The ranks named their connections, those of their group, before they had any of the student's code.
         """
         owner = {ends: rank.rank for rank in self.ranks for ends in rank.ends}
-        crossed = Crossed(dict.fromkeys(permutations(range(len(self.ranks)), 2), 0), [], [])
-        for ends, stream in capture.by_ends.items():
-            pair = owner.get(ends, -1), owner.get(_reverse(ends), -1)
-            if pair in crossed.sent:
-                crossed.sent[pair] += len(stream)
-            (crossed.streams if pair in crossed.sent else crossed.beside).append(stream)
-        return crossed
-
-
-class Crossed(NamedTuple):
-    """What TCP connections carried, by who opened them: see `judge.Seen`, whose attributes these are."""
-
-    sent: dict[tuple[int, int], int]
-    streams: list[bytes]
-    beside: list[bytes]
-
-
-def _reverse(ends: bytes) -> bytes:
-    """Return the ends of the same connection, as the other side has them."""
-    half = (len(ends) - 4) // 2
-    return ends[half : 2 * half] + ends[:half] + ends[-2:] + ends[-4:-2]
+        return list(gloo.messages(by_ends, owner))
 
 
 class ConfinedRank:

@@ -576,8 +576,13 @@ def _replay(lines: list[str], hidden: list[int], failed: int, words: str) -> lis
     They are those of the hidden region up to the end of the statement that failed. `words`: its message, which may end
     with the seed that `fresh()` has drawn.
     """
-    statements = ast.parse("\n".join(lines)).body
-    statement = next(each for each in statements if each.lineno <= failed <= (each.end_lineno or failed))
+    try:
+        statements = ast.parse("\n".join(lines)).body
+    except SyntaxError:  # a line for IPython, such as "%matplotlib inline"
+        return []
+    statement = next((each for each in statements if each.lineno <= failed <= (each.end_lineno or failed)), None)
+    if statement is None:  # IPython has left out empty lines above it
+        return []
     before = [number for number in hidden if number < statement.lineno]
     begin = next((n for n in reversed(before) if n - 1 not in hidden), statement.lineno - 1) + 1  # after its mark
     code = lines[begin - 1 : statement.end_lineno]

@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -19,12 +20,15 @@ from ..inside.warm import described
 
 # Linux's numbers, from if_packet.h, if_ether.h and filter.h.
 SOL_PACKET, ALL, OUTGOING = 263, 3, 4
-VERSION, RING, STATISTICS, FILTER, V2 = 10, 5, 6, 26, 1
-HEADER = struct.Struct("IIIHH")  # a frame's owner, the packet's length, the bytes kept, the offsets of its headers
-KERNELS = 0  # the owner of a frame that the kernel hasn't filled yet
+VERSION, RING, STATISTICS, FILTER, V3 = 10, 5, 6, 26, 2
+BLOCK_HEADER = struct.Struct("8x3I")  # a block's owner, how many packets it has, the offset of the first
+PACKET_HEADER = struct.Struct("I8xI8x2xH")  # the offset of the next packet, the bytes kept, the offset of its headers
+OWNER = 8  # where in a block its owner stands
+KERNELS = 0  # the owner of a block that the kernel hasn't handed over yet
 
-FRAME = 17 * 4096  # bytes: the loopback's largest packet, 64 KiB, and a header
-FRAMES = 512  # frames that the kernel can fill before we read any, 34 MiB; an honest run of exercise 17 takes 300
+BLOCK = 2**18  # bytes: room for three of the loopback's largest packets, 64 KiB, or for some thousand small ones
+BLOCKS = 160  # blocks that the kernel can fill before we read any, 42 MB
+RETIRE = 8  # milliseconds: so long the kernel waits to fill a block with more, then hands it over
 MOST = 2**26  # bytes of data kept
 IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
 # The filter of the packet socket, in classic BPF: keep each packet once, when it arrives, if it has data.
@@ -46,26 +50,21 @@ class Capture:
     """A context manager that reads a packet socket.
 
     `by_ends`: after the `with` block, all bytes of each connection and direction, {ends: bytes}. The ends are what the
-    headers name: both addresses, then both ports, the sender's first. It is empty if there was too much to follow: over
-    `FRAMES` packets before we read any, or over `MOST` bytes.
+    headers name: both addresses, then both ports, the sender's first. None if there was too much to follow: over
+    `MOST` bytes, or more than `BLOCKS` hold before we read any.
     """
 
     def __init__(self, packets: socket.socket):
         self.socket = packets.dup()  # a sandbox that ends during the capture closes its own
-        self.by_ends: dict[bytes, bytes] = {}
-
-    @property
-    def streams(self) -> list[bytes]:
-        """The bytes of each connection and direction, without their ends."""
-        return list(self.by_ends.values())
+        self.by_ends: dict[bytes, bytes] | None = None
 
     def __enter__(self) -> Capture:
         # {addresses and ports: [(sequence number, data)]}
         self._parts: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
-        self._kept = self._next = 0
-        self.socket.setsockopt(SOL_PACKET, VERSION, V2)
-        self.socket.setsockopt(SOL_PACKET, RING, struct.pack("4I", FRAME, FRAMES, FRAME, FRAMES))
-        self._ring = mmap.mmap(self.socket.fileno(), FRAME * FRAMES)
+        self._kept = self._next = self._packets = 0
+        self.socket.setsockopt(SOL_PACKET, VERSION, V3)
+        self.socket.setsockopt(SOL_PACKET, RING, struct.pack("7I", BLOCK, BLOCKS, BLOCK, BLOCKS, RETIRE, 0, 0))
+        self._ring = mmap.mmap(self.socket.fileno(), BLOCK * BLOCKS)
         self._let_through(DATA)
         self.socket.bind(("lo", ALL))
         self._over = os.eventfd(0)
@@ -78,9 +77,12 @@ class Capture:
         os.eventfd_write(self._over, 1)
         self._reader.join()
         os.close(self._over)
-        _, lost = struct.unpack("II", self.socket.getsockopt(SOL_PACKET, STATISTICS, 8))
+        packets, lost, _ = struct.unpack("3I", self.socket.getsockopt(SOL_PACKET, STATISTICS, 12))
+        while self._packets < packets - lost:  # in a block that the kernel hasn't handed over yet
+            time.sleep(RETIRE / 4000)
+            self._drain()
         self._ring.close()
-        self.socket.setsockopt(SOL_PACKET, RING, bytes(16))
+        self.socket.setsockopt(SOL_PACKET, RING, bytes(28))
         self.socket.close()
         if not lost and self._kept <= MOST:
             self.by_ends = {ends: in_order(parts) for ends, parts in self._parts.items()}
@@ -98,16 +100,21 @@ class Capture:
         self._drain()
 
     def _drain(self) -> None:
-        """Read all packets in the ring and give their frames back to the kernel."""
+        """Read all blocks that the kernel has handed over, and give them back."""
         while True:
-            start = self._next * FRAME
-            owner, _, kept, _, begin = HEADER.unpack_from(self._ring, start)
+            start = self._next * BLOCK
+            owner, packets, first = BLOCK_HEADER.unpack_from(self._ring, start)
             if owner == KERNELS:
                 return
-            if self._kept <= MOST:
-                self._keep(self._ring[start + begin : start + begin + kept])
-            struct.pack_into("I", self._ring, start, KERNELS)
-            self._next = (self._next + 1) % FRAMES
+            at = start + first
+            for _ in range(packets):
+                step, kept, begin = PACKET_HEADER.unpack_from(self._ring, at)
+                if self._kept <= MOST:
+                    self._keep(self._ring[at + begin : at + begin + kept])
+                at += step
+            self._packets += packets
+            struct.pack_into("I", self._ring, start + OWNER, KERNELS)
+            self._next = (self._next + 1) % BLOCKS
 
     def _keep(self, packet: bytes) -> None:
         """Add a packet's data to its stream."""

@@ -323,8 +323,8 @@ class Sandbox:
                 return int(counters.split()[0])
         raise OSError("the sandbox has no loopback device")
 
-    def settled(self) -> int:
-        """Wait until nothing is on its way that ended processes have sent; return `loopback()`.
+    def settle(self) -> None:
+        """Wait until nothing is on its way that ended processes have sent.
 
         Their connections close one packet after the other, which on a busy machine takes a while. It waits for
         `SETTLE_SECONDS` at most: a process that still runs may keep its end of a connection from closing.
@@ -335,7 +335,6 @@ class Sandbox:
             before, moved = moved, self.loopback()
             if moved == before and not are_closing(self.init):
                 break
-        return moved
 
     def captured(self) -> Capture:
         """Return a context manager that captures all TCP data on its loopback."""
@@ -544,7 +543,7 @@ def _mounts(needed: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
     Raise CannotSandbox if something that is needed is hidden.
     """
     needed = [_SYSTEM, *needed]
-    plan = dict.fromkeys(_covered(), False)
+    plan = dict.fromkeys((path.resolve() for path in _covered()), False)  # nothing can be mounted on a link
     for secret in hidden:
         for place in needed:
             if secret == place.resolve():

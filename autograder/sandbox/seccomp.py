@@ -16,13 +16,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import socket
 import tempfile
 
 FILES = """
 access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fallocate
 fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr fstat fstatfs fsync
-ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr link linkat listxattr llistxattr lseek
+ftruncate futimesat getcwd getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lseek
 lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pipe pipe2 pread64 preadv pwrite64 pwritev read
 readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statfs statx symlink symlinkat
 sync_file_range truncate umask unlink unlinkat utime utimensat utimes write writev
@@ -39,7 +40,7 @@ rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsus
 rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
 sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setparam sched_setscheduler sched_yield
 set_robust_list set_thread_area set_tid_address setgid setgroups setitimer setpgid setpriority setregid setresgid
-setresuid setreuid setrlimit setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill times tkill uname vfork wait4
+setresuid setreuid setsid setuid sigaltstack signalfd signalfd4 sysinfo tgkill times tkill uname vfork wait4
 waitid
 """
 WAITING = """
@@ -68,6 +69,14 @@ SOCKET_OPTIONS = {
     socket.IPPROTO_TCP: (*range(1, 13), 13, 18, 23, 25, 30),  # NODELAY, keep-alive, time limits, fast open
     socket.IPPROTO_IPV6: (*range(16, 22), 23, 24, 25, 26, 49, 51, 66, 67),  # V6ONLY, hops, errors, multicast
 }
+LIMITS = {*range(16)} - {resource.RLIMIT_CORE}  # those that a process may lower
+# Requests of ioctl, from ioctls.h and sockios.h: of terminals, of descriptors, and questions about interfaces, as gloo
+# asks. Others load modules before the kernel looks who asks, as those of bridges and VLANs do, or belong to drivers.
+REQUESTS = (
+    *(*range(0x5401, 0x5405), 0x540F, 0x5410, 0x5413, 0x5414),  # TCGETS to TCSETSF, process groups, window sizes
+    *(0x541B, 0x5421, 0x5450, 0x5451, 0x5452),  # FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC
+    *(0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933, 0x8946),  # SIOCGIF*, SIOCETHTOOL
+)
 # Commands of fcntl: descriptors, flags, signals, and sizes of pipes. Not locks, leases and notices: they hang on the
 # file itself, so two sandboxes that see the same file, device or namespace could talk through them. `flock` is missing
 # for the same reason. Locks take memory, too, that no control group counts.
@@ -120,6 +129,8 @@ def program() -> bytes:
     for level, options in SOCKET_OPTIONS.items():
         for option in options:
             allow("setsockopt", is_int(1, level), is_int(2, option))
+    for request in REQUESTS:
+        allow("ioctl", is_int(1, request))
     for command in FILE_COMMANDS:
         allow("fcntl", is_int(1, command))
     for name in ("preadv2", "pwritev2"):
@@ -130,7 +141,12 @@ def program() -> bytes:
         allow("madvise", is_int(2, advice))
     for option in PROCESS_OPTIONS:
         allow("prctl", is_int(0, option))
-    allow("prlimit64", is_int(0, 0))  # its own limits; with the grader's user it could else change those of its init
+    # Its own limits: with the grader's user it could else change its init's. That of cores stays at 1 byte: below
+    # that, the kernel starts the program that its core_pattern may name, outside of the sandbox.
+    allow("prlimit64", is_int(0, 0), seccomp.Arg(2, seccomp.EQ, 0))
+    for limit in LIMITS:
+        allow("prlimit64", is_int(0, 0), is_int(1, limit))
+        allow("setrlimit", is_int(0, limit))
     # clone3 passes its flags in memory, which a filter can't read. It fails with ENOSYS, and libc falls back to clone.
     # Only threads may share descriptors: the locks of a process that ended and left them to another aren't listed.
     allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, NAMESPACES | SHARED_FILES, 0))

@@ -3,6 +3,7 @@
 nbgrader's own collector reads it with the instructor's rights. It follows links, so a student's link to the solutions
 brings them onto the student's own page. It also believes a folder's name: a later, empty hand-in in another's name
 takes the place of the honest one. `SafeCollect` replaces it, for `nbgrader collect` and for formgrader's button.
+`SafeRelease` replaces the way back.
 
 It takes a folder only if its owner is the user in its name, and of that folder only regular files of the same owner. It
 opens each file relative to its open folder and follows no link, then asks the open file what it is, so a swap in
@@ -13,6 +14,7 @@ Where one system user owns all hand-ins, `c.ExchangeCollect.check_owner = False`
 
 from __future__ import annotations
 
+import glob
 import os
 import pwd
 import shutil
@@ -24,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nbgrader.exchange.default import ExchangeCollect
+from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 
 from . import intake
 from .unzip import printable, words
@@ -62,28 +64,54 @@ class SafeCollect(ExchangeCollect):
             return record
         return {"username": None, "filename": os.path.basename(path), "timestamp": datetime.min}
 
+    def copy_files(self) -> None:
+        """Collect one hand-in after the other: whatever is wrong with one costs no other, nor its own earlier one."""
+        records = self.src_records
+        for record in records:
+            self.src_records, name = [record], shown(record["filename"])
+            with tempfile.TemporaryDirectory() as private:
+                self.taken = Path(private, "hand-in")
+                try:
+                    if self.may_collect(record):
+                        left_out = self.take(os.path.join(self.inbound_path, record["filename"]), self.taken)
+                        self.tell(name, left_out)
+                        self.complete(name, record["timestamp"])
+                    super().copy_files()
+                except NotTaken as reason:
+                    self.log.error("Not collected, %s: %s", name, reason)
+                except Exception as error:  # its folder is gone, or nbgrader can't read what it needs
+                    self.log.error("Not collected, %s: %s", name, words(error))
+        self.src_records = records
+
+    def may_collect(self, record: dict[str, Any]) -> bool:
+        """Return whether nbgrader may copy this hand-in: there is none yet, or it looks for later ones."""
+        kind, assignment = self.coursedir.submitted_directory, self.coursedir.assignment_id
+        earlier = self.coursedir.format_path(kind, record["username"], assignment)
+        return self.update or self.before_duedate or not os.path.isdir(earlier)
+
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copy a hand-in to a private folder, and from there to `dest` as nbgrader does; log what is left out."""
-        with tempfile.TemporaryDirectory() as private:
-            into = Path(private, "hand-in")
-            try:
-                left_out = self.take(src, into)
-            except NotTaken as reason:
-                self.log.error("Not collected, %s: %s", shown(src), reason)
-                return
-            if left_out:
-                names = ", ".join(printable(str(path.relative_to(into))) for path in left_out[:5])
-                self.log.warning(
-                    "%s: left out %d that can't be read or aren't the student's own files, such as links: %s%s. "
-                    "Ask the student to hand in the files themselves.",
-                    *(shown(src), len(left_out), names, " ..." if len(left_out) > 5 else ""),
-                )
-            _, fault = intake.timestamp(into)
-            if fault:  # nbgrader reads it for every student, each time that it collects, and ends if it is no time
-                self.log.warning("%s: left out its time: %s", shown(src), printable(fault))
-                when = into / "timestamp.txt"
-                shutil.rmtree(when) if when.is_dir() else when.unlink()
-            super().do_copy(str(into), dest, log)
+        """Copy what was taken of the hand-in `src` to `dest`, as nbgrader does."""
+        super().do_copy(str(self.taken), dest, log)
+
+    def tell(self, name: str, left_out: list[Path]) -> None:
+        """Log what was left out of a hand-in."""
+        if left_out:
+            names = ", ".join(printable(str(path.relative_to(self.taken))) for path in left_out[:5])
+            self.log.warning(
+                "%s: left out %d that can't be read or aren't the student's own files, such as links: %s%s. "
+                "Ask the student to hand in the files themselves.",
+                *(name, len(left_out), names, " ..." if len(left_out) > 5 else ""),
+            )
+
+    def complete(self, name: str, when: datetime) -> None:
+        """Give what was taken a time and a secret that nbgrader can read: it reads both for every student."""
+        time, fault = intake.timestamp(self.taken)
+        if fault:
+            self.log.warning("%s: left out its time: %s", name, printable(fault))
+        if not time:
+            replace(self.taken / "timestamp.txt", f"{when} UTC\n")
+        if not intake.secret(self.taken):
+            replace(self.taken / "submission_secret.txt", intake.new_secret())
 
     def take(self, source: str, into: Path) -> list[Path]:
         """Copy the own files of a student's folder; return where those that were left out would be."""
@@ -110,6 +138,27 @@ class SafeCollect(ExchangeCollect):
                 f"its name says {printable(student)}, but {owner} owns it. Ask {owner} why, and delete it. (If one "
                 "user owns all hand-ins of this hub, as in some containers, set c.ExchangeCollect.check_owner = False.)"
             )
+
+
+class SafeRelease(ExchangeReleaseFeedback):
+    """The release of feedback for nbgrader's `ExchangeFactory.release_feedback`, each student's by itself.
+
+    nbgrader's own ends at the first student whose page it can't release, such as that of a hand-in from elsewhere.
+    """
+
+    src_path: str
+
+    def copy_files(self) -> None:
+        """Release the pages of each student; log those that can't be, and why."""
+        pattern = self.src_path
+        for folder in sorted(glob.glob(pattern)):
+            self.src_path = folder
+            try:
+                super().copy_files()
+            except (OSError, ValueError) as error:
+                place = os.path.relpath(folder, self.coursedir.root)
+                self.log.warning("Not released, %s, which didn't come through the exchange: %s", place, words(error))
+        self.src_path = pattern
 
 
 @dataclass
@@ -155,6 +204,14 @@ class Taking:
                 into.write_bytes(file.read(about.st_size))  # and no more, even if it grows
         else:
             self.left_out.append(into)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in the place of whatever is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def name_of(uid: int) -> str:

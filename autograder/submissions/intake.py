@@ -7,9 +7,11 @@ that the student added, each after the cell that it followed. What happened to t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import stat
 from collections import Counter
 from collections.abc import Iterable
@@ -39,6 +41,7 @@ MARKER = re.compile(r"^.*(BEGIN|END) SOLUTION.*\n?", re.MULTILINE)  # nbgrader's
 EARLIEST = datetime(2000, 1, 1)
 # A time as nbgrader and `make submit` write it. No path: dateutil would open the file that a zone's name leads to.
 ZONE = r"UTC|Z|[A-Z]{3,5}|[A-Z][a-z]+/[A-Za-z_]+|[+-]\d\d(:?\d\d)?"
+MOST_SECRET = 1000  # characters of what names a student's pages in the exchange; nbgrader's have 128
 TIME = re.compile(rf"\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?({ZONE}))?")
 
 
@@ -369,6 +372,20 @@ def timestamp(place: Path) -> tuple[str | None, str | None]:
     except Exception as error:  # dateutil raises many kinds
         return None, f"timestamp.txt is not a time ({str(error)[:80]})"
     return text, None
+
+
+def secret(place: Path) -> str | None:
+    """Return what names a student's pages in the exchange, from submission_secret.txt; None if that can't be used."""
+    with contextlib.suppress(Unreadable, UnicodeDecodeError):
+        text = contents(place / "submission_secret.txt").decode()
+        if place.is_dir() and not place.is_symlink() and text.isprintable() and 0 < len(text) <= MOST_SECRET:
+            return text
+    return None
+
+
+def new_secret() -> str:
+    """Return a secret for a hand-in that brings none: nbgrader asks each for one where it releases feedback."""
+    return secrets.token_hex(32)
 
 
 def name_fault(name: str) -> str | None:

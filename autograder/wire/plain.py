@@ -54,7 +54,10 @@ class BadMessage(Exception):
 
 
 class Lacking(BadMessage):
-    """A value that is honest, but is made with a module that isn't imported here. No message imports one."""
+    """A value that may be honest, but can't be made here: by a module that isn't imported, or a class of this side's.
+
+    No message imports a module or defines a class. Nothing is gained by such a value: the call fails that returns it.
+    """
 
 
 def trusted(
@@ -298,7 +301,7 @@ class Decoder:
         """Return a module. Raise Lacking if it isn't imported."""
         found = self.find(name)
         if found is None:
-            raise Lacking(f"{what} of {name}")
+            raise Lacking(f"{what} of {name}, which none of the instructor's cells imports")
         return found
 
     def value(self, tree: Any) -> Any:
@@ -788,7 +791,7 @@ def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: l
             value = _build(kind, values)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise BadMessage(f"a {kind.__qualname__} that can't be made again of its fields ({why})"[:300]) from None
+            raise Lacking(f"a {kind.__qualname__} that can't be made again of its fields ({why})"[:300]) from None
     elif kind is not None and module == "__main__":
         if not _is_made_bare(kind):
             raise BadMessage(f"a {name}, which is more than its attributes"[:200])
@@ -798,7 +801,7 @@ def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: l
                 raise BadMessage(f"an attribute called {field!r}"[:100])
             object.__setattr__(value, field, decoder.value(tree))
     else:
-        raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
+        raise Lacking(f"a {module}.{name}, which may not be made here"[:200])
     decoder.objects[number] = value
     return value
 
@@ -818,7 +821,7 @@ def _is_data(kind: type, field: str) -> bool:
 def _new_list(decoder: Decoder, number: int, module: str, name: str, items: list) -> list:
     kind = decoder.kind(module, name)
     if kind is None or not issubclass(kind, list):
-        raise BadMessage(f"a {module}.{name}, which may not be made here"[:200])
+        raise Lacking(f"a {module}.{name}, which may not be made here"[:200])
     value = decoder.objects[number] = kind()
     _fill_list(decoder, value, items)
     return value

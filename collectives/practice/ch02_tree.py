@@ -14,7 +14,7 @@ from ..contracts import Contract, ranks_in_words
 from ..draw import draw
 from ..schedule import REDUCE, Schedule, Transfer
 from .checks import DRAWN, NotYet, call_in_words, check_kept, show, steps_of
-from .on_ranks import Outcome, barrier_messages, on_ranks, same, witnessed, witnessed_sums
+from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
 
 HOLDS = ("schedule", *DRAWN)  # see `wall`
 
@@ -165,8 +165,7 @@ def check_tree_traffic(function: Callable, buffers: np.ndarray) -> None:
             f"with {world_size} ranks the sum is right, but takes {len(steps)} steps; {enough} are enough "
             f"(chunk:from→to, as early as possible: {' | '.join(map(str, schedule))})"
         )
-    messages_sent = world_size + barrier_messages(outcomes)
-    witnessed(outcomes, (world_size - 1) * one_buffer, (world_size - 1) * one_buffer, messages=messages_sent)
+    witnessed(outcomes, (world_size - 1) * one_buffer, (world_size - 1) * one_buffer)
 
 
 def earliest(parents: dict[int, int], rank: int = 0) -> list[tuple[int, Transfer]]:

@@ -31,7 +31,7 @@ from .checks import (
     refusing,
     refusing_schedules,
 )
-from .on_ranks import Outcome, barrier_messages, noise, on_ranks, same, witnessed, witnessed_sums, witnessed_terms
+from .on_ranks import Outcome, noise, on_ranks, same, witnessed, witnessed_sums, witnessed_terms
 
 HOLDS = (".RIGHT", ".WRONG", "schedule", "simulate")  # see `wall`
 
@@ -274,7 +274,7 @@ def check_ring(outcomes: list[Outcome], function: Callable, num_elements: int, i
     needed = most * num_elements * itemsize
     if (sent := sum(sum(outcome.bytes_to.values()) for outcome in outcomes)) != needed:
         raise NotYet(f"{who}, of {itemsize} bytes each: all ranks together send {sent} bytes; a ring sends {needed}")
-    witnessed(outcomes, needed, needed, messages=world_size * most + barrier_messages(outcomes))
+    witnessed(outcomes, needed, needed)
 
 
 def _sizes(function: Callable, world_size: int, num_elements: int) -> str:

@@ -34,7 +34,7 @@ from .checks import (
     show,
     steps_of,
 )
-from .on_ranks import barrier_messages, on_ranks, witnessed, witnessed_terms
+from .on_ranks import on_ranks, witnessed, witnessed_terms
 
 HOLDS = ("schedule", *DRAWN)  # see `wall`
 
@@ -287,8 +287,7 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
         if sent > allowed:
             raise NotYet(f"{who} sends {sent} bytes; its chunks for the others have {allowed}")
     if seed is not None:  # a rank can compute the encoded elements by itself, but not the random ones
-        messages = sum(outcome.messages for outcome in outcomes) + barrier_messages(outcomes)
-        witnessed(outcomes, world_size * allowed, world_size * allowed, messages=messages)
+        witnessed(outcomes, world_size * allowed, world_size * allowed)
         places = generator().integers(num_elements, size=before.shape[:2])
         chunks = [(src, dst) for src, dst in product(everyone, repeat=2) if src != dst]
         witnessed_terms(outcomes, [{before[chunk][places[chunk]].tobytes()} for chunk in chunks])

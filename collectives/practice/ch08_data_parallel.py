@@ -495,7 +495,7 @@ def _check_events(rank: int, events: list[Event], packed: Sequence[np.ndarray], 
     """
     made: set[int] = set()
     launched = 0
-    for event in events:
+    for place, event in enumerate(events):
         due = next((b for b, bucket in enumerate(buckets) if not made.issuperset(bucket)), len(buckets))
         if event.kind in ("gradient", "end") and launched < due:
             raise NotYet(
@@ -504,10 +504,12 @@ def _check_events(rank: int, events: list[Event], packed: Sequence[np.ndarray], 
                 + ("the backward pass ends" if event.kind == "end" else f"the gradient {event.number} is made")
                 + " first. Launch in `arrived`, and as many buckets as are full"
             )
-        if event.kind == "wait" and "end" in [later.kind for later in events[events.index(event) :]]:
+        if event.kind in ("wait", "asked") and "end" in [later.kind for later in events[place:]]:
             raise NotYet(
                 f"rank {rank} waits for an all-reduce while the backward pass is still running, which stops "
                 "meanwhile: launch with async_op=True, keep the work, and wait for it in `finish`"
+                + " (to ask whether it is done may be a way to wait)"
+                * (event.kind == "asked")
             )
         if event.kind == "gradient" and event.number is not None:
             made.add(event.number)

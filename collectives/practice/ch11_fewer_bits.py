@@ -29,7 +29,7 @@ from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions, told_apart
-from .on_ranks import plain, run_on_ranks, witnessed, witnessed_pairs
+from .on_ranks import plain, run_on_ranks, witnessed, witnessed_reports
 
 HOLDS = (
     ".LAYER",
@@ -445,8 +445,8 @@ def _witness(everyone: list[Summed], values: np.ndarray, codec: Codec) -> None:
 def _witness_reports(everyone: list[Summed], least: int) -> None:
     """Check what all ranks together report to have sent, and what each does to each other one. `least`: bytes."""
     sent = sum(sum(each.bytes_to.values()) for each in everyone)
-    witnessed(everyone, least, sent, messages=sum(each.messages for each in everyone))
-    witnessed_pairs(everyone)
+    witnessed(everyone, least, sent)
+    witnessed_reports(everyone)
 
 
 def _check_within(where: str, got: np.ndarray, exact: np.ndarray, most: np.ndarray, slip: str) -> None:

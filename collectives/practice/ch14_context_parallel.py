@@ -43,7 +43,7 @@ from .checks import (
     own_answer,
     refusing_functions,
 )
-from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_pairs, witnessed_terms
+from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_reports, witnessed_terms
 
 WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells its log_sum
     "torch.distributed.tensor.experimental",
@@ -713,9 +713,8 @@ def check_ring(function: Callable, case: Tokens) -> list[Done]:
         )
     if world_size > 1 and case.hop >= 50_000:
         least = world_size * (world_size - 1) * case.hop
-        messages = sum(done.messages for done in everyone)
-        witnessed(everyone, least, sum(sum(done.bytes_to.values()) for done in everyone), messages=messages)
-        witnessed_pairs(everyone)
+        witnessed(everyone, least)
+        witnessed_reports(everyone)
         random = np.random.default_rng()
         picked = [random.choice(each.ravel(), 4) for pair in zip(case.keys, case.values, strict=True) for each in pair]
         witnessed_terms(everyone, [{number.tobytes()} for number in np.concatenate(picked)])

@@ -365,7 +365,7 @@ def check_layer(function: Callable, case: Case) -> None:
         in_all += allowed + EXCHANGES * itemsize * world_size**2 * (world_size - 1)  # to compare the tables
     homes = [set(row) - {rank} for rank, experts in enumerate(case.experts) for row in experts // case.share]
     away = sum(map(len, homes))  # to each other rank once, and back
-    witnessed(outcomes, 2 * away * case.width * itemsize / 2, in_all, messages=2 * EXCHANGES * world_size**2)  # as fp32
+    witnessed(outcomes, 2 * away * case.width * itemsize / 2, in_all)  # as fp32
     leaving = [value for value, home in zip(desk.values, homes, strict=True) if home]
     looked_for = generator().permutation(leaving)[:PLACES]
     witnessed_terms(outcomes, [{value.tobytes(), value.astype(np.float32).tobytes()} for value in looked_for])

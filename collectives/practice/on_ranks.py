@@ -2,9 +2,9 @@
 
 What a check runs on a rank shares a process with the learner's code, which could forge the report. So each rank gets
 only its own input (`ranks.PerRank`) and knows no right value, and the check compares outside, afterwards. When a
-submission is graded, the judge itself starts the ranks and hands each its input, and counts and captures what crosses
-the loopback. `witnessed`, `witnessed_pairs`, `witnessed_sums` and `witnessed_terms` compare the ranks' reports with
-that.
+submission is graded, the judge itself starts the ranks and hands each its input, and reads what crosses between them,
+message by message. `witnessed`, `witnessed_reports`, `witnessed_sums` and `witnessed_terms` compare the ranks' reports
+with that.
 """
 
 from __future__ import annotations
@@ -152,78 +152,86 @@ def stand_ins(*functions: Callable, **others: Callable) -> Iterator[None]:
             space[own] = real[name]
 
 
-# What gloo adds to a connection, in the data of its packets: always as much, measured with torch 2.13.
-CONNECTION = 8  # by the rank that opens it
-PREAMBLE = 48  # before a message; and when a rank announces one to its receiver, or its receiver is ready for one
-ASIDE = 10 * CONNECTION  # outside the ranks' own group: ten other groups, in which nothing is sent
-# What the loopback device counts beyond that, of packets that nobody captures, with room above what was measured:
-GROUP_BYTES = 1_000  # for two ranks to find each other in a group; measured: at most 560
-MESSAGE_BYTES = 800  # around one message, with its acknowledgement; measured: at most 430
-WIRE = 1.3  # times the payload, for headers and acknowledgements; measured: 1.02, and 1.07 on a crowded machine
-EMPTY = 100  # messages to each peer that may have nothing in them, as where there are more ranks than elements
+def crossed(everyone: Sequence[Any]) -> list[Any] | None:
+    """Return the messages that crossed between these ranks, as the judge read them outside; None if nobody watched.
 
-
-def witnessed(
-    everyone: list[Any], least: float, most: float | None = None, messages: int = 0, groups: bool = False
-) -> None:
-    """Check the ranks' traffic against the bytes counted from outside, if this run's bytes were counted.
-
-    What isn't sent in the ranks' own group is refused: neither a meter nor a look at the wire is about it. `groups`:
-    the learner or the check makes groups on these ranks, which may carry data, too.
-
-    `least`, `most`: the bytes that all ranks together must send, and may send. Data that bypasses the wire (through
-    files or shared memory) and reported sends that never happened leave the count short. Sends that the ranks don't
-    report make it too large. `messages`: how many the ranks may send. If the run was captured, the count is of what TCP
-    carried, and may exceed `most` only by what gloo adds to so many messages. All else that crosses the loopback counts
-    with its headers, so that some of it may go unnoticed.
+    Each has `src` and `dst`, which are negative on other connections than those of the ranks' own group; its
+    `operation`, "send" or a collective's name, "" if it isn't gloo's; and its `data`, bytes.
     """
-    moved = getattr(everyone, "loopback", None)
-    if moved is None:
+    if not getattr(everyone, "followed", True):
+        raise NotYet(
+            f"with {len(everyone)} ranks, the ranks send more than the grader can follow: send what is needed, and "
+            "in messages of more than a few bytes"
+        )
+    return getattr(everyone, "messages", None)
+
+
+def carried(messages: Iterable[Any], src: int | None = None, dst: int | None = None) -> int:
+    """Return the bytes of these messages, or of those from or to a rank."""
+    return sum(len(each.data) for each in messages if src in (None, each.src) and dst in (None, each.dst))
+
+
+def _streams(messages: Iterable[Any]) -> list[bytes]:
+    """Return the data of the messages from each rank to each other one, joined: a number may lie in two of them."""
+    streams: dict[tuple[int, int], list[bytes]] = {}
+    for each in messages:
+        streams.setdefault((each.src, each.dst), []).append(each.data)
+    return [b"".join(parts) for parts in streams.values()]
+
+
+def witnessed(everyone: list[Any], least: float, most: float | None = None, groups: bool = False) -> None:
+    """Check the ranks' traffic against the messages that were read outside, if this run was watched.
+
+    `least`, `most`: the bytes of data that all ranks together must send, and may send. Data that bypasses the wire
+    (through files or shared memory) and reported sends that never happened leave the count short. Sends that the ranks
+    don't report make it too large. What isn't sent in the ranks' own group is refused: neither a meter nor a look at
+    the wire is about it. `groups`: the learner or the check makes groups on these ranks, which may carry data, too.
+    """
+    messages = crossed(everyone)
+    if messages is None:
         return
-    world_size, seen = len(everyone), _captured(everyone) or moved
+    world_size, seen = len(everyone), carried(messages)
     if seen < least:
         raise NotYet(
             f"with {world_size} ranks, {seen:,} bytes went over the wire between them, where at least {least:,.0f} "
             "have to: send everything with the process group's own operations"
         )
-    pairs = world_size * (world_size - 1) // 2
-    beside = sum(map(len, getattr(everyone, "beside", None) or ()))
-    if not groups and beside > pairs * ASIDE:
+    outside = [each for each in messages if each.src < 0 and each.data]
+    if stray := carried(each for each in outside if not (groups and each.operation)):
         raise NotYet(
-            f"with {world_size} ranks, {beside:,} bytes travelled outside of the ranks' own group: send everything "
-            "with the functions of torch.distributed, and without a `group`"
+            f"with {world_size} ranks, {stray:,} bytes travelled outside of the ranks' own group: send everything "
+            "with the functions of torch.distributed" + ", and without a `group`" * (not groups)
         )
-    if most is None:
-        return
-    added = pairs * (CONNECTION + ASIDE) + 3 * PREAMBLE * messages
-    around = pairs * GROUP_BYTES + MESSAGE_BYTES * messages
-    if _captured(everyone) > most + added or moved > WIRE * most + around:
+    if most is not None and seen > most:
         raise NotYet(
             f"with {world_size} ranks, {seen:,} bytes went over the wire between them, where {most:,.0f} are enough: "
             "the ranks send something that they do not report"
         )
 
 
-def _captured(everyone: list[Any]) -> int:
-    """Return the bytes in the packets of all connections; 0 if they were not captured, or too many to follow."""
-    kept = [getattr(everyone, name, None) or () for name in ("streams", "beside")]
-    return sum(len(stream) for streams in kept for stream in streams)
+def witnessed_reports(outcomes: Sequence[Any]) -> None:
+    """Check what each rank reports to have sent against the messages that crossed, if this run was watched.
 
-
-def witnessed_pairs(outcomes: Sequence[Any]) -> None:
-    """Check what each rank reports to have sent to each other one against what their connection carried, if captured.
-
-    The connections are those that the ranks' group makes, before it runs any of the learner's code. `outcomes`: reports
-    that have an `Outcome`'s `bytes_to`, `messages` and `collectives`.
+    Only a barrier may be a collective of the backend's own. `outcomes`: reports that have an `Outcome`'s `bytes_to` and
+    `messages`.
     """
-    for (rank, peer), seen in (getattr(outcomes, "sent", None) or {}).items():
-        told = outcomes[rank].bytes_to.get(peer, 0)
-        there, back = (each.messages + each.collectives.count("barrier") for each in (outcomes[rank], outcomes[peer]))
-        if not told <= seen <= told + CONNECTION + PREAMBLE * (2 * there + back):
-            raise NotYet(
-                f"with {len(outcomes)} ranks, rank {rank} reports that it sends {told:,} bytes to rank {peer}, but "
-                f"{seen:,} went over their connection: send everything with dist.send and its like, without a `group`"
-            )
+    messages = crossed(outcomes)
+    if messages is None:
+        return
+    where, sent = f"with {len(outcomes)} ranks", [each for each in messages if each.operation != "barrier"]
+    if own := sorted((each.src, each.operation) for each in sent if each.operation not in ("send", "")):
+        raise NotYet(f"{where}, rank {own[0][0]} uses torch's own {own[0][1]}; write this part with sends alone")
+    for rank, outcome in enumerate(outcomes):
+        for peer in range(len(outcomes)):
+            told, seen = outcome.bytes_to.get(peer, 0), carried(sent, rank, peer)
+            if told != seen:
+                raise NotYet(
+                    f"{where}, rank {rank} reports that it sends {told:,} bytes to rank {peer}, but {seen:,} crossed: "
+                    "send everything with dist.send and its like, without a `group`, and receive all of it"
+                )
+        count = sum(each.src == rank for each in sent)
+        if outcome.messages != count:
+            raise NotYet(f"{where}, rank {rank} reports {outcome.messages} messages, but {count} crossed")
 
 
 def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
@@ -241,36 +249,14 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         if calls := [name for name in outcome.collectives if name != "barrier"]:  # a barrier moves no data
             names = ", ".join(f"dist.{name}" for name in dict.fromkeys(calls))
             raise NotYet(f"rank {rank} calls torch's own {names}; write this part with send and recv alone")
-        if not _possible(outcome, buffers):
-            raise NotYet(
-                f"with {world_size} ranks, rank {rank} reports more messages, or fewer bytes, than there can be"
-            )
         if outcome.unwaited:
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} never waits for its {outcome.unwaited[0]}: keep the request "
                 "that it returns, and wait() for it before you use the tensor or return"
             )
-    bytes_reported = sum(sum(outcome.bytes_to.values()) for outcome in outcomes)
-    messages = sum(outcome.messages for outcome in outcomes) + barrier_messages(outcomes)
-    witnessed(outcomes, least=0, most=bytes_reported, messages=messages)
-    if buffers.nbytes >= MUCH:
-        witnessed_pairs(outcomes)
+    witnessed(outcomes, least=0)
+    witnessed_reports(outcomes)
     return outcomes
-
-
-def barrier_messages(outcomes: Sequence[Any]) -> int:
-    """Return how many messages the barriers send that ranks report, all of them empty."""
-    each = (len(outcomes) - 1).bit_length()  # from a rank to others 1, 2, 4 and so on ahead of it
-    return sum(outcome.collectives.count("barrier") * each for outcome in outcomes)
-
-
-def _possible(outcome: Outcome, buffers: np.ndarray) -> bool:
-    """Return whether a rank may have sent what it reports: each message excuses bytes that nothing else explains.
-
-    Even element by element it sends no more messages than there are elements; some more may be empty.
-    """
-    most = buffers.size + EMPTY * len(buffers) - barrier_messages([outcome] * len(buffers)) // len(buffers)
-    return 0 <= outcome.messages <= most and min(outcome.bytes_to.values(), default=0) >= 0
 
 
 def _on_rank(rank: int, world_size: int, function: Callable, own: np.ndarray) -> Outcome:
@@ -401,17 +387,17 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]
     Float buffers must be `noise`, whose sums are exact in any order.
     """
     witnessed(everyone, least_to_add(buffers))
-    streams, (world_size, num_elements) = getattr(everyone, "streams", None), buffers.shape
-    if streams is None or buffers.nbytes < MUCH or not np.issubdtype(buffers.dtype, np.floating):
+    messages, (world_size, num_elements) = crossed(everyone), buffers.shape
+    if messages is None or buffers.nbytes < MUCH or not np.issubdtype(buffers.dtype, np.floating):
         return
-    _witnessed_shares(everyone, num_elements, kept)
+    _witnessed_shares(messages, world_size, num_elements, kept)
     places = generator().integers(num_elements - 1, size=PLACES)
     subsets = [[rank for rank in range(world_size) if bits >> rank & 1] for bits in range(1, 2**world_size - 1)]
     known = {}  # bytes of two neighbouring elements summed over a subset of the ranks: (place, subset)
     for place in places:
         for number, subset in enumerate(subsets):
             known[buffers[subset, place : place + 2].sum(axis=0).tobytes()] = place, number
-    seen = {known[pair] for stream in streams for pair in _pairs(stream, known)}
+    seen = {known[pair] for stream in _streams(messages) for pair in _pairs(stream, known)}
     missing = sum(sum(at == place for at, _ in seen) < world_size - 1 for place in places)
     if missing > PLACES // 5:  # a few pairs may straddle two messages
         raise NotYet(
@@ -421,21 +407,21 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]
         )
 
 
-def _witnessed_shares(everyone: list[Any], num_elements: int, kept: Sequence[int] | np.ndarray) -> None:
+def _witnessed_shares(
+    messages: list[Any], world_size: int, num_elements: int, kept: Sequence[int] | np.ndarray
+) -> None:
     """Check that each rank sent and received what its part of the sum needs, 4 bytes an element.
 
     The other ranks' sums depend on each of a rank's terms but those of the elements that it keeps, so these terms must
     leave it, added to others or not. What it keeps depends on the other ranks, and must reach it.
     """
-    sent = getattr(everyone, "sent", None) or {}
-    for rank in range(len(everyone) if sent else 0):
-        leaving = sum(seen for (source, _), seen in sent.items() if source == rank)
-        coming = sum(seen for (_, peer), seen in sent.items() if peer == rank)
+    for rank in range(world_size):
+        leaving, coming = carried(messages, src=rank), carried(messages, dst=rank)
         own = int(kept[rank])
         for does, seen, least in (("sends", leaving, 4 * (num_elements - own)), ("receives", coming, 4 * own)):
             if seen < least:
                 raise NotYet(
-                    f"with {len(everyone)} ranks, rank {rank} {does} {seen:,} bytes, where its part of the sum needs "
+                    f"with {world_size} ranks, rank {rank} {does} {seen:,} bytes, where its part of the sum needs "
                     f"at least {least:,}: send everything with the process group's own operations"
                 )
 
@@ -447,11 +433,10 @@ def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]], gro
     term that some rank sends unchanged.) Numbers must be random and at least 4 bytes long, so that none is there by
     accident. `groups`: as for `witnessed`.
     """
-    streams = getattr(everyone, "streams", None)
-    if streams is None:
+    messages = crossed(everyone)
+    if messages is None:
         return
-    if groups:
-        streams = [*streams, *(getattr(everyone, "beside", None) or ())]
+    streams = _streams(each for each in messages if groups or each.src >= 0)
     seen = [any(form in stream for stream in streams for form in forms) for forms in terms]
     missing = seen.count(False)
     if missing > len(seen) // 5:  # the same share as for sums

@@ -49,11 +49,16 @@ class Hub:
         """Put a folder in a student's name into the exchange, of `owner` or else of that student."""
         place = self.inbound / f"{student}+{EXERCISE}+{time}+{len([*self.inbound.iterdir()])}"
         place.mkdir()
-        for name, content in files.items():
+        for name, content in (self.beside(time) | files).items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(content)
         self.give(place, owner or student)
         return place
+
+    @staticmethod
+    def beside(time):
+        """What nbgrader's `submit` writes beside a student's files."""
+        return {"timestamp.txt": time, "submission_secret.txt": "5" * 128}
 
     def give(self, place, owner):
         """Make a user the owner of a folder and all that is in it, as far as this user may."""
@@ -79,9 +84,10 @@ class Hub:
         return self.submitted(), done["log"]
 
     def submitted(self):
-        """{file below the submitted folder: its text}."""
-        place = self.course / "submitted"
-        return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+        """{file below the submitted folder: its text}, without what nbgrader writes beside a student's own."""
+        place, beside = self.course / "submitted", self.beside(TIME)
+        files = [path for path in place.rglob("*") if path.is_file() and path.name not in beside]
+        return {str(path.relative_to(place)): path.read_text() for path in files}
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def hub(tmp_path):
 
 def test_nbgrader_s_own_command_collects_an_honest_hand_in_with_all_its_folders(hub):
     """Of several the last, and without what the course's settings leave out: all as nbgrader's own collector does."""
-    files = {NOTEBOOK: "my answers", "timestamp.txt": LATER, "data/deep/er/x.csv": "1,2", "data/ü y.txt": "z"}
+    files = {NOTEBOOK: "my answers", "data/deep/er/x.csv": "1,2", "data/ü y.txt": "z"}
     hub.hand_in(STUDENT, {NOTEBOOK: "too early"})
     last = hub.hand_in(STUDENT, files | {".ipynb_checkpoints/old": "no", "a.pyc": "no", "empty/.keep": ""}, LATER)
     settings = f"""
@@ -116,6 +122,7 @@ configure(c)
     default.ExchangeCollect.do_copy(collector, str(last), str(stock))
     ours = hub.course / "submitted" / place
     assert {p.relative_to(ours) for p in ours.rglob("*")} == {p.relative_to(stock) for p in stock.rglob("*")}
+    assert (ours / "timestamp.txt").read_text() == LATER
 
 
 def test_no_link_of_a_student_s_is_followed(hub):
@@ -254,6 +261,51 @@ def test_a_hostile_hand_in_costs_its_student_a_line_and_the_others_nothing(hub, 
         subprocess.run(["rm", "-r", place], check=True)
 
 
+def test_a_hand_in_without_a_time_or_a_secret_gets_both(hub):
+    """nbgrader asks every hand-in for them where it releases feedback, and would end there for the class."""
+    place = hub.hand_in(STUDENT, {NOTEBOOK: "my answers"})
+    (place / "timestamp.txt").unlink()
+    (place / "submission_secret.txt").unlink()
+    (place / "submission_secret.txt").mkdir()
+    hub.give(place, STUDENT)
+    hub.collect()
+    beside = {name: (hub.course / "submitted" / STUDENT / EXERCISE / name).read_text() for name in hub.beside(TIME)}
+    assert beside["timestamp.txt"] == "2026-11-28 10:00:00 UTC\n" and len(beside["submission_secret.txt"]) == 64
+
+
+def test_an_update_that_is_not_taken_leaves_the_earlier_hand_in(hub, monkeypatch):
+    hub.hand_in(STUDENT, {NOTEBOOK: "first"})
+    hub.collect()
+    huge(hub.hand_in(STUDENT, {NOTEBOOK: "second", "mine.txt": ""}, LATER), monkeypatch)
+    got, said = hub.collect(update=True)
+    assert got == {f"{STUDENT}/{EXERCISE}/{NOTEBOOK}": "first"}
+    assert "Not collected" in said and "it is larger than CourseDirectory.max_dir_size" in said
+
+
+def test_a_folder_that_is_gone_when_its_turn_comes_costs_no_other_student(hub):
+    gone = hub.hand_in(STUDENT, {NOTEBOOK: "first"})
+    hub.hand_in("zoe", {NOTEBOOK: "of another"}, owner=STUDENT)
+    collector = hub.collector(check_owner=False)
+    choose = collector.init_src
+    collector.init_src = lambda: [choose(), shutil.rmtree(gone)]
+    said = capture_log(collector)
+    assert said["success"] and f"Not collected, {gone.name}: " in said["log"]
+    assert hub.submitted() == {f"zoe/{EXERCISE}/{NOTEBOOK}": "of another"}
+
+
+def test_feedback_is_released_to_all_that_handed_in_through_the_exchange(hub):
+    """nbgrader's own ends at the first student without a secret, as of a hand-in from elsewhere."""
+    for student, beside in (("ana", hub.beside(TIME)), ("ben", {}), ("cleo", hub.beside(TIME))):
+        page = hub.course / "feedback" / student / EXERCISE
+        page.mkdir(parents=True)
+        for name, text in (beside | {f"{EXERCISE}.html": student}).items():
+            (page / name).write_text(text.replace("5", student[0]) if "secret" in name else text)
+    collector = hub.collector()
+    said = capture_log(exchange.SafeRelease(coursedir=collector.coursedir, parent=collector.parent))
+    assert said["success"] and f"Not released, feedback/ben/{EXERCISE}" in said["log"]
+    assert {page.read_text() for page in hub.inbound.parent.rglob("*.html")} == {"ana", "cleo"}
+
+
 @pytest.mark.parametrize("words", ["no time", "2026-11-01 10:00:00 /etc/localtime", "9" * 10_000])
 def test_a_time_that_nbgrader_can_t_read_is_left_out_so_that_it_can_collect_again(hub, words):
     """nbgrader reads the time of every hand-in that it has collected, each time, and would end there for the class."""
@@ -278,7 +330,8 @@ def test_where_one_user_owns_all_hand_ins_their_names_count(hub):
 def test_the_course_s_own_settings_name_the_collector(folder, monkeypatch, tmp_path):
     monkeypatch.setenv("CLASSROOM", str(tmp_path))
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / folder)).load_config()
-    assert ExchangeFactory(config=config).collect is exchange.SafeCollect
+    steps = ExchangeFactory(config=config)
+    assert (steps.collect, steps.release_feedback) == (exchange.SafeCollect, exchange.SafeRelease)
 
 
 def test_a_course_keeps_the_collector_of_another_exchange():

@@ -106,6 +106,12 @@ def test_a_failed_hidden_check_says_how_to_run_it_again_if_the_instructor_allows
     assert "A hidden check failed." in page and "To run it again" not in page and "check(f, seed)" not in page
 
 
+@pytest.mark.parametrize("odd", ["%matplotlib inline\n", "\n\n\n\n\n\n"])
+def test_a_check_that_python_alone_cannot_read_has_its_page_without_the_way_to_run_it(odd):
+    page = failed_at(HIDDEN.count("\n") + 9, "no", odd + HIDDEN, show_replay=True)
+    assert "a1-sums" in page and "To run it again" not in page
+
+
 @pytest.mark.parametrize("exercise", release.names())
 def test_no_hidden_test_of_the_course_is_too_long_to_be_run_again(exercise):
     for cell in cells_of(exercise):

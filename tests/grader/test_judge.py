@@ -607,6 +607,39 @@ def test_a_value_that_the_grader_cannot_read_costs_its_own_test_and_no_other(jud
     assert errors[len(UNREADABLE) :] == [None] * (len(READABLE) + 2)
 
 
+def test_honest_values_that_the_judge_cannot_make_cost_their_own_test_and_no_other(judges):
+    """A class of the student's in an instructor's unlocked cell, and one whose own check reads what a student binds."""
+    given = """
+        import dataclasses
+        MOST = 4
+        @dataclasses.dataclass
+        class Bounded:
+            x: int
+            def __post_init__(self):
+                if self.x > MOST: raise ValueError("too large")
+        @dataclasses.dataclass
+        class Rule:
+            f: object
+            def __post_init__(self):
+                if not callable(self.f): raise TypeError("f must be a function")
+    """
+    helpers = "import dataclasses\n@dataclasses.dataclass\nclass Pair:\n    x: int"
+    answers = """
+        from collections import Counter
+        MOST = 8
+        def pair(): return Pair(1)
+        def bounded(): return Bounded(7)
+        def rule(): return Rule(len)
+        count, listed = Counter, list
+    """
+    tests = ["pair()", "bounded()", "assert rule().f([1, 2]) == 2", "assert count('aab') == {'a': 2, 'b': 1}"]
+    tests += ["assert listed((1, 2)) == [1, 2]"]
+    cells = ("given", given), ("given", helpers), ("answer", answers), *(("test", test) for test in tests)
+    errors, remarks = judged(judges, *cells, answers=["pair", "bounded", "rule", "count", "listed"])
+    assert remarks == [] and errors[2:] == [None] * 3
+    assert "a Bounded that can't be made again of its fields" in errors[1]
+
+
 def test_a_student_who_binds_what_a_locked_cell_bound_before_has_bound_it(judges):
     cells = [
         ("given", "n, flag = 5, True"),

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autograder.sandbox import envelope, prove, watch
-from autograder.sandbox.capture import in_order
+from autograder.sandbox import capture, envelope, prove, watch
 from autograder.sandbox.envelope import CannotSandbox, Limits, Warm, enter
 
 pytestmark = pytest.mark.sandbox
@@ -154,19 +153,22 @@ def test_what_ranks_say_to_one_another_is_read_outside(warm):
         for _ in range(2):
             with inside.captured() as wire:
                 run(inside, "ranks.run(say, 3)")
-            assert sum(said in stream for stream in wire.streams) == 1
+            assert sum(said in stream for stream in wire.by_ends.values()) == 1
         run(inside, "ranks.run(say, 3)")  # unseen
         with inside.captured() as wire:
             inside.close()  # as when its time is up
-        assert wire.streams == []
+        assert wire.by_ends == {}
 
 
 def test_packets_are_read_in_their_order_and_once():
     packets = [(2**32 - 2, b"cdef"), (2**32 - 4, b"ab"), (2, b"gh"), (0, b"ef"), (2**32 - 2, b"cdef")]
-    assert in_order(packets) == b"abcdefgh"
+    assert capture.in_order(packets) == b"abcdefgh"
 
 
-def test_who_says_too_much_at_once_is_not_followed(warm):
+@pytest.mark.parametrize("most", [5000, 4999])
+def test_many_small_packets_are_followed_and_too_many_bytes_are_not(warm, monkeypatch, most):
+    """As where an honest answer sends a chunk in small pieces: thirty packets for each of the ring's blocks."""
+    monkeypatch.setattr(capture, "MOST", most)
     flood = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -181,7 +183,7 @@ while other.recv(5000):
 """
     with enter(warm.address) as inside, inside.captured() as wire:
         run(inside, flood)
-    assert sum(map(len, wire.streams)) in (0, 5000)  # all of it, where the reader kept pace, or nothing
+    assert (wire.by_ends and {*wire.by_ends.values()}) == ({b"x" * 5000} if most == 5000 else None)
 
 
 def test_ranks_run_inside_at_once_even_after_autograd_and_their_bytes_are_counted_outside(warm):
@@ -617,6 +619,23 @@ print(os.pwritev(own, [b"ab"], 0, os.RWF_DSYNC), os.preadv(own, [bytearray(2)], 
         assert run(inside, ask).splitlines() == [*refused, "2 2"]
 
 
+def test_no_request_of_ioctl_loads_a_module(warm):
+    """Those of bridges and VLANs load theirs before the kernel looks who asks."""
+    ask = """
+import fcntl, os, socket, struct
+def asked(request, argument=bytes(64)):
+    with socket.socket() as one:
+        try:
+            return fcntl.ioctl(one, request, argument) and "done"
+        except OSError as error:
+            return error.strerror
+print(*{asked(request) for request in (0x89A0, 0x89A1, 0x8982, 0x8983, 0x5412, 0x4B3A)})
+print(asked(0x8913, struct.pack("16s48x", b"lo")), os.isatty(1))
+"""
+    with enter(warm.address) as inside:
+        assert run(inside, ask).splitlines() == ["Function not implemented", "done False"]
+
+
 def test_sockets_on_the_loopback_are_of_tcp_and_udp_alone(warm):
     """Others have modules that the kernel loads on demand, also by a socket's kind, and buffers that nobody counts."""
     ask = """
@@ -746,6 +765,17 @@ for folder, _, files in os.walk({str(bound)!r}):
             assert run(inside, look).splitlines() == seen
     with pytest.raises(CannotSandbox, match="it is the course's own folder: keep the course elsewhere"):
         Warm((), entry=entry, readable=[bound], hidden=[bound])
+
+
+def test_what_is_covered_may_be_a_link(bound, monkeypatch):
+    """As where /usr/local, or the exchange below it, is one: nothing can be mounted on a link."""
+    (bound / "elsewhere").mkdir()
+    for name, target in {"link": bound / "elsewhere", "away": "/var"}.items():
+        (bound / name).symlink_to(target)
+    monkeypatch.setattr(envelope, "_covered", lambda: [bound / "link", bound / "away"])
+    words = envelope._mounts([bound], [])
+    assert words[words.index("--tmpfs") + 1] == str(bound / "elsewhere")
+    assert not {str(bound / "link"), str(bound / "away"), "/var"} & {*words}
 
 
 def test_the_proof_refuses_a_sandbox_in_which_a_course_or_an_exchange_is(entry, bound, monkeypatch):

@@ -97,11 +97,11 @@ FROM_THE_END = {  # the last bucket is as full as it can be, instead of the firs
         step.arrived.add(number)
         while len(step.works) < len(step.buckets) and step.arrived >= set(step.buckets[len(step.works)]):
             flat = step.pack(len(step.works))
-            step.works.append((flat, dist.all_reduce(flat, async_op=True).get_future()))
+            step.works.append((flat, dist.all_reduce(flat, async_op=True)))
 
     def finish(step):
-        for bucket, (flat, future) in enumerate(step.works):
-            future.wait()
+        for bucket, (flat, work) in enumerate(step.works):
+            work.get_future().wait()
             step.unpack(bucket, flat / step.world_size)
     """,
 }
@@ -374,6 +374,13 @@ MUTANTS = [
         LAUNCH + "        step.works[-1][1].wait()\n",
         RANKS - {"d1-mean"},
         "waits for an all-reduce while the backward pass is still running",
+    ),
+    broken(
+        "asks until it is done",
+        LAUNCH,
+        LAUNCH + "        while not step.works[-1][1].is_completed():\n            pass\n",
+        RANKS - {"d1-mean"},
+        "to ask whether it is done may be a way to wait",
     ),
     broken(
         "launches at the end",

@@ -24,7 +24,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from autograder.inside import nursery
 from autograder.judging.judge import Seen
+from autograder.sandbox import gloo
 from autograder.sandbox.capture import Capture
 from autograder.wire.plain import Decoder, Encoder, trusted
 from collectives import contracts, execute, ranks
@@ -464,10 +466,11 @@ def main():
     run = ranks.run
 
     def counted(function, world_size, *args, **named):
-        before = _moved()
         with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM) as packets, Capture(packets) as heard:
-            everyone = Seen(_crossed(run(function, world_size, *args, **named)))
-        everyone.loopback, everyone.streams = _moved() - before, heard.streams
+            told = run(_naming, world_size, function, *args, **named)
+        owner = {ends: rank for rank, (mine, _) in enumerate(told) for ends in mine}
+        everyone = Seen(_crossed([report for _, report in told]))
+        everyone.messages = list(gloo.messages(heard.by_ends, owner))
         return everyone
 
     ranks.run = counted
@@ -482,6 +485,11 @@ def main():
     print(json.dumps(said))
 
 
+def _naming(rank, world_size, function, *args):
+    """A rank's connections, named before the learner's code runs as the sandbox's ranks do, and what it reports."""
+    return list(nursery._connected()), function(rank, world_size, *args)
+
+
 def _crossed(value):
     """The same after it has gone through the wall as plain data."""
     resolve = trusted(("collectives",), {})
@@ -491,12 +499,6 @@ def _crossed(value):
 def _loopback_up():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         fcntl.ioctl(asked, 0x8914, struct.pack("16sH22x", b"lo", 0x49))  # SIOCSIFFLAGS: up, loopback, running
-
-
-def _moved():
-    """Bytes that the loopback device has sent so far."""
-    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")]
-    return int(line.split(":")[1].split()[8])
 
 
 @pytest.fixture(scope="module")
@@ -518,8 +520,8 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
     "name, words",
     {
         "hops that never were": "where 202,512 are enough: the ranks send something that they do not report",
-        "sums through files": "bytes went over the wire between them, where at least 1,200,000 have to",
-        "traffic through files": "bytes went over the wire between them, where at least 1,200,000 have to",
+        "sums through files": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
+        "traffic through files": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
         "dummy traffic": "are not made of what the ranks send one another",
         "a dummy all-gather": "with 3 ranks, 20 of 20 numbers that were looked for on the wire are not among",
         "a dummy all-reduce": "are not made of what the ranks send one another",
@@ -527,8 +529,8 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
         "dummy attention": "with 3 ranks, 24 of 24 numbers that were looked for on the wire are not among",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
-        "a hidden all-reduce": "where 1,200,000 are enough: the ranks send something that they do not report",
-        "zeros before a hidden all-reduce": "where 36,000,000 are enough: the ranks send something that they do not",
+        "a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
+        "zeros before a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
         "late sums": "rank 0 returns a value of type Late; return the tensor with its finished chunk",
         "late sums in place": "'s buffer is an object of type Late; leave a tensor of torch's own there",
         "a late exchange": "rank 0 returns a value of type Late; return a tensor with a row from each rank",
@@ -537,7 +539,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "late attention": "rank 0 returns a value of type Late; return the output, a tensor",
         "a late norm": "rank 0 returns a value of type Late; return the norm, a number",
         "a blind counter": "of this rank's calls went round what counts its bytes",
-        "what lies around": "rank 0 returns",
+        "what lies around": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
         "answers made at home": "is never asked about token 0 of rank 0, which has chosen it",
         "dummy tokens": "with 2 ranks, 20 of 20 numbers that were looked for on the wire are not among",
         "a step that sends more than it tells": "the ranks send something that they do not report",
@@ -555,9 +557,7 @@ def answers_with(monkeypatch, report, carried=None):
 
     def run(function, world_size, *args, **_):
         everyone = Seen(report(world_size, args))
-        everyone.loopback = 0
-        if carried is not None:
-            everyone.loopback, everyone.streams = max(10**7, len(carried)), [carried]
+        everyone.messages = [] if carried is None else [gloo.Message(0, 1, "send", carried)]
         return everyone
 
     monkeypatch.setattr(ranks, "run", run)
@@ -602,7 +602,7 @@ def test_a_report_that_was_not_asked_for_is_refused_in_words(monkeypatch, name, 
         ON_RANKS[name]()
 
 
-def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_went_over_the_wire(monkeypatch):
+def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_crossed(monkeypatch):
     def forged(world_size, args):
         rows = np.stack(args[1])
         total, share = rows.sum(axis=0), rows.shape[1] // world_size
@@ -616,45 +616,60 @@ def test_right_reports_of_ranks_that_never_ran_are_refused_as_nothing_went_over_
         lambda: ch03_ring.check_ring_traffic(honest, BUFFERS, ring.reduce_scatter(3)),
         lambda: ch02_tree.check_sum(honest, BUFFERS),
     ):
-        with pytest.raises(checks.NotYet, match="0 bytes went over the wire between them, where at least 1,200,000"):
+        with pytest.raises(checks.NotYet, match="rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed"):
             check()
 
 
-@pytest.mark.parametrize(("sent", "messages"), [({1: 400_000}, -1), ({1: 400_000}, 10**9), ({1: -1}, 2)])
-def test_a_rank_that_reports_messages_to_excuse_its_other_traffic_is_refused(monkeypatch, sent, messages):
-    answers_with(monkeypatch, lambda *_: [on_ranks.Outcome(BUFFERS[0], BUFFERS[0], sent, messages, [], [])] * 3)
-    with pytest.raises(checks.NotYet, match="rank 0 reports more messages, or fewer bytes, than there can be"):
-        on_ranks.on_ranks(honest, BUFFERS)
-
-
-def seen_on_connections(reports, sent):
-    """What ranks report, with what their connections carried: {(rank, peer): bytes}; no stream was kept."""
+def crossed_between(reports, sent):
+    """What ranks report, with the messages that crossed: (src, dst, bytes), and the operation if it is no send."""
     everyone = Seen(reports)
-    everyone.loopback, everyone.streams, everyone.sent = 2_000_000, [], sent
+    everyone.messages = [
+        gloo.Message(src, dst, *operation or ["send"], bytes(size)) for src, dst, size, *operation in sent
+    ]
     return everyone
 
 
 def test_each_connection_must_carry_what_its_sender_reports():
     reports = [on_ranks.Outcome("", BUFFERS[0], {(rank + 1) % 3: 400_000}, 2, [], []) for rank in range(3)]
-    ring_of = {(0, 1): 400_296, (1, 2): 400_100, (2, 0): 400_000, (1, 0): 296, (2, 1): 0, (0, 2): 0}
-    on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of))
-    for pair, carried in {(1, 2): 399_999, (2, 0): 0, (0, 1): 400_297, (0, 2): 297}.items():
-        with pytest.raises(checks.NotYet, match=f"rank {pair[0]} reports .* {carried:,} went over their connection"):
-            on_ranks.witnessed_pairs(seen_on_connections(reports, ring_of | {pair: carried}))
+    ring_of = [(rank, (rank + 1) % 3, 200_000) for rank in range(3) for _ in range(2)]
+    on_ranks.witnessed_reports(crossed_between(reports, [*ring_of, (0, 1, 0, "barrier")]))
+    for sent, words in (
+        (ring_of[1:], "rank 0 reports that it sends 400,000 bytes to rank 1, but 200,000 crossed"),
+        ([*ring_of, (0, 2, 4)], "rank 0 reports that it sends 0 bytes to rank 2, but 4 crossed"),
+        ([*ring_of, (1, 0, 0)], "rank 1 reports 2 messages, but 3 crossed"),
+        ([*ring_of, (2, 0, 0, "reduce")], "rank 2 uses torch's own reduce; write this part with sends alone"),
+    ):
+        with pytest.raises(checks.NotYet, match=words):
+            on_ranks.witnessed_reports(crossed_between(reports, sent))
+
+
+@pytest.mark.parametrize(("sent", "messages"), [({}, -1), ({}, 10**9), ({1: -1}, 0)])
+def test_a_report_that_cannot_be_is_refused(monkeypatch, sent, messages):
+    answers_with(monkeypatch, lambda *_: [on_ranks.Outcome(BUFFERS[0], BUFFERS[0], sent, messages, [], [])] * 3)
+    with pytest.raises(checks.NotYet, match=f"rank 0 reports .*{messages or -1}"):
+        on_ranks.on_ranks(honest, BUFFERS)
 
 
 def test_data_outside_of_the_ranks_own_group_is_refused_unless_the_exercise_makes_groups():
-    everyone = Seen([None] * 3)
-    everyone.loopback, everyone.streams, everyone.beside, everyone.sent = 2_000_000, [], [b"of a term"] * 27, {}
-    words = "with 3 ranks, 243 bytes travelled outside of the ranks' own group: send everything with the functions of"
+    everyone = crossed_between([None] * 3, [])
+    everyone.messages = [gloo.Message(gloo.ELSEWHERE, gloo.ELSEWHERE, "send", b"of a term")]
+    words = "with 3 ranks, 9 bytes travelled outside of the ranks' own group: send everything with the functions of"
     with pytest.raises(checks.NotYet, match=words):
         on_ranks.witnessed(everyone, least=0)
     on_ranks.witnessed(everyone, least=0, groups=True)
-    everyone.beside.pop()  # as much as it may take to make a group
-    on_ranks.witnessed(everyone, least=0)
     on_ranks.witnessed_terms(everyone, [{b"of a term"}], groups=True)
     with pytest.raises(checks.NotYet, match="1 of 1 numbers that were looked for on the wire are not among"):
         on_ranks.witnessed_terms(everyone, [{b"of a term"}])
+    everyone.messages = [gloo.Message(gloo.ELSEWHERE, gloo.ELSEWHERE, "", b"of a term")]  # over a socket, not gloo's
+    with pytest.raises(checks.NotYet, match=words):
+        on_ranks.witnessed(everyone, least=0, groups=True)
+
+
+def test_ranks_whose_traffic_cannot_be_followed_are_told_so():
+    everyone = Seen([None] * 3)
+    everyone.followed = False
+    with pytest.raises(checks.NotYet, match="with 3 ranks, the ranks send more than the grader can follow"):
+        on_ranks.witnessed(everyone, least=0)
 
 
 class Named(type):
@@ -698,7 +713,7 @@ def test_a_rank_has_the_parent_that_gets_its_sum_and_no_other_that_it_names(monk
     answers_with(monkeypatch, lambda *_: reports)
     monkeypatch.setattr(ch02_tree, "witnessed", lambda *_, **__: None)
     monkeypatch.setattr(ch02_tree, "witnessed_sums", lambda *_, **__: None)
-    monkeypatch.setattr(on_ranks, "witnessed", lambda *_, **__: None)
+    monkeypatch.setattr(on_ranks, "witnessed_reports", lambda *_: None)
     with pytest.raises(checks.NotYet, match="rank 3 sends 48 bytes in 1 messages; it should send its sum once"):
         ch02_tree.check_tree_traffic(honest, buffers)
 
@@ -706,14 +721,14 @@ def test_a_rank_has_the_parent_that_gets_its_sum_and_no_other_that_it_names(monk
 @pytest.mark.parametrize(
     "kept, sent, words",
     [
-        ([50_000] * 3, {(0, 1): 800_000, (1, 0): 800_000}, "rank 2 sends 0 bytes, where its part of the sum needs at"),
-        ([50_000] * 3, {(0, 1): 400_000, (1, 0): 400_000, (2, 1): 400_000}, "rank 2 receives 0 bytes, where its"),
-        ([150_000, 0, 0], {(1, 2): 600_000, (2, 1): 600_000}, "rank 0 receives 0 bytes, where its .* least 600,000"),
+        ([50_000] * 3, [(0, 1, 800_000), (1, 0, 800_000)], "rank 2 sends 0 bytes, where its part of the sum needs at"),
+        ([50_000] * 3, [(0, 1, 400_000), (1, 0, 400_000), (2, 1, 400_000)], "rank 2 receives 0 bytes, where its"),
+        ([150_000, 0, 0], [(1, 2, 600_000), (2, 1, 600_000)], "rank 0 receives 0 bytes, where its .* least 600,000"),
     ],
 )
 def test_each_rank_must_send_and_receive_what_its_part_of_the_sum_needs(kept, sent, words):
     with pytest.raises(checks.NotYet, match=words):
-        on_ranks.witnessed_sums(seen_on_connections([None] * 3, sent), BUFFERS, kept)
+        on_ranks.witnessed_sums(crossed_between([None] * 3, sent), BUFFERS, kept)
 
 
 def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
