@@ -112,7 +112,7 @@ nightly: mutants samples attacks audit  ## run all that `make test` samples, the
 mutants: $(TEST)  ## try every wrong and every right answer of every exercise
 	@MUTANTS=all $(BIN)/python -m pytest -q tests -k "wrong_answer_is_refused or right_answer_is_accepted" -n 2
 
-samples: $(TEST)  ## grade every sample submission; `make test` grades two an exercise
+samples: $(TEST)  ## grade every sample submission; `make test` grades one or two an exercise
 	@SAMPLES=all $(BIN)/python -m pytest -q tests/grader/test_grading.py
 
 attacks: $(TEST)  ## grade 200 hostile submissions; `make test` grades some of them

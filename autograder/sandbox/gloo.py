@@ -8,14 +8,14 @@ of gloo in torch 2.13: gloo/transport/tcp/pair.h and gloo/types.h.
 
 from __future__ import annotations
 
-import contextlib
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 PREAMBLE = struct.Struct("=6Q")  # its bytes and the message's, its kind, the slot, an offset, a length, another offset
 MESSAGES, NOTICES = (0, 1), (2, 3)  # kinds; a notice only says that a message, or its receiver, is ready
-HELLO = 8  # bytes that the rank which opens a connection sends first
+HELLO = 8  # bytes that the rank which opens a connection sends first: a small number
 # By the first of the 8 bytes of a slot. The others have the tag; a reduce-scatter is made of all-reduces.
 OPERATIONS = (
     *("send", "gather", "all_gather", "reduce", "all_reduce", "scatter"),
@@ -49,10 +49,13 @@ def messages(by_ends: Mapping[bytes, bytes], owner: Mapping[bytes, int]) -> Iter
 
 
 def _read(stream: bytes) -> list[tuple[str, bytes]]:
-    for begin in (0, HELLO):
-        with contextlib.suppress(ValueError):
-            return list(_after(stream, begin))
-    return [("", stream)]
+    begin = (
+        HELLO if int.from_bytes(stream[:HELLO], sys.byteorder) < PREAMBLE.size else 0
+    )  # a preamble has its own length
+    try:
+        return list(_after(stream, begin))
+    except ValueError:
+        return [("", stream)]
 
 
 def _after(stream: bytes, at: int) -> Iterator[tuple[str, bytes]]:

@@ -71,8 +71,9 @@ def check_seconds(function: Callable, name: str, cases: Iterable[tuple]) -> None
     except NotYet:
         folded = [size for _, size, *_ in cases if size != largest_power_of_two(size) and size < 9]
         if name == "halving-doubling" and folded:
-            caption = f"Halving-doubling on {min(folded)} ranks: what it does with those left over"
-            show(draw(ALGORITHMS[name](min(folded)), caption=caption))
+            size = next((size for size in folded if size > largest_power_of_two(size) + 1), folded[0])
+            caption = f"Halving-doubling on {size} ranks: those left over hand over first, all at the same time"
+            show(draw(ALGORITHMS[name](size), caption=caption))
         raise
 
 

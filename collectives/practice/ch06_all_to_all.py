@@ -305,13 +305,14 @@ def _wrong_row(got: np.ndarray, want: np.ndarray, rank: int) -> str:
     """Return what the first wrong row on `rank` holds: "row 2 is what rank 0 had for rank 1, where ..."."""
     row = int(np.argwhere((got != want).any(axis=1))[0, 0])
     here = got[row]
-    if not here.any():
-        own = "; a rank's own chunk stays with it" if row == rank else ""
-        return f"row {row} is all zeros: nothing had arrived there when it returned{own}"
     if np.array_equal(np.sort(here), want[row]):
         return f"row {row} is what rank {row} had for rank {rank}, but in another order"
     if any(np.array_equal(here, _rounded(want[row], dtype)) for dtype in ("float32", "float64")):
         return f"row {row} is what rank {row} had for rank {rank}, rounded as floats are: keep the dtype of `chunks`"
+    if row == rank:
+        return f"row {row} isn't rank {rank}'s own chunk, which stays with it: copy it there"
+    if not here.any():
+        return f"row {row} is all zeros: nothing had arrived there when it returned"
     if np.array_equal(here, _chunk(rank, row, len(here))):
         return (
             f"row {row} is still what rank {rank} had for rank {row}: nothing from rank {row} had arrived there when "

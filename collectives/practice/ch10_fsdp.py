@@ -470,7 +470,8 @@ def check_losses(*hooks: Callable, world_size: int, **task: Any) -> list[Seen]:
         for step in range(STEPS):
             where = f"with {world_size} ranks, step {step}, rank {rank}"
             if mine.losses[step] != ddp.losses[step]:
-                raise NotYet(f"{where}: the loss is {mine.losses[step]:.7g}; DDP's is {ddp.losses[step]:.7g}")
+                early = ". Step 0's is right: are parameters from before the update used after it?" if step else ""
+                raise NotYet(f"{where}: the loss is {mine.losses[step]:.7g}; DDP's is {ddp.losses[step]:.7g}{early}")
             _check_shards(where, mine.shards[step], ddp.shards[step], world_size)
     least = sum(sum(_bytes_allowed(world_size, order)[0] for _ in range(STEPS)) for _ in everyone)
     witnessed(everyone, least / 3)  # one reduction of every gradient, whatever is kept
@@ -552,6 +553,8 @@ def _check_beside(where: str, events: list[str], what: str, number: int, begins:
     launched, waited = (_position(events, f"{word} {number}") for word in (what, past))
     start, end = _position(events, begins), _position(events, ends)
     computing = f"unit {begins.split()[1]} computes ({begins.split()[0]})"
+    if launched == len(events):
+        raise NotYet(f"{where}: unit {number} isn't {past} in that pass; launch its {what} before {computing}")
     if launched > start:
         raise NotYet(f"{where}: the {what} of unit {number} is launched only after {computing}; launch it before")
     if waited < end:

@@ -102,7 +102,9 @@ def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
         "this is (p - 1) / share: a bubble over ideal time. Over total time that many are m + p - 1": math.ceil(turns),
         "round up: with fewer the bubble is larger": math.floor(exact),
         "only whole micro-batches can be computed: round up": exact,
-        "this is one too many where the bubble is just `share`": math.floor(exact) + 1,
+        "this is one too many where the bubble is just `share`; floats round, so compare the bubble itself": (
+            math.floor(exact) + 1
+        ),
         "this is one too few": want - 1,
         "this is one too many": want + 1,
         "this has p where p - 1 belongs": math.ceil(p * (1 - share) / share),

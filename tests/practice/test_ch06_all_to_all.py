@@ -322,7 +322,7 @@ MUTANTS = [
         "exchange",
         POSTED.replace("result[rank] = chunks[rank]", "result.zero_()"),
         ALL_OF_C,
-        "row 0 is all zeros: nothing had arrived there when it returned; a rank's own chunk stays with it",
+        "row 0 isn't rank 0's own chunk, which stays with it: copy it there",
         origin="C18",
     ),
     written(
