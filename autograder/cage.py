@@ -255,6 +255,8 @@ def _limit(seconds: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 1),  # see `inside.warm`
     ]:
+        _, hard = resource.getrlimit(kind)  # which a process may not raise
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
 
 

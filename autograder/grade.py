@@ -269,7 +269,13 @@ def find(
             continue
         if not student_place.is_dir():
             continue
-        for place, name in handed_in(student_place):
+        try:
+            places = handed_in(student_place)
+        except OSError as error:
+            print(f"{printable(student_place.name)}: NOT GRADED: {error.strerror}")
+            skipped.append(Submission(student_place.name, "", student_place))
+            continue
+        for place, name in places:
             submission = Submission(student_place.name, name, place)
             if name not in known:
                 print(f"{submission}: skipped, no exercise is called {printable(name)}")
@@ -288,13 +294,9 @@ def find(
 
 def handed_in(student_place: Path) -> list[tuple[Path, str]]:
     """Return (place, exercise) for each thing in a student's folder: notebooks, and whatever is no other file."""
-    try:
-        below = sorted(student_place.iterdir())
-        folders = [(path, path.name) for path in below if not path.name.startswith(".") and path.suffix != ".ipynb"]
-        folders = [(path, name) for path, name in folders if path.is_symlink() or not path.is_file()]
-    except OSError as error:
-        print(f"{printable(student_place.name)}: NOT GRADED: {error.strerror}")
-        return []
+    below = sorted(student_place.iterdir())
+    folders = [(path, path.name) for path in below if not path.name.startswith(".") and path.suffix != ".ipynb"]
+    folders = [(path, name) for path, name in folders if path.is_symlink() or not path.is_file()]
     taken = {name for _, name in folders}
     files = [(path, path.stem) for path in below if path.suffix == ".ipynb" and not path.name.startswith(".")]
     return folders + [(path, name) for path, name in files if name not in taken]

@@ -427,6 +427,8 @@ class _Init:
         """Build a rank's second wall, unless the function that it runs needs what ranks alone hold."""
         if self.wall and not self.wall.only_on_ranks(self.request["holding"], runs):
             self._build_wall(on_ranks=False)
+        if self.wall and self.wall.sends_alone(runs):
+            self.wall.take_collectives()
 
     def _confine(self) -> None:
         self._close_descriptors()

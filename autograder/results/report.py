@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -165,7 +166,7 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
         pairs += [Pair(name, group, [by_student[student].points for student in group.students]) for group in alike]
     for place in sorted(submitted.glob("*/*")) if submitted else []:
         student, name = place.parent.name, place.name
-        if place.is_dir() and name in released and student not in results.get(name, {}):
+        if os.path.isdir(place) and name in released and student not in results.get(name, {}):
             looks[student, name] = Look(student, name, ["handed in, but not graded: see the output of `make grade`"])
     exercises = [summary(name, by_student) for name, by_student in results.items() if by_student]
     students = {student for by_student in results.values() for student in by_student}

@@ -29,6 +29,8 @@ KERNELS = 0  # the owner of a block that the kernel hasn't handed over yet
 BLOCK = 2**18  # bytes: room for three of the loopback's largest packets, 64 KiB, or for some thousand small ones
 BLOCKS = 160  # blocks that the kernel can fill before we read any, 42 MB
 RETIRE = 8  # milliseconds: so long the kernel waits to fill a block with more, then hands it over
+URGENT = 0x20  # a flag of TCP's
+SECONDS = 1.0  # for the kernel to hand over the last block
 MOST = 2**26  # bytes of data kept
 IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
 # The filter of the packet socket, in classic BPF: keep each packet once, when it arrives, if it has data.
@@ -65,6 +67,7 @@ class Capture:
         self.socket.setsockopt(SOL_PACKET, VERSION, V3)
         self.socket.setsockopt(SOL_PACKET, RING, struct.pack("7I", BLOCK, BLOCKS, BLOCK, BLOCKS, RETIRE, 0, 0))
         self._ring = mmap.mmap(self.socket.fileno(), BLOCK * BLOCKS)
+        self._counted()  # those of an earlier capture
         self._let_through(DATA)
         self.socket.bind(("lo", ALL))
         self._over = os.eventfd(0)
@@ -77,15 +80,21 @@ class Capture:
         os.eventfd_write(self._over, 1)
         self._reader.join()
         os.close(self._over)
-        packets, lost, _ = struct.unpack("3I", self.socket.getsockopt(SOL_PACKET, STATISTICS, 12))
-        while self._packets < packets - lost:  # in a block that the kernel hasn't handed over yet
+        packets, lost = self._counted()
+        end = time.monotonic() + SECONDS
+        while self._packets < packets - lost and time.monotonic() < end:  # in a block that the kernel still fills
             time.sleep(RETIRE / 4000)
             self._drain()
         self._ring.close()
         self.socket.setsockopt(SOL_PACKET, RING, bytes(28))
         self.socket.close()
-        if not lost and self._kept <= MOST:
+        if not lost and self._packets >= packets and self._kept <= MOST:
             self.by_ends = {ends: in_order(parts) for ends, parts in self._parts.items()}
+
+    def _counted(self) -> tuple[int, int]:
+        """Return how many packets the socket has got since this was asked last, and how many of these found no room."""
+        packets, lost, _ = struct.unpack("3I", self.socket.getsockopt(SOL_PACKET, STATISTICS, 12))
+        return packets, lost
 
     def _let_through(self, program: bytes) -> None:
         with described(program) as filtering:
@@ -122,7 +131,9 @@ class Capture:
         if len(packet) < tcp + 20 or packet[protocol] != socket.IPPROTO_TCP:
             return
         data = packet[tcp + 4 * (packet[tcp + 12] >> 4) :]
-        if data:
+        if packet[tcp + 13] & URGENT:  # its reader may leave a byte out, so what it read isn't known
+            self._kept = MOST + 1
+        elif data:
             number = int.from_bytes(packet[tcp + 4 : tcp + 8], "big")
             self._parts[packet[addresses : tcp + 4]].append((number, data))
             self._kept += len(data)

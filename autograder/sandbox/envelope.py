@@ -543,10 +543,11 @@ def _mounts(needed: Iterable[Path], hidden: Iterable[Path]) -> list[str]:
     Raise CannotSandbox if something that is needed is hidden.
     """
     needed = [_SYSTEM, *needed]
-    plan = dict.fromkeys((path.resolve() for path in _covered()), False)  # nothing can be mounted on a link
-    for secret in hidden:
+    covered = {path.resolve() for path in _covered()}  # nothing can be mounted on a link
+    plan: dict[Path, bool] = {}
+    for secret in (*covered, *hidden):
         for place in needed:
-            if secret == place.resolve():
+            if secret == place.resolve() and secret not in covered:
                 raise CannotSandbox(
                     f"submissions need to read {place}, and it is the course's own folder: keep the course elsewhere"
                 )

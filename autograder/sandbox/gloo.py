@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 PREAMBLE = struct.Struct("=6Q")  # its bytes and the message's, its kind, the slot, an offset, a length, another offset
 MESSAGES, NOTICES = (0, 1), (2, 3)  # kinds; a notice only says that a message, or its receiver, is ready
 HELLO = 8  # bytes that the rank which opens a connection sends first: a small number
@@ -27,7 +29,7 @@ ELSEWHERE = -1  # stands for a rank where a connection is not one of the ranks' 
 class Message(NamedTuple):
     """A message from rank `src` to rank `dst`, both `ELSEWHERE` if other than their own group's connections carried it.
 
-    `operation`: what it is a part of, such as "send" or "all_reduce"; "" for what isn't gloo's. `data`: its bytes.
+    `operation`: what it is a part of, such as "send" or "all_reduce"; "" if it isn't gloo's alone. `data`: its bytes.
     """
 
     src: int
@@ -69,8 +71,22 @@ def _after(stream: bytes, at: int) -> Iterator[tuple[str, bytes]]:
         if num_bytes != PREAMBLE.size + has_data * length or kind > max(NOTICES) or operation >= len(OPERATIONS):
             raise ValueError
         if has_data:
-            yield OPERATIONS[operation], stream[at : at + length]
+            data = stream[at : at + length]
+            if _has_preamble(data):  # somebody else has written the preamble before it, or read it
+                raise ValueError
+            yield OPERATIONS[operation], data
             at += length
+
+
+def _has_preamble(data: bytes) -> bool:
+    """Return whether data has in it, at any byte, what only gloo writes: the preamble of a collective's message."""
+    for shift in range(8 if len(data) >= PREAMBLE.size else 0):
+        words = np.frombuffer(data, np.uint64, (len(data) - shift) // 8, shift)
+        num_bytes, kind, slot, length = words[:-5], words[1:-4], words[2:-3], words[4:-1]
+        prefix = slot >> 56
+        if ((num_bytes == length + PREAMBLE.size) & (kind <= 1) & (prefix > 0) & (prefix < len(OPERATIONS))).any():
+            return True
+    return False
 
 
 def _reverse(ends: bytes) -> bytes:

@@ -75,6 +75,7 @@ LIMITS = {*range(16)} - {resource.RLIMIT_CORE}  # those that a process may lower
 REQUESTS = (
     *(*range(0x5401, 0x5405), 0x540F, 0x5410, 0x5413, 0x5414),  # TCGETS to TCSETSF, process groups, window sizes
     *(0x541B, 0x5421, 0x5450, 0x5451, 0x5452),  # FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC
+    0x40049409,  # FICLONE, which shutil may try before it copies
     *(0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933, 0x8946),  # SIOCGIF*, SIOCETHTOOL
 )
 # Commands of fcntl: descriptors, flags, signals, and sizes of pipes. Not locks, leases and notices: they hang on the

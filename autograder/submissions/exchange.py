@@ -33,6 +33,7 @@ from .unzip import printable, words
 
 MOST_ENTRIES = 10_000  # files and folders in one hand-in
 MOST_LEVELS = 10  # of folders in folders, so that the longest names still make a path
+BESIDE = 1000  # bytes, for the time and the secret that `complete` may write
 MOST_NAME = 255  # characters of a name in a line for the instructor
 OPENING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # doesn't wait for a pipe
 
@@ -108,8 +109,7 @@ class SafeCollect(ExchangeCollect):
         time, fault = intake.timestamp(self.taken)
         if fault:
             self.log.warning("%s: left out its time: %s", name, printable(fault))
-        if not time:
-            replace(self.taken / "timestamp.txt", f"{when} UTC\n")
+        replace(self.taken / "timestamp.txt", f"{time or f'{when} UTC'}\n")
         if not intake.secret(self.taken):
             replace(self.taken / "submission_secret.txt", intake.new_secret())
 
@@ -122,7 +122,7 @@ class SafeCollect(ExchangeCollect):
         try:
             about = os.fstat(folder)
             self.check(super()._path_to_record(source)["username"], about)
-            taking = Taking(about.st_uid, 1000 * self.coursedir.max_dir_size)
+            taking = Taking(about.st_uid, 1000 * self.coursedir.max_dir_size - BESIDE)
             taking.folder(folder, into, MOST_LEVELS)
         finally:
             os.close(folder)
@@ -152,10 +152,10 @@ class SafeRelease(ExchangeReleaseFeedback):
         """Release the pages of each student; log those that can't be, and why."""
         pattern = self.src_path
         for folder in sorted(glob.glob(pattern)):
-            self.src_path = folder
+            self.src_path = glob.escape(folder)
             try:
                 super().copy_files()
-            except (OSError, ValueError) as error:
+            except Exception as error:  # no time or secret that nbgrader can read
                 place = os.path.relpath(folder, self.coursedir.root)
                 self.log.warning("Not released, %s, which didn't come through the exchange: %s", place, words(error))
         self.src_path = pattern

@@ -361,8 +361,8 @@ def timestamp(place: Path) -> tuple[str | None, str | None]:
     if not place.is_dir() or place.is_symlink() or not os.path.lexists(path):
         return None, None
     try:
-        text = contents(path)[:200].decode().strip()
-        if not TIME.fullmatch(text):
+        text = contents(path).decode().strip()
+        if len(text) > 200 or not TIME.fullmatch(text):
             raise ValueError("write it like 2026-11-28 12:00:00 UTC")
         when = parse_utc(text)
         if not EARLIEST < when < datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1):

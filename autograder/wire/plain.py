@@ -561,7 +561,7 @@ def _member(value: Enum) -> list:
 
 def _read_member(kind: type | None, name: str) -> Enum:
     if kind is None or not issubclass(kind, Enum) or name not in kind.__members__:
-        raise BadMessage(f"a member {name!r:.100} of no enum")
+        raise Lacking(f"a member {name!r:.100} of no enum")
     return kind.__members__[name]
 
 
@@ -794,11 +794,11 @@ def _new_record(decoder: Decoder, number: int, module: str, name: str, fields: l
             raise Lacking(f"a {kind.__qualname__} that can't be made again of its fields ({why})"[:300]) from None
     elif kind is not None and module == "__main__":
         if not _is_made_bare(kind):
-            raise BadMessage(f"a {name}, which is more than its attributes"[:200])
+            raise Lacking(f"a {name}, which is more than its attributes"[:200])
         value = decoder.objects[number] = object.__new__(kind)  # its own `__new__` may want arguments
         for field, tree in fields:
             if not _is_data(kind, field) or _is_cache(kind, field):
-                raise BadMessage(f"an attribute called {field!r}"[:100])
+                raise Lacking(f"an attribute called {field!r}"[:100])
             object.__setattr__(value, field, decoder.value(tree))
     else:
         raise Lacking(f"a {module}.{name}, which may not be made here"[:200])

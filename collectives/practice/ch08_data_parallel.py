@@ -24,7 +24,7 @@ from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
 from .on_ranks import PATIENCE, how_it_failed, numbers_in, reported, stand_ins, witnessed
 
 HOLDS = ()  # see `wall`
-ON_RANKS = (".Step", "._Noted", "._step_on_rank")
+ON_RANKS = (".Step", "._noted", "._step_on_rank")
 
 if TYPE_CHECKING:
     import torch
@@ -412,19 +412,19 @@ class Done(NamedTuple):
     gradients: list[np.ndarray] | None
 
 
-class _Noted:
-    """A `Work` that notes each "wait", and as "asked" every other use, such as of its future."""
+def _noted(work: Any, note: Callable[[str], None]) -> Any:
+    """Return what does as `work` does, and notes each "wait", and as "asked" every other use, such as of its future."""
 
-    def __init__(self, work: Any, note: Callable[[str], None]):
-        self._work, self._note = work, note
+    class Noted:
+        def wait(self, *args: Any) -> Any:
+            note("wait")
+            return work.wait(*args)
 
-    def wait(self, *args: Any) -> Any:
-        self._note("wait")
-        return self._work.wait(*args)
+        def __getattr__(self, name: str) -> Any:
+            note("asked")
+            return getattr(work, name)
 
-    def __getattr__(self, name: str) -> Any:
-        self._note("asked")
-        return getattr(self._work, name)
+    return Noted()
 
 
 def check_overlapped(
@@ -594,7 +594,7 @@ def _step_on_rank(
     aside = dist.new_group()  # apart from the learner's own collectives
 
     @functools.wraps(all_reduce)
-    def noted(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> _Noted | None:
+    def noted(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
         number, launch, backends = state._packed, len(events), gloo_backends()
         before = uses(backends)
         plain = type(tensor) is torch.Tensor  # a subclass may compute what it shows
@@ -606,7 +606,7 @@ def _step_on_rank(
             events[launch] = Event("launch", number, given.double().numpy())
         if work is None:  # not asynchronous: it has waited
             events.append(Event("wait", number))
-        return work and _Noted(work, lambda kind: events.append(Event(kind, number)))
+        return work and _noted(work, lambda kind: events.append(Event(kind, number)))
 
     def hook(number: int, _: torch.Tensor) -> None:
         events.append(Event("gradient", number))

@@ -42,6 +42,7 @@ HOLDS = (
     "._given",
     ".on_a_rank",
 )  # see `wall`
+SENDS_ALONE = ("._on_rank",)
 ON_RANKS = (  # of `quantized` what a codec needs: its sums are part b's answers
     "training.quantized.pack",
     "training.quantized.unpack",

@@ -60,6 +60,7 @@ HOLDS = (
     "._NoKernels",
     "._refuse_fused",
 )  # see `wall`
+SENDS_ALONE = ("._on_rank",)
 ON_RANKS = (
     ".Kernel",
     ".Watch",

@@ -25,6 +25,7 @@ from .checks import LibraryUsed, ModuleUsed, NotYet, generator, without_the_libr
 
 HOLDS = ("measure.wire",)  # see `wall`
 ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
+SENDS_ALONE = ("._on_rank",)
 _REFUSED = f"{LibraryUsed.__name__}|{ModuleUsed.__name__}"  # as a traceback names them
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
 
@@ -218,9 +219,12 @@ def witnessed_reports(outcomes: Sequence[Any]) -> None:
     messages = crossed(outcomes)
     if messages is None:
         return
-    where, sent = f"with {len(outcomes)} ranks", [each for each in messages if each.operation != "barrier"]
-    if own := sorted((each.src, each.operation) for each in sent if each.operation not in ("send", "")):
-        raise NotYet(f"{where}, rank {own[0][0]} uses torch's own {own[0][1]}; write this part with sends alone")
+    where, sent = f"with {len(outcomes)} ranks", [each for each in messages if each.operation != "barrier" or each.data]
+    if own := sorted((each.src, each.operation) for each in sent if each.operation != "send"):
+        what = (
+            f"uses torch's own {own[0][1]}" if own[0][1] else "has a connection on which not only gloo reads and writes"
+        )
+        raise NotYet(f"{where}, rank {own[0][0]} {what}; write this part with sends alone")
     for rank, outcome in enumerate(outcomes):
         for peer in range(len(outcomes)):
             told, seen = outcome.bytes_to.get(peer, 0), carried(sent, rank, peer)

@@ -8,6 +8,9 @@ Each module of checks says what that is, by names within the package; a name tha
 - `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach. A rank
   holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
+- `SENDS_ALONE`: of these functions, which run beside the learner's on ranks that the judge starts, those on whose ranks
+  torch's own collectives aren't there, either: the learner is to write one with sends and receives.
+
 Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
 grader calls `plan` once, and `build` in each sandbox before any of the student's code runs. Of the package's files a
 sandbox has `FILES` alone: no source, no script and no data. So the cell body, `importlib`, a second import, `inspect`,
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -29,9 +33,11 @@ import importlib.machinery
 import importlib.util
 import linecache
 import pkgutil
+import re
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +48,13 @@ FILES = tuple(  # of the package that its held code reads: what draws a schedule
     f"figures/static/{name}.{kind}" for name in ("player", "schedule", "network") for kind in ("css", "js")
 )
 HOLDS = ("ranks", "practice.wall")
-DECLARED = {"HOLDS", "ON_RANKS", "WITHOUT", "DRAWN"}  # what modules of checks call it, and a part that several hold
+DECLARED = {
+    "HOLDS",
+    "ON_RANKS",
+    "SENDS_ALONE",
+    "WITHOUT",
+    "DRAWN",
+}  # what modules of checks call it, and a part that several hold
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
 
 
@@ -118,6 +130,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
     long the first time, in a process that forks for each answer.
     """
     functions, asked = survey(), _of_checks(modules)
+    _kernels()
     if not asked:
         return Plan([], [], [], ())
     if not on_ranks:
@@ -141,7 +154,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
             for module, name, full, value in values
             if _is_table(name, value) and full not in read and not f"{full}.".startswith(holds)
         ],
-        [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan)],
+        [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan, _kernels)],
         missing,
     )
 
@@ -246,6 +259,57 @@ def only_on_ranks(modules: Iterable[str], function: str) -> bool:
     """Return whether a rank that runs this function, by its full name, needs what ranks alone hold."""
     wide, narrow = (_full_names(_of_checks(modules), on_ranks) for on_ranks in (True, False))
     return f"{function}.".startswith(wide) and not f"{function}.".startswith(narrow)
+
+
+def sends_alone(function: str) -> bool:
+    """Return whether a rank that runs this function, by its full name, is to be without torch's own collectives."""
+    module, _, name = function.rpartition(".")
+    return f".{name}" in getattr(sys.modules.get(module), "SENDS_ALONE", ())
+
+
+def take_collectives() -> None:
+    """Take torch's own collectives out of this process, for good. Sends, receives and barriers stay.
+
+    Operators of torch's call the backend's; from now on their kernels refuse. The backend's own methods go.
+    """
+    from torch._C import _dispatch_library
+    from torch._C._distributed_c10d import Backend
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a kernel is replaced
+        for name, key in _kernels():
+            library = _dispatch_library("IMPL", "c10d", key, __file__, 0)
+            library.impl(name, key, functools.partial(_refuse_collective, name), False)  # type: ignore[call-arg]
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # the old kernel is back when this object ends
+    for name in {name for operator, _ in _kernels() for name in (operator, operator.rstrip("_"))} & vars(
+        Backend
+    ).keys():
+        delattr(Backend, name)
+
+
+@functools.cache
+def _kernels() -> list[tuple[str, str]]:
+    """Return torch's operators for collectives, each with every dispatch key for which it has a kernel."""
+    import torch.distributed
+
+    described = {
+        name: torch._C._dispatch_dump(f"c10d::{name}")
+        for name in (each.name.partition("::")[2] for each in torch._C._jit_get_all_schemas() if "c10d::" in each.name)
+        if name not in _NO_COLLECTIVES
+    }
+    return [
+        (name, key) for name, text in described.items() for key in re.findall("^([A-Z]\\w*): reg", text, re.MULTILINE)
+    ]
+
+
+_NO_COLLECTIVES = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_", "check_for_nan"}
+
+
+def _refuse_collective(name: str, *_: Any, **__: Any) -> None:
+    from ..measure.wire import NAMES
+    from .checks import NotYet
+
+    raise NotYet(f"this calls torch's own dist.{NAMES.get(name, name)}; write this part with send and recv alone")
 
 
 _PARSING = threading.Lock()  # Python 3.11's parser can fail where two threads use it at once

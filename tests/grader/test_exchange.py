@@ -122,7 +122,7 @@ configure(c)
     default.ExchangeCollect.do_copy(collector, str(last), str(stock))
     ours = hub.course / "submitted" / place
     assert {p.relative_to(ours) for p in ours.rglob("*")} == {p.relative_to(stock) for p in stock.rglob("*")}
-    assert (ours / "timestamp.txt").read_text() == LATER
+    assert (ours / "timestamp.txt").read_text() == f"{LATER}\n"
 
 
 def test_no_link_of_a_student_s_is_followed(hub):
@@ -306,7 +306,10 @@ def test_feedback_is_released_to_all_that_handed_in_through_the_exchange(hub):
     assert {page.read_text() for page in hub.inbound.parent.rglob("*.html")} == {"ana", "cleo"}
 
 
-@pytest.mark.parametrize("words", ["no time", "2026-11-01 10:00:00 /etc/localtime", "9" * 10_000])
+@pytest.mark.parametrize(
+    "words",
+    ["no time", "2026-11-01 10:00:00 /etc/localtime", "9" * 10_000, "2026-11-01 10:00:00" + "\n" * 200 + "and more"],
+)
 def test_a_time_that_nbgrader_can_t_read_is_left_out_so_that_it_can_collect_again(hub, words):
     """nbgrader reads the time of every hand-in that it has collected, each time, and would end there for the class."""
     hub.hand_in(STUDENT, {NOTEBOOK: "my answers", "timestamp.txt": words})

@@ -612,3 +612,14 @@ def test_an_edited_import_runs_in_the_sandbox_and_the_instructors_own_in_the_jud
     rebuilt = intake.rebuilt(template, given, []).notebook.cells
     (edited,) = [cell for cell in rebuilt if cell.source == "import numpy as np, math"]
     assert edited.metadata.autograder.source == "import numpy as np"
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named_and_the_others_are_graded(tmp_path, monkeypatch, capsys):
+    """As of an archive whose folders have mode 0444."""
+    for student in ("ana", "eve"):
+        (tmp_path / student / "03_ring").mkdir(parents=True)
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: os.open("/", os.O_RDWR) if "eve" in path.parts else is_file(path))
+    found, skipped = grade.find(tmp_path, ["03_ring"])
+    assert [(each.student, each.exercise) for each in found] == [("ana", "03_ring")]
+    assert [each.student for each in skipped] == ["eve"] and "eve: NOT GRADED: " in capsys.readouterr().out
