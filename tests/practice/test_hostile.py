@@ -744,11 +744,12 @@ def test_a_canned_training_run_is_refused_where_the_seed_is_fresh(monkeypatch):
         ch09_zero.check_step(honest_arrived, step, 2)
     with checks.fresh() as seed, pytest.raises(checks.NotYet, match="the sum of its shard is"):
         ch09_zero.check_step(honest_arrived, step, 2, seed=seed)
-    answers_with(monkeypatch, lambda world_size, args: canned, bytes(10**6))
+    size = sum(sum(told.sent) for told in canned)
+    answers_with(monkeypatch, lambda world_size, args: canned, bytes(size))
     with pytest.raises(checks.NotYet, match="looked for on the wire"):  # zeros are no gradients
         ch09_zero.check_step(honest_arrived, step, 2)
     numbers = b"".join(min(forms) for forms in ch09_zero._truth(2, ch09_zero.Task())[1])
-    answers_with(monkeypatch, lambda world_size, args: canned, numbers + bytes(10**6))
+    answers_with(monkeypatch, lambda world_size, args: canned, numbers + bytes(size - len(numbers)))
     ch09_zero.check_step(honest_arrived, step, 2)
 
 
