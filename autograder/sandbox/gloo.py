@@ -51,11 +51,9 @@ def messages(by_ends: Mapping[bytes, bytes], owner: Mapping[bytes, int]) -> Iter
 
 
 def _read(stream: bytes) -> list[tuple[str, bytes]]:
-    begin = (
-        HELLO if int.from_bytes(stream[:HELLO], sys.byteorder) < PREAMBLE.size else 0
-    )  # a preamble has its own length
+    says_hello = int.from_bytes(stream[:HELLO], sys.byteorder) < PREAMBLE.size  # a preamble begins with its own size
     try:
-        return list(_after(stream, begin))
+        return list(_after(stream, HELLO if says_hello else 0))
     except ValueError:
         return [("", stream)]
 

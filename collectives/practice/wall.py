@@ -281,9 +281,7 @@ def take_collectives() -> None:
             library = _dispatch_library("IMPL", "c10d", key, __file__, 0)
             library.impl(name, key, functools.partial(_refuse_collective, name), False)  # type: ignore[call-arg]
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # the old kernel is back when this object ends
-    for name in {name for operator, _ in _kernels() for name in (operator, operator.rstrip("_"))} & vars(
-        Backend
-    ).keys():
+    for name in {operator.rstrip("_") for operator, _ in _kernels()} & {*vars(Backend)}:
         delattr(Backend, name)
 
 
@@ -292,17 +290,14 @@ def _kernels() -> list[tuple[str, str]]:
     """Return torch's operators for collectives, each with every dispatch key for which it has a kernel."""
     import torch.distributed
 
-    described = {
-        name: torch._C._dispatch_dump(f"c10d::{name}")
-        for name in (each.name.partition("::")[2] for each in torch._C._jit_get_all_schemas() if "c10d::" in each.name)
-        if name not in _NO_COLLECTIVES
-    }
+    others = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_", "check_for_nan"}
+    names = {each.name for each in torch._C._jit_get_all_schemas() if each.name.startswith("c10d::")}
+    keys = re.compile("^([A-Z]\\w*): registered", re.MULTILINE)
     return [
-        (name, key) for name, text in described.items() for key in re.findall("^([A-Z]\\w*): reg", text, re.MULTILINE)
+        (name.removeprefix("c10d::"), key)
+        for name in sorted(names - {f"c10d::{each}" for each in others})
+        for key in keys.findall(torch._C._dispatch_dump(name))
     ]
-
-
-_NO_COLLECTIVES = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_", "check_for_nan"}
 
 
 def _refuse_collective(name: str, *_: Any, **__: Any) -> None:

@@ -129,7 +129,9 @@ def test_where_a_module_is_not_imported_no_message_imports_it():
         with pytest.raises(Lacking, match=r"of numpy|of torch|a Transfer of collectives\.schedule"):
             reader.read(Encoder(RESOLVE).message(("returned", "7", [1], value)))
         assert reader.outline() == ("returned", "7", None, None)
-    with pytest.raises(Lacking, match="a antigravity.x, which may not be made here"):  # no package of the instructor's
+    with pytest.raises(
+        Lacking, match=r"a antigravity\.x, which may not be made here"
+    ):  # no package of the instructor's
         Decoder(resolve, packages=("collectives",)).read(message(["new", 0, ["record", "antigravity", "x", []]]))
     assert "antigravity" not in sys.modules
 

@@ -13,6 +13,8 @@ from textwrap import dedent
 
 import nbformat
 import pytest
+import torch
+import torch.distributed as dist
 from answers import cells_of, is_check, solutions_of
 from test_judge import judged
 
@@ -20,6 +22,7 @@ from autograder import book, grade, release
 from autograder.course import Submission
 from autograder.judging.judges import Judged, Judges, Settings
 from autograder.names import names_in
+from collectives import ranks
 from collectives.practice import ch11_fewer_bits, wall
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -597,3 +600,47 @@ def test_a_notebook_refuses_in_the_cell_of_an_answer_and_compares_in_others():
     assert done.returncode == 0, done.stderr
     words = "LibraryUsed: the library's own tree.broadcast is for comparing, afterwards; write this part yourself"
     assert words in done.stdout
+
+
+def without_collectives(rank, world_size):
+    """What each way to a collective of torch's ends in, on a rank that lost them; then a message goes through."""
+    wall.take_collectives()
+    one, group = torch.ones(1), dist.group.WORLD
+    both, backend = torch.ones(world_size), group._get_backend(torch.device("cpu"))
+    ways = [
+        lambda: dist.all_reduce(one),
+        lambda: dist.all_gather([torch.ones(1), torch.ones(1)], one),
+        lambda: dist.all_gather_into_tensor(both, one),
+        lambda: dist.reduce_scatter_tensor(one, both),
+        lambda: dist.all_to_all_single(torch.ones(world_size), both),
+        lambda: dist.broadcast(one, 0),
+        lambda: dist.reduce(one, 0),
+        lambda: dist.gather(one, [torch.ones(1), torch.ones(1)] if rank == 0 else None),
+        lambda: dist.scatter(one, [torch.ones(1), torch.ones(1)] if rank == 0 else None),
+        lambda: dist.all_gather_object([None, None], rank),
+        lambda: group.allreduce([one]),
+        lambda: backend.allreduce([one]),
+        lambda: torch.ops._c10d_functional.all_reduce(one, "sum", group.group_name),
+        lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)),
+    ]
+    said = []
+    for way in ways:
+        try:
+            said.append(f"works: {way()}")
+        except Exception as error:
+            said.append(str(error))
+    dist.barrier()
+    if rank == 0:
+        dist.send(7 * one, 1)
+    else:
+        dist.recv(one, 0)
+    return said, float(one)
+
+
+@pytest.mark.ranks
+def test_ranks_that_send_alone_lack_torch_s_collectives_however_they_are_called():
+    (said, _), (_, received) = ranks.run(without_collectives, 2)
+    assert received == 7
+    assert all("this calls torch's own dist." in each or "no attribute 'allreduce'" in each for each in said), said
+    assert wall.sends_alone("collectives.practice.on_ranks._on_rank")
+    assert not wall.sends_alone("collectives.practice.ch09_zero._on_rank")
