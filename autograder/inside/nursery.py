@@ -154,7 +154,7 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
     The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
     what its function doesn't need is gone.
     """
-    from collectives.measure.wire import gloo_backends, uses
+    from collectives.measure.wire import GroupsUsed
     from collectives.ranks.process import answer, ask_with, join_group, traceback_of, unpack
 
     task = Decoder().read(pipe.recv_bytes())
@@ -178,13 +178,11 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
         join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
         send("begun", ends=list(_connected()))
         narrow(task["runs"])
-        begun = uses(gloo_backends())
+        used = GroupsUsed()
         _, objects = unpack(task["packed"])
         function, args = Decoder(resolve, _given(objects), importlib.import_module).read(task["call"])
-        if uses(gloo_backends()) != begun:
-            raise RuntimeError(
-                "this rank has used its group before it was asked to: define functions, and send in them"
-            )
+        if used.close():
+            raise RuntimeError("this rank has used a group before it was asked to: define functions, and send in them")
         send("returned", value=function(rank, world_size, *args))
     except BaseException as error:
         peers = getattr(error, "peers", [])  # an ExecutionError lists the peers it waited for

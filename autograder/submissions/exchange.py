@@ -57,6 +57,8 @@ class SafeCollect(ExchangeCollect):
         try:
             record = super()._path_to_record(path)
             self.check(record["username"], os.lstat(path))
+            if not intake.is_possible(record["timestamp"]):
+                raise NotTaken("its name says no possible time. Delete it.")
         except NotTaken as reason:
             self.log.warning("Left out %s: %s", shown(path), reason)
         except Exception as error:  # dateutil raises many kinds for a name without a time

@@ -365,13 +365,18 @@ def timestamp(place: Path) -> tuple[str | None, str | None]:
         if len(text) > 200 or not TIME.fullmatch(text):
             raise ValueError("write it like 2026-11-28 12:00:00 UTC")
         when = parse_utc(text)
-        if not EARLIEST < when < datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1):
+        if not is_possible(when):
             raise ValueError(f"{when:%Y-%m-%d} is not a possible day")
     except Unreadable as reason:
         return None, str(reason)
     except Exception as error:  # dateutil raises many kinds
         return None, f"timestamp.txt is not a time ({str(error)[:80]})"
     return text, None
+
+
+def is_possible(when: datetime) -> bool:
+    """Return whether a time, in UTC and without a zone, can be that of a hand-in."""
+    return EARLIEST < when < datetime.now(UTC).replace(tzinfo=None) + timedelta(days=1)
 
 
 def secret(place: Path) -> str | None:

@@ -254,6 +254,7 @@ class Decoder:
     ):
         self.resolve, self.other, self.find, self.packages = resolve, other, find, packages
         self.tree: Any = None  # of the whole message
+        self.has_classes = False  # of the notebook's own, which may be others on the other side
         self.objects: dict[int, Any] = {}  # by number, as read
         self.blobs: list[memoryview] = []
         self.taken: set[int] = set()  # numbers of blobs
@@ -286,8 +287,9 @@ class Decoder:
             return self.value(self.tree)
         except (BadMessage, MemoryError):
             raise
-        except Exception as error:  # bytes from no encoder can fail in any way
-            raise BadMessage(f"what can't be read ({type(error).__name__}: {error})"[:200]) from None
+        except Exception as error:  # bytes from no encoder can fail in any way, and a notebook's class in its own code
+            kind = Lacking if self.has_classes else BadMessage
+            raise kind(f"what can't be read ({type(error).__name__}: {error})"[:200]) from None
 
     def outline(self) -> Any:
         """Return the last message, a tuple, with its texts, and None for anything else that is in it.
@@ -349,7 +351,9 @@ class Decoder:
         """Return a class, or None if its instances may not be made here."""
         if isinstance(module, str) and module.partition(".")[0] in self.packages:
             self.module(module, f"a {name}"[:200])
-        return self.resolve(module, name)
+        found = self.resolve(module, name)
+        self.has_classes = self.has_classes or (found is not None and module == "__main__")
+        return found
 
     def keys(self, trees: list) -> list:
         """Return the values of trees, to be hashed. Python follows all references then, as often as there are any."""

@@ -69,7 +69,7 @@ class BytesSent(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self._blocks: list[_Groups] = []  # one for each `with` block
+        self._blocks: list[GroupsUsed] = []  # one for each `with` block
         self.to: Counter[int] = Counter()
         self.messages = 0
         self.collectives: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class BytesSent(TorchDispatchMode):
         return False
 
     def __enter__(self):
-        self._blocks.append(_Groups())
+        self._blocks.append(GroupsUsed())
         return super().__enter__()
 
     def __exit__(self, kind, error, trace):
@@ -125,7 +125,7 @@ class BytesSent(TorchDispatchMode):
         return result
 
 
-class _Groups:
+class GroupsUsed:
     """The gloo groups that there are, or are made until `close`, and how often each is used.
 
     `backends`: of the groups, which are kept: so a group that is destroyed is still counted. `seen`: uses, by number,

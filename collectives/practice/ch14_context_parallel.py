@@ -713,8 +713,7 @@ def check_ring(function: Callable, case: Tokens) -> list[Done]:
             f"{slip and f': {slip}'}"
         )
     if world_size > 1 and case.hop >= 50_000:
-        least = world_size * (world_size - 1) * case.hop
-        witnessed(everyone, least)
+        witnessed(everyone, _least(case))
         witnessed_reports(everyone)
         random = np.random.default_rng()
         picked = [random.choice(each.ravel(), 4) for pair in zip(case.keys, case.values, strict=True) for each in pair]

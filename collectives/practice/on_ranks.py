@@ -197,8 +197,7 @@ def witnessed(everyone: list[Any], least: float, most: float | None = None, grou
             f"with {world_size} ranks, {seen:,} bytes went over the wire between them, where at least {least:,.0f} "
             "have to: send everything with the process group's own operations"
         )
-    outside = [each for each in messages if each.src < 0 and each.data]
-    if stray := carried(each for each in outside if not (groups and each.operation)):
+    if stray := carried(each for each in messages if not each.operation or (each.src < 0 and not groups)):
         raise NotYet(
             f"with {world_size} ranks, {stray:,} bytes travelled outside of the ranks' own group: send everything "
             "with the functions of torch.distributed" + ", and without a `group`" * (not groups)

@@ -639,3 +639,9 @@ def test_the_checks_own_counts_are_refused_as_an_answer(answer):
     check = ch10_fsdp.check_sent if "sends" in answer else ch10_fsdp.check_peak
     with pytest.raises(NotYet, match="write this part yourself"):
         check(eval(answer, {"ch10_fsdp": ch10_fsdp}), [(ch10_fsdp.LLAMA_8B, 64)])
+
+
+def test_a_unit_that_is_never_gathered_in_a_pass_is_told_so():
+    events = ["forward 0", "forward done 0"]
+    with pytest.raises(NotYet, match="unit 1 isn't gathered in that pass; launch its gather before unit 0 comp"):
+        ch10_fsdp._check_beside("with 2 ranks", events, "gather", 1, *events)
