@@ -70,14 +70,20 @@ def open_page(browser, tmp_path, page_head):
     assert heard == []
 
 
-# Of the answers that need real ranks: in these files one in so many is tried.
+# Of the answers that need real ranks, or seconds of a processor: in these files one in so many is tried.
 ON_RANKS = {"test_ch03_ring", "test_ch09_zero", "test_ch13_tensor_parallel"}
-SLOWEST = {"test_ch10_fsdp", "test_ch14_context_parallel", "test_ch19_failures"}  # minutes, if all are tried
+SLOWEST = {  # minutes, if all are tried
+    "test_ch10_fsdp",
+    "test_ch12_activations",
+    "test_ch14_context_parallel",
+    "test_ch17_mesh",
+    "test_ch19_failures",
+}
 ONE_IN = {
     "wrong_answer_is_refused": (5, ON_RANKS | SLOWEST),
     "right_answer_is_accepted": (
         2,
-        ON_RANKS | SLOWEST | {"test_ch02_tree", "test_ch06_all_to_all", "test_ch15_experts", "test_ch17_mesh"},
+        ON_RANKS | SLOWEST | {"test_ch02_tree", "test_ch06_all_to_all", "test_ch15_experts"},
     ),
 }
 
