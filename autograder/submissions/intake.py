@@ -7,7 +7,6 @@ that the student added, each after the cell that it followed. What happened to t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -381,11 +380,13 @@ def is_possible(when: datetime) -> bool:
 
 def secret(place: Path) -> str | None:
     """Return what names a student's pages in the exchange, from submission_secret.txt; None if that can't be used."""
-    with contextlib.suppress(Unreadable, UnicodeDecodeError):
+    if not place.is_dir() or place.is_symlink():
+        return None
+    try:
         text = contents(place / "submission_secret.txt").decode()
-        if place.is_dir() and not place.is_symlink() and text.isprintable() and 0 < len(text) <= MOST_SECRET:
-            return text
-    return None
+    except (Unreadable, UnicodeDecodeError):
+        return None
+    return text if text.isprintable() and 0 < len(text) <= MOST_SECRET else None
 
 
 def new_secret() -> str:
