@@ -137,7 +137,7 @@ class Step:
         """Run this step in place on `slots`, an array [world_size, num_chunks, ...].
 
         This method alone defines what a step does. A transfer only copies and adds, so a slot
-        may hold numbers or vectors that count contributions.
+        may hold anything that can be added.
         """
         if self.count is not None:
             return self.singles.apply(slots)

@@ -43,6 +43,7 @@ USER = 1000  # the user of submissions, in the envelope and in their sandboxes
 NPROC = 2
 BUFFER = 2**18  # bytes of a TCP connection's buffers, each way
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
+OF_WALL = "survey", "plan", "build", "narrow", "covered", "declared", "FOLDER", "FILES"  # see `judge.Settings.wall`
 USER_SECONDS = 20.0  # for a user to become free; less than `envelope.ENTER_SECONDS`, so that the refusal arrives
 LOOK_SECONDS = 0.1  # between two looks for a user that another grader has given back
 
@@ -68,7 +69,7 @@ def main(settings: int) -> fork_server.Continuation:
     - "modules": names to import;
     - "entry": the dotted name of the function that gets a sandbox's socket;
     - "filter": the filter of system calls, BPF in base64;
-    - "wall": the module whose `survey`, `build` and `covered` keep answers out, or "": see `Settings.wall`;
+    - "wall": the module that keeps answers out, with all that `OF_WALL` names, or "": see `Settings.wall`;
     - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
     - "claims": a descriptor of the file in which users are claimed, see `_Users`; None without users;
     - "listener", "ready", "life": descriptors. "life" reads as closed once the process that started this one is gone.
@@ -91,6 +92,8 @@ def main(settings: int) -> fork_server.Continuation:
         fork_server.prepare(options["modules"])
         wall = importlib.import_module(options["wall"]) if options["wall"] else None
         if wall:
+            if lacking := [name for name in OF_WALL if not hasattr(wall, name)]:
+                raise ImportError(f"the wall {options['wall']} has no {', '.join(lacking)}")
             wall.survey()
             _hide(wall.FOLDER, wall.FILES)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
@@ -424,11 +427,9 @@ class _Init:
             self.wall.build(self.request["holding"], on_ranks)
 
     def _narrow_wall(self, runs: str) -> None:
-        """Build a rank's second wall, unless the function that it runs needs what ranks alone hold."""
-        if self.wall and not self.wall.only_on_ranks(self.request["holding"], runs):
-            self._build_wall(on_ranks=False)
-        if self.wall and self.wall.sends_alone(runs):
-            self.wall.take_collectives()
+        """Leave a rank what the function needs that it runs."""
+        if self.wall:
+            self.wall.narrow(self.request["holding"], runs)
 
     def _confine(self) -> None:
         self._close_descriptors()

@@ -66,9 +66,10 @@ class Settings:
     its result with.
     `wall`: a module that keeps a package's answers out of sandboxes. `survey()` prepares it, once; in each sandbox,
     before any of the student's code, `build(modules, on_ranks)` takes away what these modules, which the instructor's
-    cells import, don't hold; `plan`, of the same arguments, prepares that. Of the files in its `FOLDER`, sandboxes have
-    `FILES` alone, and of other libraries' not what `covered(modules)` returns. `declared(modules)` returns, as JSON,
-    what they say that they hold: a stored verdict counts only while that stays.
+    cells import, don't hold; `plan`, of the same arguments, prepares that. On each rank that the judge starts,
+    `narrow(modules, function)` then takes away what that function, by its full name, doesn't need there. Of the files
+    in its `FOLDER`, sandboxes have `FILES` alone, and of other libraries' not what `covered(modules)` returns.
+    `declared(modules)` returns, as JSON, what they say that they hold: a stored verdict counts only while that stays.
     `hidden`: files and folders that no submission may read, wherever they are. `Judge` adds the course's own.
     `unsandboxed`: run students' code with your own rights, outside any sandbox.
     """
@@ -372,6 +373,8 @@ def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs:
     if isinstance(result, list):
         result = Seen(result)
         if party and capture:
+            if capture.late:
+                raise link.end("fault", "The machine was too busy to read what crossed between the ranks.")
             result.followed = capture.by_ends is not None
             result.messages = party.crossed(capture.by_ends) if capture.by_ends is not None else None
     return result

@@ -17,7 +17,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,30 @@ class Exporter(ExportPlugin):
             raise CannotExport(f"{path} has no column {missing[0]!r}; export it again, in English, and don't edit it")
         return rows
 
-    def look_up(self, ids: Iterable[str], name: str) -> str | None:
-        """Return the student that the first unique one of `ids` (logins, numbers, addresses) fits, else the full name.
+    def match(self, rows: Iterable[tuple[Sequence[str], str]]) -> list[str | None]:
+        """Return the student whom each row is about, or None. `rows`: ids (logins, numbers, addresses), and full names.
 
-        None if nothing fits. Names are apart, because students can edit theirs: one may call himself ana@uni.edu.
+        Students may be able to edit their names, addresses and numbers, so one may call himself ana@uni.edu, or have
+        Ana's number. So all ids of a row must be of one student. A name counts only for a student whom no row has by
+        an id. Of several rows for one student none counts. A note names the rows that are left out.
         """
-        for kind, key in (*(("id", each) for each in ids), ("name", name)):
-            if len(students := self._known.get((kind, key.strip().casefold()), set())) == 1:
-                return next(iter(students))
-        return None
+        rows = list(rows)
+        fitting = [self._fits("id", ids) for ids, _ in rows]
+        taken = set().union(*fitting)
+        fitting = [ids or self._fits("name", [name]) - taken for ids, (_, name) in zip(fitting, rows, strict=True)]
+        times = Counter(student for students in fitting if len(students) == 1 for student in students)
+        matched = [next(iter(one)) if len(one) == 1 and times[min(one)] == 1 else None for one in fitting]
+        if unclear := [name for one, found, (_, name) in zip(fitting, matched, rows, strict=True) if one and not found]:
+            self.note(
+                f"rows of {self.roster} that may be of more than one student, or are one of several for the same "
+                f"({len(unclear)}), left as they are: {', '.join(unclear[:10])}"
+            )
+        return matched
+
+    def _fits(self, kind: str, keys: Iterable[str]) -> set[str]:
+        """Return the students whom these keys fit, each by a key that fits nobody else."""
+        found = (self._known.get((kind, key.strip().casefold()), set()) for key in keys)
+        return {student for students in found if len(students) == 1 for student in students}
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], set[str]]:
@@ -128,20 +143,15 @@ class Exporter(ExportPlugin):
         return known
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
-        """Note which graded students the platform's file lacks.
-
-        Raises `CannotExport` if it lacks all of them, or has one twice.
-        """
-        times = Counter(filter(None, matched))
-        if twice := [student for student, count in times.items() if count > 1]:
-            raise CannotExport(f"{self.roster} has more than one row for {twice[0]}; remove all but one")
+        """Note which graded students the platform's file lacks. Raises `CannotExport` if it lacks all of them."""
+        found = {*matched}
         graded = {student for by_student in self.results.values() for student in by_student} & self.wanted
-        if graded and not graded & set(times):
+        if graded and not graded & found:
             raise CannotExport(
                 f"no row of {self.roster} is a student with points ({', '.join(sorted(graded)[:3])}, ...): read the "
                 "class list in with `make roster`, collect and grade again"
             )
-        if lacking := sorted(graded - set(times)):
+        if lacking := sorted(graded - found):
             self.note(f"students that are not in {self.roster} ({len(lacking)}): {', '.join(lacking[:10])}")
 
 
@@ -177,19 +187,17 @@ class CanvasExporter(Exporter):
         about = header.index("Section") + 1
         places = {name: self.place(header, name) for name in self.exercises}
         keep = [*range(about), *places.values()]
-        rows, matched = [[header[i] for i in keep]], []
         logins = [header.index(name) for name in ("SIS Login ID", "SIS User ID", "ID") if name in header]
-        for row in below:
-            if row[0].strip() == "Points Possible":
-                self.compare_points(row, places)
-            elif any(row[i].strip() for i in logins):
-                student = self.look_up((row[i] for i in logins), canvas_name(row[0]))
-                matched.append(student)
-                for name, place in places.items():
-                    row[place] = (self.grade(student, name) if student else "") or row[place]
-            rows.append([row[i] for i in keep])
+        points = [row for row in below if row[0].strip() == "Points Possible"]
+        people = [row for row in below if row not in points and any(row[i].strip() for i in logins)]
+        matched = self.match(([row[i] for i in logins], canvas_name(row[0])) for row in people)
+        for row in points:
+            self.compare_points(row, places)
+        for row, student in zip(people, matched, strict=True):
+            for name, place in places.items():
+                row[place] = (self.grade(student, name) if student else "") or row[place]
         self.tell_unmatched(matched)
-        return rows
+        return [[row[i] for i in keep] for row in (header, *below)]
 
     def place(self, header: list[str], exercise: str) -> int:
         """Return the index of an exercise's column, whose name may end with Canvas's "(id)"."""
@@ -278,12 +286,9 @@ class MoodleWorksheetExporter(Exporter):
         (exercise,) = self.exercises
         header, *below = self.read_roster(["Identifier", "Full name", "Grade", "Last modified (grade)"])
         at = {name: place for place, name in enumerate(header)}
-        matched: list[str | None] = []
-        for row in below:
-            student = self.look_up(
-                (row[at[n]] for n in ("ID number", "Email address") if n in at), row[at["Full name"]]
-            )
-            matched.append(student)
+        ids = [at[name] for name in ("ID number", "Email address") if name in at]
+        matched = self.match(([row[i] for i in ids], row[at["Full name"]]) for row in below)
+        for row, student in zip(below, matched, strict=True):
             grade = self.grade(student, exercise) if student else ""
             if grade and row[at.get("Grade can be changed", at["Grade"])].strip() == "No":
                 self.note(f"{exercise}: Moodle says that the grade of {student} cannot be changed")

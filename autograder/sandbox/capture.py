@@ -32,6 +32,8 @@ RETIRE = 8  # milliseconds: so long the kernel waits to fill a block with more, 
 URGENT = 0x20  # a flag of TCP's
 SECONDS = 1.0  # for the kernel to hand over the last block
 MOST = 2**26  # bytes of data kept
+USUAL = 2**24  # bytes, and
+MANY = 200_000  # packets: no exercise's ranks send that much, so if some of less are lost, the reader was too slow
 IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
 # The filter of the packet socket, in classic BPF: keep each packet once, when it arrives, if it has data.
 STEP = struct.Struct("HBBI")
@@ -53,12 +55,13 @@ class Capture:
 
     `by_ends`: after the `with` block, all bytes of each connection and direction, {ends: bytes}. The ends are what the
     headers name: both addresses, then both ports, the sender's first. None if there was too much to follow: over
-    `MOST` bytes, or more than `BLOCKS` hold before we read any.
+    `MOST` bytes, or more than `BLOCKS` hold before we read any. `late`: whether it is None because we read too slowly.
     """
 
     def __init__(self, packets: socket.socket):
         self.socket = packets.dup()  # a sandbox that ends during the capture closes its own
         self.by_ends: dict[bytes, bytes] | None = None
+        self.late = False
 
     def __enter__(self) -> Capture:
         # {addresses and ports: [(sequence number, data)]}
@@ -88,7 +91,10 @@ class Capture:
         self._ring.close()
         self.socket.setsockopt(SOL_PACKET, RING, bytes(28))
         self.socket.close()
-        if not lost and self._packets >= packets and self._kept <= MOST:
+        missing = lost or self._packets < packets
+        sent = self._kept * packets / max(self._packets, 1)  # bytes, with those that nobody read
+        self.late = bool(missing and packets < MANY and sent < USUAL)
+        if not missing and self._kept <= MOST:
             self.by_ends = {ends: in_order(parts) for ends, parts in self._parts.items()}
 
     def _counted(self) -> tuple[int, int]:

@@ -151,16 +151,19 @@ class SafeRelease(ExchangeReleaseFeedback):
     src_path: str
 
     def copy_files(self) -> None:
-        """Release the pages of each student; log those that can't be, and why."""
-        pattern = self.src_path
+        """Release the pages of each student; log those that can't be, and why. Raise it if that is all of them."""
+        pattern, released, last = self.src_path, 0, None
         for folder in sorted(glob.glob(pattern)):
             self.src_path = glob.escape(folder)
             try:
                 super().copy_files()
+                released += 1
             except Exception as error:  # no time or secret that nbgrader can read
-                place = os.path.relpath(folder, self.coursedir.root)
-                self.log.warning("Not released, %s, which didn't come through the exchange: %s", place, words(error))
+                last, place = error, os.path.relpath(folder, self.coursedir.root)
+                self.log.warning("Not released, %s: %s. Did it come through the exchange?", place, words(error))
         self.src_path = pattern
+        if last and not released:
+            raise last
 
 
 @dataclass

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nbgrader.api import Gradebook
+from nbgrader.api import Gradebook, Student
 from sqlalchemy.exc import SQLAlchemyError
 
 from .. import points, sheet
@@ -81,8 +81,12 @@ FORMATS: tuple[tuple[frozenset[str], Callable[[dict[str, str]], Person | None]],
 )
 
 
-def read(path: Path) -> list[Person]:
-    """Return the students in a class list. Raise `BadRoster`, which names the line, if one has no usable id."""
+def read(path: Path) -> tuple[list[Person], list[str]]:
+    """Return the students in a class list, and what to say of each row that is left out, as it has no usable id.
+
+    Students may be able to edit what their id is made of, such as an address or a number, and one's must not stop the
+    others. So rows with the same id are left out, too. Raise `BadRoster` if a list can't be read or holds no student.
+    """
     try:
         header, *rows = sheet.rows(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -96,39 +100,56 @@ def read(path: Path) -> list[Person]:
             "(First name, Email address, or Identifier, Full name), or at least id"
         )
     people: dict[str, Person] = {}
+    places: dict[str, list[int]] = {}
+    left_out = []
     for number, row in enumerate(rows, start=2):
         person = person_of({name: cell.strip() for name, cell in zip(header, row, strict=True)})
         if person is None:
             continue
         if not STUDENT_ID.fullmatch(person.id):
-            raise BadRoster(
-                f"row {number} of {path} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _"
-            )
-        if person.id in people:
-            raise BadRoster(f"row {number} of {path} gives the id {person.id} a second time; remove one of the rows")
-        people[person.id] = person
+            left_out.append(f"row {number} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _")
+        else:
+            people[person.id] = person
+            places.setdefault(person.id, []).append(number)
+    for student, rows_of in places.items():
+        if len(rows_of) > 1:
+            del people[student]
+            left_out.append(f"rows {', '.join(map(str, rows_of))} give the same id, {student}")
     if not people:
-        raise BadRoster(f"{path} holds no student")
-    return list(people.values())
+        raise BadRoster("; ".join((f"{path} holds no student", *left_out[:3])))
+    return list(people.values()), left_out
 
 
-def write(people: list[Person], url: str) -> tuple[list[str], list[str]]:
+def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[str]]:
     """Write the class list into the gradebook at `url`, which is created if it is missing, without markup in names.
 
     Students can edit their names on most platforms, and a script there would run as the instructor.
 
-    Returns the ids that are new, and those of students whom the gradebook has and the list lacks. They stay.
+    Returns the ids that are new; those of students whom the gradebook has and the list lacks, who stay; and those of
+    students whom the gradebook has with another name and another address, who stay as they are: such a row may be of
+    somebody who took the id.
     """
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     with Gradebook(url) as gradebook:
-        known = points.students(gradebook).keys()
+        known = points.students(gradebook)
+        others = []
         for person in people:
             about = {name: value.translate(MARKUP) for name, value in person._asdict().items()}
+            if person.id in known and _is_another(known[person.id], about):
+                others.append(person.id)
+                continue
             given = {name: value for name, value in about.items() if value and name != "id"}
             gradebook.update_or_create_student(person.id, **given)
     ids = [person.id for person in people]
-    return [student for student in ids if student not in known], sorted(known - {*ids})
+    return [student for student in ids if student not in known], sorted(known.keys() - {*ids}), others
+
+
+def _is_another(student: Student, about: dict[str, str]) -> bool:
+    """Return whether a row gives another address than the gradebook has, and another name."""
+    had = student.email or "", f"{student.first_name or ''} {student.last_name or ''}".strip()
+    given = about["email"], f"{about['first_name']} {about['last_name']}".strip()
+    return all((*had, *given)) and all(one != other for one, other in zip(had, given, strict=True))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,16 +161,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--db", required=True, metavar="URL", help="the gradebook, such as sqlite:///gradebook.db")
     command = parser.parse_args(arguments)
     try:
-        people = read(command.csv)
-        new, others = write(people, command.db)
+        people, left_out = read(command.csv)
+        new, lacking, others = write(people, command.db)
     except BadRoster as reason:
         print(f"cannot read the class list: {reason}", file=sys.stderr)
         return 2
     except SQLAlchemyError as error:
         print(f"cannot read the class list: the gradebook does not open: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
+    for reason in left_out:
+        print(f"left out: {reason}. Give this student an id in the file, and read it in again", file=sys.stderr)
     if others:
-        print(f"in the gradebook, but not in this list ({len(others)}): {', '.join(others[:10])}")
+        print(
+            f"left as they were ({len(others)}): {', '.join(others[:10])}. The gradebook has another name and another "
+            "address for them; ask who took whose id, and change the gradebook's by hand",
+            file=sys.stderr,
+        )
+    if lacking:
+        print(f"in the gradebook, but not in this list ({len(lacking)}): {', '.join(lacking[:10])}")
     print(f"the class list has {len(people)} student{'s' * (len(people) != 1)}, {len(new)} of them new")
     return 0
 

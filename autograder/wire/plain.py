@@ -365,9 +365,10 @@ class Decoder:
         return values
 
     def fill(self, put: Callable, keys: Iterable) -> None:
-        """Put keys into a set or a dict one by one. Raise BadMessage if they collide: each then takes longer.
+        """Put keys into a set or a dict one by one. Raise Lacking if they collide: each then takes longer.
 
         A hash of a number is known beforehand, so keys can be chosen to collide, in Python's tables if not by hash.
+        It is no forgery: how long honest keys take depends on the machine, and it may take less on the other side.
         """
         begun = time.thread_time() - self.filling
         for key in keys:
@@ -375,7 +376,7 @@ class Decoder:
             self.filled += 1
             self.filling = time.thread_time() - begun
             if self.filling > MAX_FILLING + PER_KEY * self.filled:
-                raise BadMessage("keys that collide")
+                raise Lacking("keys that collide: filling its sets and dicts takes too long")
 
     def blob(self, number: int) -> memoryview:
         """Return a blob's bytes, once: copies of one blob could take any memory. Tensors share theirs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -58,7 +58,8 @@ class BytesSent(TorchDispatchMode):
     `to`: bytes sent, by peer. `messages`: number of sends. `collectives`: number of calls of each of the backend's own
     collectives, such as "all_reduce"; what such a call sends internally isn't visible here. `payloads`: bytes of
     the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a reduce-scatter's
-    input.
+    input. `unfinished`: the peers of sends over gloo that nobody has waited for. Only a meter made with `follow` knows
+    them, because it has to keep their requests, and so their tensors, until the next operator.
 
     Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash, and for a rank's
     message to itself, which gloo calls a pair that is not connected. Also raises it for a group over another backend
@@ -67,13 +68,24 @@ class BytesSent(TorchDispatchMode):
     runs. That includes groups that are made or destroyed meanwhile.
     """
 
-    def __init__(self):
+    def __init__(self, follow: bool = False):
         super().__init__()
+        self.follow = follow
         self._blocks: list[GroupsUsed] = []  # one for each `with` block
         self.to: Counter[int] = Counter()
         self.messages = 0
         self.collectives: Counter[str] = Counter()
         self.payloads: Counter[str] = Counter()
+        self._under_way: list[tuple[int, dist.Work]] = []
+
+    @property
+    def unfinished(self) -> list[int]:
+        self._settle()
+        return [peer for peer, _ in self._under_way]
+
+    def _settle(self) -> None:
+        """Forget the sends that are over: a request keeps its tensor in memory."""
+        self._under_way = [(peer, work) for peer, work in self._under_way if not work.is_completed()]
 
     @property
     def total(self) -> int:
@@ -105,6 +117,7 @@ class BytesSent(TorchDispatchMode):
         if group is None:
             return operation(*args, **(kwargs or {}))
         name = operation.__name__.split(".")[0]
+        self._settle()
         backend = _carrier(group, args, {block.world for block in self._blocks})
         if name in ("send", "recv_"):
             _check_peer(group, args[2])
@@ -118,6 +131,8 @@ class BytesSent(TorchDispatchMode):
             tensors, _, peer = args[:3]
             self.to[peer] += _num_bytes(tensors)
             self.messages += 1
+            if self.follow and type(backend) is GLOO:
+                self._under_way.append((peer, dist.Work.unbox(result)))
         elif name in NAMES:
             name = NAMES[name]
             self.collectives[name] += 1
@@ -137,21 +152,30 @@ class GroupsUsed:
         self.backends = gloo_backends()
         self.world = type(_part(world, torch.device("cpu"))) if (world := dist.group.WORLD) else None
         self.seen = uses(self.backends)
-        self._init = None
+        self._made_by: list[tuple[Any, str, Any]] = []
         if GLOO:
-            self._init = real = GLOO.__init__
+            self._note(GLOO, "__init__", lambda backend, _: backend)
+            for name in ("split_group", "merge_remote_group"):  # these make a backend without calling its class
+                self._note(dist.ProcessGroup, name, lambda _, group: group and _part(group, torch.device("cpu")))
 
-            @functools.wraps(real)
-            def noted(backend: Any, *args: Any, **kwargs: Any) -> None:
-                real(backend, *args, **kwargs)
+    def _note(self, owner: Any, name: str, made: Callable[[Any, Any], Any]) -> None:
+        """Let a method of torch's note the backend that it makes. `made(self, result)`: which that is."""
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def noted(first: Any, *args: Any, **kwargs: Any) -> Any:
+            result = real(first, *args, **kwargs)
+            if type(backend := made(first, result)) is GLOO:
                 self.backends.append(backend)
+            return result
 
-            GLOO.__init__ = noted
+        self._made_by.append((owner, name, real))
+        setattr(owner, name, noted)
 
     def close(self) -> int:
         """Note no more groups, and return how many uses were not seen."""
-        if self._init:
-            GLOO.__init__ = self._init
+        for owner, name, real in self._made_by:
+            setattr(owner, name, real)
         return (uses(self.backends) - self.seen).total()
 
 

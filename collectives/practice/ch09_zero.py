@@ -30,7 +30,7 @@ from ..schedule import REDUCE, Schedule
 from ..training import memory, tiny
 from ..training.sharded import Unit
 from .checks import NotYet, answer, call_in_words, counted, own_answer, refusing_functions
-from .on_ranks import numbers_in, run_on_ranks, witnessed, witnessed_terms
+from .on_ranks import finished, numbers_in, run_on_ranks, witnessed, witnessed_terms
 
 HOLDS = ("execute", "schedule", "algorithms.ring")  # see `wall`
 ON_RANKS = (
@@ -698,7 +698,7 @@ def _train(
     with held if task.watched else contextlib.nullcontext():
         for _ in range(STEPS):
             seen.sums.append({})
-            sent = reductions.sent = BytesSent()
+            sent = reductions.sent = BytesSent(follow=True)
             for _ in range(task.micro):
                 with sent, reductions.of_a_pass():
                     seen.losses.append(_backward(model, *next(left)))
@@ -707,6 +707,7 @@ def _train(
             with sent:
                 _written(step, rank, world_size, units, partial(_update, units, seen, rank))
                 _note_parameters(seen, units)
+            finished(rank, sent)
             seen.sent.append(sent.total)
             seen.collectives.extend(set(sent.collectives) - set(seen.collectives))
     return seen._replace(late=reductions.late, peak=held.most.get("gradients", 0))
@@ -741,7 +742,8 @@ class Reductions:
             self._due += 2 * (num_elements - len(unit.parameters) // self.world_size)
 
     def _look(self) -> None:
-        self.late = max(self.late, self._due - (self.sent.total - self._before))
+        over = 0 if self.sent.unfinished else self.sent.total - self._before  # what nobody receives yet isn't sent
+        self.late = max(self.late, self._due - over)
 
 
 def _note_parameters(seen: Trained, units: list[TrainedUnit]) -> None:

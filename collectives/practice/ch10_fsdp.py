@@ -868,7 +868,10 @@ def check_choice(function: Callable, cases: Iterable[tuple[Model, Machine]], tie
     model, machine = cases[wrong[0]]
     slip = next((words for words, other in SLIPS.items() if [other(*case) for case in cases] == chosen), "")
     if not slip and not any(why_wrong(*cases[index], chosen[index], ties=True) for index in wrong):
-        slip = "equal numbers of bytes may differ in the last digit as floats; `round` them before you compare"
+        slip = (
+            "of choices that send the same, fewer micro-batches come first, then the lower stage. Equal numbers of "
+            "bytes may differ in the last digit as floats; `round` them before you compare"
+        )
     raise NotYet(
         f"{described(model)}, on {_machine(machine)}: {function.__name__} returns {chosen[wrong[0]]!r}, but "
         f"{why_wrong(model, machine, chosen[wrong[0]], ties)}. {len(cases) - len(wrong)} of {len(cases)} choices are "
@@ -878,7 +881,11 @@ def check_choice(function: Callable, cases: Iterable[tuple[Model, Machine]], tie
 
 def _chosen(function: Callable, model: Model, machine: Machine) -> Choice:
     call = f"{function.__name__}(model, machine) for {described(model)}, on {_machine(machine)},"
-    returned = own_answer(__name__, function, dict(model), dict(machine), call=call)
+    try:
+        returned = own_answer(__name__, function, dict(model), dict(machine), call=call)
+    except NotYet as error:
+        nothing = f" Where nothing fits, the answer is {NONE!r}" if "returns None" in str(error) else ""
+        raise NotYet(f"{error}{nothing}") from None
     if isinstance(returned, str) and returned == NONE:
         return NONE
     try:

@@ -29,7 +29,7 @@ from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions, told_apart
-from .on_ranks import plain, run_on_ranks, witnessed, witnessed_reports
+from .on_ranks import finished, plain, run_on_ranks, witnessed, witnessed_reports
 
 HOLDS = (
     ".LAYER",
@@ -361,8 +361,9 @@ def _on_rank(
 ) -> Summed:
     """Call the learner's function on one rank. Runs beside the learner's code, and only observes."""
     try:
-        with BytesSent() as sent, on_a_rank():
+        with BytesSent(follow=True) as sent, on_a_rank():
             returned = plain(function(rank, world_size, *more, torch.tensor(values), Codec(bits, block)))
+            finished(rank, sent)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except Exception as error:

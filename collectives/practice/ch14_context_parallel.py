@@ -43,7 +43,7 @@ from .checks import (
     own_answer,
     refusing_functions,
 )
-from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_reports, witnessed_terms
+from .on_ranks import finished, plain, run_on_ranks, stand_ins, witnessed, witnessed_reports, witnessed_terms
 
 WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells its log_sum
     "torch.distributed.tensor.experimental",
@@ -646,9 +646,10 @@ def _on_rank(
     watch = Watch(rank)
     tensors = [torch.tensor(each) for each in (queries, keys, values, positions)]
     try:
-        with BytesSent() as sent, watch.watched(function), on_a_rank():
+        with BytesSent(follow=True) as sent, watch.watched(function), on_a_rank():
             returned = plain(function(rank, world_size, *tensors, Kernel(watch)))
             unwaited = watch.unfinished()
+            finished(rank, sent)
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except NotYet as error:

@@ -219,9 +219,10 @@ def schedule_in_text(function: Callable) -> PipelineSchedule:
     if staged := re.search(r"\b\d+([FBIW]\d+)", " ".join(lines)):
         raise NotYet(f"{call}: {staged[0]} names a stage; each rank has one stage here, so write {staged[1]}")
     try:
-        schedule = pipeline.from_text(text, name=call)
+        schedule = pipeline.from_text("\n".join(lines), name=call)
     except PipelineError as error:
-        raise NotYet(f"{call}: {error}") from None
+        words = re.sub(r"\bline (\d+)(?=, operation)", lambda line: f"rank {int(line[1]) - 1}", str(error))
+        raise NotYet(f"{call}: {words}") from None
     if len(lines) != world_size or schedule.routes != pipeline.loop(world_size):
         raise NotYet(f"{call} has {len(lines)} lines; there are {world_size} ranks, each with one line and one stage")
     if schedule.paired:

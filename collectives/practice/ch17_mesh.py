@@ -11,6 +11,7 @@ import contextlib
 import copy
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, product
 from random import Random
@@ -174,7 +175,7 @@ def _noted(function: Callable, rank: int, sizes: Sizes, names: Sequence[str], ca
         return noted(function, rank, sizes, names)
 
     called.__name__ = function.__name__
-    calls = answer(called, rank, dict(sizes), list(names), call=call)
+    calls = answer(called, rank, dict(sizes), list(names), call=call, run=operator.call)
     if isinstance(calls, checks.Refusal):
         raise NotYet(f"{call}: {calls.words}")
     if not isinstance(calls, Calls):

@@ -732,7 +732,7 @@ def _chosen(function: Callable, case: Case, tried: list[dict[str, Any]]) -> dict
     def choose(*args: Any) -> list[Any]:
         return [own(__name__, function, *args)]
 
-    (chosen,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, tried, call=call)
+    (chosen,) = answer(choose, dict(case.model), _copy(case.machine), case.batch, tried, call=call, run=operator.call)
     if isinstance(chosen, Refusal):
         raise NotYet(f"{call}: {chosen.words}")
     if chosen is None:

@@ -161,9 +161,9 @@ def refusing(
 
         return call
 
-    for method, original in originals.items():
-        setattr(owner, method, guard(original))
     try:
+        for method, original in originals.items():
+            setattr(owner, method, guard(original))
         yield
     finally:
         for method, original in originals.items():
@@ -211,10 +211,10 @@ def _algorithms_refuse() -> contextlib.AbstractContextManager[None]:
 def refusing_functions(*functions: Any) -> Iterator[None]:
     """Make these functions of the library refuse inside this context, under whatever name they were imported."""
     codes = {function: function.__code__ for function in functions}
-    for function in codes:
-        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        function.__code__ = _refuse.__code__.replace(co_name=name)
     try:
+        for function in codes:
+            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+            function.__code__ = _refuse.__code__.replace(co_name=name)
         yield
     finally:
         for function, code in codes.items():
@@ -267,7 +267,8 @@ def own_answer(checks: str, function: Callable, *args: Any, call: str | None = N
         return own(checks, function, *args)
 
     owned.__name__ = function.__name__
-    result = answer(owned, *args, call=call, in_place=in_place)
+    # `own` ends loops itself: a timer that rings while it switches the library off would leave it so.
+    result = answer(owned, *args, call=call, in_place=in_place, run=operator.call)
     if isinstance(result, Refusal):
         raise NotYet(f"{call}: {result.words}")
     return result
@@ -298,16 +299,18 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(random.getrandbits(64))
 
 
-def answer(function: Callable, *args: Any, call: str | None = None, in_place: bool = False) -> Any:
+def answer(
+    function: Callable, *args: Any, call: str | None = None, in_place: bool = False, run: Callable = called
+) -> Any:
     """Return what the learner's function returns; raise `NotYet` with the learner's own line if it raises an error.
 
     The function gets copies of the arguments, so that the check still holds what it asked about. `in_place`: it gets
     the arguments themselves, and may change them. `call`: how the message writes the call, where its arguments are too
-    long to show. Generators come as lists.
+    long to show. Generators come as lists. `run`: calls it; one that ends no loop is for a function that does.
     """
     call = call or call_in_words(function, args)
     try:
-        result = called(function, *(args if in_place else deepcopy(args)))
+        result = run(function, *(args if in_place else deepcopy(args)))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except StillRunning as error:

@@ -24,7 +24,7 @@ from .. import ranks
 from .checks import LibraryUsed, ModuleUsed, NotYet, generator, without_the_library
 
 HOLDS = ("measure.wire",)  # see `wall`
-ON_RANKS = ("._on_rank", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
+ON_RANKS = ("._on_rank", ".finished", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
 SENDS_ALONE = ("._on_rank",)
 _REFUSED = f"{LibraryUsed.__name__}|{ModuleUsed.__name__}"  # as a traceback names them
 PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
@@ -270,10 +270,19 @@ def _on_rank(rank: int, world_size: int, function: Callable, own: np.ndarray) ->
 
     buffer, requests = torch.tensor(own), Requests()
     # The meter first: to look at the learner's function may already run code of the learner's.
-    with BytesSent() as sent, requests.watched(function), without_the_library():
+    with BytesSent(follow=True) as sent, requests.watched(function), without_the_library():
         returned = plain(function(rank, world_size, buffer))
         left, unwaited = numbers_in(f"rank {rank}'s buffer", buffer), requests.unfinished()
+        finished(rank, sent)
     return Outcome(returned, left, dict(sent.to), sent.messages, list(sent.collectives.elements()), unwaited)
+
+
+def finished(rank: int, sent: Any) -> None:
+    """Raise `NotYet` if a send that this meter counts isn't over: it may have no receiver, and then nothing crosses."""
+    if sent.unfinished:
+        raise NotYet(
+            f"rank {rank} never waits for a send to rank {sent.unfinished[0]}: keep the request, and wait() for it"
+        )
 
 
 def plain(value: Any) -> np.ndarray | str:

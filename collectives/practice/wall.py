@@ -48,13 +48,9 @@ FILES = tuple(  # of the package that its held code reads: what draws a schedule
     f"figures/static/{name}.{kind}" for name in ("player", "schedule", "network") for kind in ("css", "js")
 )
 HOLDS = ("ranks", "practice.wall")
-DECLARED = {
-    "HOLDS",
-    "ON_RANKS",
-    "SENDS_ALONE",
-    "WITHOUT",
-    "DRAWN",
-}  # what modules of checks call it, and a part that several hold
+# What modules of checks call it, and a part that several hold.
+DECLARED = {"HOLDS", "ON_RANKS", "SENDS_ALONE", "WITHOUT", "DRAWN"}
+POINTER = ctypes.sizeof(ctypes.c_void_p)  # where in an object, behind its count of references, its type stands
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
 
 
@@ -162,7 +158,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
 def build(modules: Iterable[str], on_ranks: bool) -> None:
     """Build the wall of a `plan`, for good: first with what ranks need, then without.
 
-    The second is for where a student's cells run, and for ranks unless they run what is `only_on_ranks`.
+    The second is for where a student's cells run, and for ranks that don't need more, which `narrow` knows.
     """
     withheld = plan(tuple(modules), on_ranks)
     for _, function, refusal in withheld.functions:
@@ -244,10 +240,10 @@ def _functions_in(names: Iterable[str]) -> list[Function]:
 def _refusing(withheld: list[Function], modules: Iterable[str]) -> Iterator[None]:
     """Let these functions refuse, and these modules be missing, inside this context."""
     codes, missing = [each.itself.__code__ for each in withheld], _Missing(modules)
-    for each in withheld:
-        each.itself.__code__ = each.refusal
     sys.meta_path.insert(0, missing)
     try:
+        for each in withheld:
+            each.itself.__code__ = each.refusal
         yield
     finally:
         sys.meta_path.remove(missing)
@@ -255,19 +251,25 @@ def _refusing(withheld: list[Function], modules: Iterable[str]) -> Iterator[None
             each.itself.__code__ = code
 
 
-def only_on_ranks(modules: Iterable[str], function: str) -> bool:
-    """Return whether a rank that runs this function, by its full name, needs what ranks alone hold."""
-    wide, narrow = (_full_names(_of_checks(modules), on_ranks) for on_ranks in (True, False))
-    return f"{function}.".startswith(wide) and not f"{function}.".startswith(narrow)
+def narrow(modules: Iterable[str], function: str) -> None:
+    """Leave a rank only what the function needs that it runs, for good. `build` has run there, with `on_ranks`.
 
-
-def sends_alone(function: str) -> bool:
-    """Return whether a rank that runs this function, by its full name, is to be without torch's own collectives."""
+    `function`: its full name.
+    """
+    if not _only_on_ranks(modules, function):
+        build(modules, on_ranks=False)
     module, _, name = function.rpartition(".")
-    return f".{name}" in getattr(sys.modules.get(module), "SENDS_ALONE", ())
+    if f".{name}" in getattr(sys.modules.get(module), "SENDS_ALONE", ()):
+        _take_collectives()
 
 
-def take_collectives() -> None:
+def _only_on_ranks(modules: Iterable[str], function: str) -> bool:
+    """Return whether a rank that runs this function needs what ranks alone hold."""
+    wide, less = (_full_names(_of_checks(modules), on_ranks) for on_ranks in (True, False))
+    return f"{function}.".startswith(wide) and not f"{function}.".startswith(less)
+
+
+def _take_collectives() -> None:
     """Take torch's own collectives out of this process, for good. Sends, receives and barriers stay.
 
     Operators of torch's call the backend's; from now on their kernels refuse. The backend's own methods go.
@@ -280,7 +282,9 @@ def take_collectives() -> None:
         for name, key in _kernels():
             library = _dispatch_library("IMPL", "c10d", key, __file__, 0)
             library.impl(name, key, functools.partial(_refuse_collective, name), False)  # type: ignore[call-arg]
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # the old kernel is back when this object ends
+            # The old kernel is back when this object ends or is reset: so it never ends, and has no method any more.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
+            ctypes.c_void_p.from_address(id(library) + POINTER).value = id(object)
     for name in {operator.rstrip("_") for operator, _ in _kernels()} & {*vars(Backend)}:
         delattr(Backend, name)
 

@@ -27,6 +27,7 @@ class Rivals(NamedTuple):
 
     `measured`: by what part the second takes longer, 0 or more. `predicted`: the same by constants that saw neither
     run's repository; negative if the planner takes the second for the faster one. `dense`: the model has no experts.
+    `alike`: both were published for the same software, that of one framework.
     """
 
     job: str
@@ -35,6 +36,7 @@ class Rivals(NamedTuple):
     measured: float
     predicted: float
     dense: bool
+    alike: bool
 
     @property
     def in_order(self) -> bool:
@@ -51,18 +53,21 @@ def pairs(found: Evidence) -> list[Rivals]:
     """
     jobs: dict[tuple, dict[Layout, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     dense = {}
+    stacks: dict[tuple, set[str]] = defaultdict(set)  # of software, by job and plan
     for sample, error in zip(found.used, found.errors[REPOSITORY], strict=True):
         if fits(sample.run):
             measured, plan = log(sample.seconds), replace(sample.run.layout, software=USUAL)
             jobs[job(sample)][plan].append((measured, measured + float(error)))
             dense[job(sample)] = experts(sample) == "dense"
+            stacks[job(sample), plan].add(sample.run.layout.software.stack)
     made = []
     for key, plans in jobs.items():
         means = sorted((*np.mean(times, axis=0), place) for place, times in enumerate(plans.values()))
         layouts = list(plans)
         for (fast, fast_said, one), (slow, slow_said, other) in combinations(means, 2):
             apart = exp(slow - fast) - 1, exp(slow_said - fast_said) - 1
-            made.append(Rivals(_words(key), layouts[one], layouts[other], *apart, dense[key]))
+            alike = stacks[key, layouts[one]] == stacks[key, layouts[other]]
+            made.append(Rivals(_words(key), layouts[one], layouts[other], *apart, dense[key], alike))
     return made
 
 

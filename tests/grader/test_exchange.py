@@ -304,6 +304,10 @@ def test_feedback_is_released_to_all_that_handed_in_through_the_exchange(hub):
     said = capture_log(exchange.SafeRelease(coursedir=collector.coursedir, parent=collector.parent))
     assert said["success"] and f"Not released, feedback/ben/{EXERCISE}" in said["log"]
     assert {page.read_text() for page in hub.inbound.parent.rglob("*.html")} == {"ana", "cleo"}
+    for student in ("ana", "cleo"):
+        shutil.rmtree(hub.course / "feedback" / student)
+    said = capture_log(exchange.SafeRelease(coursedir=collector.coursedir, parent=collector.parent))
+    assert not said["success"]  # it may be what no page got through, such as a full disk
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,24 @@ def test_a_student_who_takes_anothers_name_or_address_as_name_keeps_nobodys_grad
     assert [row[3] for row in rows[1:]] == ["10", "10", "10"]
 
 
+def test_a_student_who_takes_anothers_number_gets_no_grade_and_ends_no_export(url, tmp_path, capsys):
+    """On Moodle students may be able to edit their ID numbers. A worksheet may hold one group, without the other."""
+    header = "Identifier,Full name,ID number,Email address,Grade,Last modified (grade)\n"
+    mine, bob = "Participant 1,Ada Lovelace,71,ada@uni.edu,,-\n", "Participant 2,Bob Ross,72,bob@uni.edu,,-\n"
+    stolen = "Participant 3,Eve E,71,@eve,,-\n"
+    for body, grades in ((mine + bob + stolen, ["17.33", "6", ""]), (bob + stolen, ["6", ""])):
+        sheet = tmp_path / "sheet.csv"
+        sheet.write_text(header + body, encoding="utf-8")
+        rows, said = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree")
+        assert [row[4] for row in rows[1:]] == grades
+        assert (
+            "may be of more than one student, or are one of several for the same (1), left as they are: Eve E" in said
+        )
+    sheet.write_text(header + bob + bob, encoding="utf-8")
+    _, said = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree", code=2)
+    assert "is a student with points" in said
+
+
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-x", "@x", " =x", "\tx", "\rx", "＝x"])
 def test_what_a_spreadsheet_would_run_is_made_text_and_numbers_stay_numbers(name):
     assert sheet.harmless(name) == f"'{name}"

@@ -73,8 +73,8 @@ def test_a_second_list_changes_what_it_says_keeps_the_rest_and_names_whom_it_lac
     [
         ("", "is empty"),
         ("name\nAda\n", "has the columns name; a class list has Canvas's"),
-        ("id\n../ada\n", "row 2 of"),
-        ("id\nada\nada\n", "gives the id ada a second time"),
+        ("id\n../ada\n", "row 2 gives the id"),
+        ("id\nada\nada\n", "rows 2, 3 give the same id, ada"),
         ("First name,Email address\nAda,\n", "gives the id ''"),
         ("id\n", "holds no student"),
     ],
@@ -83,6 +83,33 @@ def test_a_wrong_list_is_refused_in_a_line_and_makes_no_gradebook(text, reason, 
     place = tmp_path / "gradebook.db"
     assert roster.main([str(listed(tmp_path, text)), "--db", f"sqlite:///{place}"]) == 2
     assert reason in capsys.readouterr().err and not place.exists()
+
+
+def test_a_row_without_a_usable_id_is_left_out_with_a_line_and_the_others_are_read(tmp_path, capsys):
+    """On Moodle students can edit their addresses, which may be all that a row has to know one by."""
+    url, text = (
+        f"sqlite:///{tmp_path / 'gradebook.db'}",
+        "First name,Email address\nAda,ada@uni.edu\nEve,eve+1@uni.edu\n",
+    )
+    assert roster.main([str(listed(tmp_path, text)), "--db", url]) == 0
+    said = capsys.readouterr()
+    assert "left out: row 3 gives the id 'eve+1@uni.edu'" in said.err and "has 1 student, 1 of them new" in said.out
+    assert [*students(url)] == ["ada@uni.edu"]
+
+
+def test_who_takes_anothers_number_stops_no_list_and_becomes_nobody_else(tmp_path, capsys):
+    """On Moodle students may be able to edit their ID numbers, too."""
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    both = PARTICIPANTS + "Eve;E;4711;eve@uni.edu\n"
+    assert roster.main([str(listed(tmp_path, both)), "--db", url]) == 0
+    assert "left out: rows 2, 4 give the same id, 4711." in capsys.readouterr().err
+    assert [*students(url)] == ["jose@uni.edu"]
+    roster.main([str(listed(tmp_path, PARTICIPANTS)), "--db", url])
+    known = students(url)
+    alone = "First name;Last name;ID number;Email address\nEve;E;4711;eve@uni.edu\n"
+    assert roster.main([str(listed(tmp_path, alone)), "--db", url]) == 0
+    assert "left as they were (1): 4711. The gradebook has another name" in capsys.readouterr().err
+    assert students(url) == known
 
 
 def test_a_file_that_is_no_text_or_not_there_is_refused_in_a_line(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autograder.inside import canary
 from autograder.sandbox import capture, envelope, prove, watch
 from autograder.sandbox.envelope import CannotSandbox, Limits, Warm, enter
 
@@ -186,6 +188,26 @@ while other.recv(5000):
     assert (wire.by_ends and {*wire.by_ends.values()}) == ({b"x" * 5000} if most == 5000 else None)
 
 
+FEW = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other, _ = listener.accept()
+one.sendall(b"few")
+other.recv(3)
+"""
+
+
+@pytest.mark.parametrize("most, late", [(10, True), (1, False)])
+def test_packets_that_were_read_too_slowly_are_the_graders_fault_and_too_many_are_not(warm, monkeypatch, most, late):
+    monkeypatch.setattr(capture, "MANY", most)
+    monkeypatch.setattr(capture, "SECONDS", 0.01)
+    monkeypatch.setattr(capture.Capture, "_drain", lambda self: None)
+    with enter(warm.address) as inside, inside.captured() as wire:
+        run(inside, FEW)
+    assert (wire.by_ends, wire.late) == (None, late)
+
+
 def test_ranks_run_inside_at_once_even_after_autograd_and_their_bytes_are_counted_outside(warm):
     with enter(warm.address) as inside:
         run(inside, RUN_RANKS)
@@ -231,6 +253,17 @@ kept = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(600)]
 for each in kept: each.bind(("127.0.0.1", 0))
 time.sleep(60)
 """
+
+
+@pytest.mark.parametrize("pattern, limit, refused", [("|", 0, True), ("|", 1, False), ("c", 0, False)])
+def test_a_crash_that_would_start_a_program_outside_is_found_before_anything_is_graded(
+    monkeypatch, pattern, limit, refused
+):
+    """Where all of the grader's own limits are lower, as by `ulimit -c 0`, the sandbox can't raise its own."""
+    monkeypatch.setattr(canary, "_cores_are_piped", lambda: pattern == "|")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit) if kind == resource.RLIMIT_CORE else (0, 0))
+    limits = dict.fromkeys(("cpu_seconds", "processes", "open_files", "scratch", "stack"), 0)
+    assert any("start a program outside" in fault for fault in canary._limits(limits)) == refused
 
 
 def test_limits_hold_while_the_judges_interpreter_is_in_one_long_call(warm, counting):

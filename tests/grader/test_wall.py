@@ -3,6 +3,7 @@
 Each submission has one answer, and leaves the others out. These ways earned points before there was a wall.
 """
 
+import ctypes
 import json
 import re
 import shutil
@@ -22,8 +23,9 @@ from autograder import book, grade, release
 from autograder.course import Submission
 from autograder.judging.judges import Judged, Judges, Settings
 from autograder.names import names_in
+from autograder.sandbox.envelope import CannotSandbox, Warm
 from collectives import ranks
-from collectives.practice import ch11_fewer_bits, wall
+from collectives.practice import ch11_fewer_bits, on_ranks, wall
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -604,7 +606,7 @@ def test_a_notebook_refuses_in_the_cell_of_an_answer_and_compares_in_others():
 
 def without_collectives(rank, world_size):
     """What each way to a collective of torch's ends in, on a rank that lost them; then a message goes through."""
-    wall.take_collectives()
+    wall.narrow(["collectives.practice.ch03_ring"], f"{on_ranks.__name__}._on_rank")
     one, group = torch.ones(1), dist.group.WORLD
     both, backend = torch.ones(world_size), group._get_backend(torch.device("cpu"))
     ways = [
@@ -642,5 +644,24 @@ def test_ranks_that_send_alone_lack_torch_s_collectives_however_they_are_called(
     (said, _), (_, received) = ranks.run(without_collectives, 2)
     assert received == 7
     assert all("this calls torch's own dist." in each or "no attribute 'allreduce'" in each for each in said), said
-    assert wall.sends_alone("collectives.practice.on_ranks._on_rank")
-    assert not wall.sends_alone("collectives.practice.ch09_zero._on_rank")
+
+
+def reset_libraries(rank, world_size):
+    """What is left of the objects that replaced torch's kernels, for a rank that looks for them in its memory."""
+    kind = type(torch._C._dispatch_library("FRAGMENT", "made_by_test", "", __file__, 0))
+    address, real = ctypes.c_void_p.from_address, torch._C._dispatch_library
+    made = []
+    torch._C._dispatch_library = lambda *args: made.append(real(*args)) or made[-1]
+    wall.narrow(["collectives.practice.ch03_ring"], f"{on_ranks.__name__}._on_rank")
+    kinds = {address(id(each) + 8).value for each in made}
+    return len(made), kinds == {id(object)} and id(kind) not in kinds, hasattr(made[0], "reset")
+
+
+@pytest.mark.ranks
+def test_no_method_is_left_by_which_a_rank_brings_torch_s_collectives_back():
+    assert ranks.run(reset_libraries, 1) == [(58, True, False)]
+
+
+def test_a_wall_that_lacks_what_the_grader_calls_is_refused_before_anything_is_graded():
+    with pytest.raises(CannotSandbox, match="the wall json has no survey, plan, build, narrow, covered, declared"):
+        Warm(("json",), wall="json")

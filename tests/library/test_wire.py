@@ -102,6 +102,36 @@ def test_what_goes_round_the_count_is_refused(call):
         ranks.run(seen_or_not, 2, call)
 
 
+SPLIT_OFF = """
+import torch, torch.distributed as dist
+from collectives.measure.wire import BytesSent
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+with BytesSent():
+    group = dist.group.WORLD.split_group([0], None, None, "split", "split")  # by torch's C++ alone
+    group._get_backend(torch.device("cpu")).allreduce([torch.ones(4)]).wait()
+"""
+
+
+def test_a_group_that_torch_makes_without_its_class_is_counted_too():
+    done = subprocess.run([sys.executable, "-c", SPLIT_OFF], capture_output=True, text=True)
+    assert "Unseen: 1 of this rank's calls" in done.stderr
+
+
+def unwaited(rank, world_size):
+    tensor = torch.ones(4)
+    with BytesSent(follow=True) as sent:
+        work = dist.isend(tensor, 1 - rank)
+        before = sent.unfinished
+        dist.recv(torch.empty(4), 1 - rank)
+        work.wait()
+    return before, sent.unfinished
+
+
+def test_sends_that_nobody_has_waited_for_are_told_with_their_peers():
+    assert ranks.run(unwaited, 2) == [([1], []), ([0], [])]
+
+
 def hand_over(tensor, _):
     dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor, 0)
 
