@@ -80,6 +80,7 @@ class BytesSent(TorchDispatchMode):
 
     @property
     def unfinished(self) -> list[int]:
+        """The peers of sends that nobody has waited for, if the meter was made with `follow`."""
         self._settle()
         return [peer for peer, _ in self._under_way]
 
