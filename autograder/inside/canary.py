@@ -292,16 +292,19 @@ def _limits(limits: dict[str, int]) -> Iterator[str]:
         _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         if hard == resource.RLIM_INFINITY or hard > most:
             yield f"has RLIMIT_{name} at {hard}, not {most}"
-    if _cores_are_piped() and resource.getrlimit(resource.RLIMIT_CORE) != (1, 1):
+    kind = _core_pattern()[:1]
+    if kind == "@":
+        yield "makes the kernel send its memory to a server outside if it crashes (core_pattern begins with @)"
+    if kind == "|" and resource.getrlimit(resource.RLIMIT_CORE) != (1, 1):
         yield (
             "makes the kernel start a program outside if it crashes (core_pattern begins with |): raise the hard limit "
             "of core files to 1 byte or more (ulimit -Hc, LimitCORE), or name a file in /proc/sys/kernel/core_pattern"
         )
 
 
-def _cores_are_piped() -> bool:
+def _core_pattern() -> str:
     with open("/proc/sys/kernel/core_pattern") as pattern:
-        return pattern.read(1) == "|"
+        return pattern.read()
 
 
 def _scratch(most: int) -> Iterator[str]:

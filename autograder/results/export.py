@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbgrader.api import Gradebook, Student
 from nbgrader.plugins.export import ExportPlugin
@@ -28,10 +28,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Unicode
 
 from .. import points, sheet
+from ..submissions.roster import is_another, name_of
+from ..submissions.unzip import printable
 
 
 class CannotExport(ValueError):
     """Why no file was written, in one line for the instructor."""
+
+
+class Row(NamedTuple):
+    """What a row of a platform's file says of a student: ids that people choose, the platform's numbers, full name."""
+
+    logins: Sequence[str]
+    numbers: Sequence[str]
+    name: str
 
 
 class Exporter(ExportPlugin):
@@ -106,40 +116,56 @@ class Exporter(ExportPlugin):
             raise CannotExport(f"{path} has no column {missing[0]!r}; export it again, in English, and don't edit it")
         return rows
 
-    def match(self, rows: Iterable[tuple[Sequence[str], str]]) -> list[str | None]:
-        """Return the student whom each row is about, or None. `rows`: ids (logins, numbers, addresses), and full names.
+    def match(self, rows: Iterable[Row]) -> list[str | None]:
+        """Return the student whom each row is about, or None.
 
         Students may be able to edit their names, addresses and numbers, so one may call himself ana@uni.edu, or have
-        Ana's number. So all ids of a row must be of one student. A name counts only for a student whom no row has by
-        an id. Of several rows for one student none counts. A note names the rows that are left out.
+        Ana's number. So all ids of a row must be of one student, and the row must not disagree with what the gradebook
+        has of that student. A name by itself counts only for a student whom no row has by an id. Of several rows for
+        one student none counts. A note names the rows that are left out.
         """
         rows = list(rows)
-        fitting = [self._fits("id", ids) for ids, _ in rows]
+        fitting = [self._by_ids(row) for row in rows]
         taken = set().union(*fitting)
-        fitting = [ids or self._fits("name", [name]) - taken for ids, (_, name) in zip(fitting, rows, strict=True)]
-        times = Counter(student for students in fitting if len(students) == 1 for student in students)
-        matched = [next(iter(one)) if len(one) == 1 and times[min(one)] == 1 else None for one in fitting]
-        if unclear := [name for one, found, (_, name) in zip(fitting, matched, rows, strict=True) if one and not found]:
+        fitting = [ids or self._fits("name", [row.name]) - taken for ids, row in zip(fitting, rows, strict=True)]
+        clear = [
+            len(one) == 1 and not self._disagrees(row, self.class_list[min(one)])
+            for one, row in zip(fitting, rows, strict=True)
+        ]
+        times = Counter(min(one) for one, is_clear in zip(fitting, clear, strict=True) if is_clear)
+        matched = [
+            min(one) if is_clear and times[min(one)] == 1 else None
+            for one, is_clear in zip(fitting, clear, strict=True)
+        ]
+        if left := [row.name for one, found, row in zip(fitting, matched, rows, strict=True) if one and not found]:
             self.note(
                 f"rows of {self.roster} that may be of more than one student, or are one of several for the same "
-                f"({len(unclear)}), left as they are: {', '.join(unclear[:10])}"
+                f"({len(left)}), left as they are: {', '.join(map(printable, left[:10]))}"
             )
         return matched
+
+    def _by_ids(self, row: Row) -> set[str]:
+        return self._fits("login", row.logins) | self._fits("number", row.numbers)
 
     def _fits(self, kind: str, keys: Iterable[str]) -> set[str]:
         """Return the students whom these keys fit, each by a key that fits nobody else."""
         found = (self._known.get((kind, key.strip().casefold()), set()) for key in keys)
         return {student for students in found if len(students) == 1 for student in students}
 
+    def _disagrees(self, row: Row, student: Student) -> bool:
+        """Return whether a row is another's by its name, or has another name and another address than the gradebook."""
+        by_name = self._fits("name", [row.name])
+        address = next((each for each in row.logins if "@" in each), "")
+        return bool(by_name - {student.id}) or is_another(student, row.name, address)
+
     @cached_property
     def _known(self) -> dict[tuple[str, str], set[str]]:
         known: dict[tuple[str, str], set[str]] = {}
         for student in self.class_list.values():
-            full = f"{student.first_name or ''} {student.last_name or ''}".strip()
-            ids = (("id", str(each or "")) for each in (student.id, student.lms_user_id, student.email))
-            for kind, key in (*ids, ("name", full)):
+            keys = [("login", student.id), ("login", student.email), ("number", student.lms_user_id or student.id)]
+            for kind, key in (*keys, ("name", name_of(student))):
                 if key:
-                    known.setdefault((kind, key.casefold()), set()).add(student.id)
+                    known.setdefault((kind, str(key).casefold()), set()).add(student.id)
         return known
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
@@ -187,10 +213,11 @@ class CanvasExporter(Exporter):
         about = header.index("Section") + 1
         places = {name: self.place(header, name) for name in self.exercises}
         keep = [*range(about), *places.values()]
-        logins = [header.index(name) for name in ("SIS Login ID", "SIS User ID", "ID") if name in header]
+        logins = [header.index(name) for name in ("SIS Login ID", "SIS User ID") if name in header]
         points = [row for row in below if row[0].strip() == "Points Possible"]
-        people = [row for row in below if row not in points and any(row[i].strip() for i in logins)]
-        matched = self.match(([row[i] for i in logins], canvas_name(row[0])) for row in people)
+        number = header.index("ID")
+        people = [row for row in below if row not in points and any(row[i].strip() for i in (*logins, number))]
+        matched = self.match(Row([row[i] for i in logins], [row[number]], canvas_name(row[0])) for row in people)
         for row in points:
             self.compare_points(row, places)
         for row, student in zip(people, matched, strict=True):
@@ -286,8 +313,10 @@ class MoodleWorksheetExporter(Exporter):
         (exercise,) = self.exercises
         header, *below = self.read_roster(["Identifier", "Full name", "Grade", "Last modified (grade)"])
         at = {name: place for place, name in enumerate(header)}
-        ids = [at[name] for name in ("ID number", "Email address") if name in at]
-        matched = self.match(([row[i] for i in ids], row[at["Full name"]]) for row in below)
+        logins, numbers = ([at[name]] if name in at else [] for name in ("Email address", "ID number"))
+        matched = self.match(
+            Row([row[i] for i in logins], [row[i] for i in numbers], row[at["Full name"]]) for row in below
+        )
         for row, student in zip(below, matched, strict=True):
             grade = self.grade(student, exercise) if student else ""
             if grade and row[at.get("Grade can be changed", at["Grade"])].strip() == "No":

@@ -66,7 +66,7 @@ class Capture:
     def __enter__(self) -> Capture:
         # {addresses and ports: [(sequence number, data)]}
         self._parts: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
-        self._kept = self._next = self._packets = 0
+        self._kept = self._next = self._packets = self._bytes = 0
         self.socket.setsockopt(SOL_PACKET, VERSION, V3)
         self.socket.setsockopt(SOL_PACKET, RING, struct.pack("7I", BLOCK, BLOCKS, BLOCK, BLOCKS, RETIRE, 0, 0))
         self._ring = mmap.mmap(self.socket.fileno(), BLOCK * BLOCKS)
@@ -92,7 +92,7 @@ class Capture:
         self.socket.setsockopt(SOL_PACKET, RING, bytes(28))
         self.socket.close()
         missing = lost or self._packets < packets
-        sent = self._kept * packets / max(self._packets, 1)  # bytes, with those that nobody read
+        sent = self._bytes * packets / max(self._packets, 1)  # of whatever protocol, with what nobody read
         self.late = bool(missing and packets < MANY and sent < USUAL)
         if not missing and self._kept <= MOST:
             self.by_ends = {ends: in_order(parts) for ends, parts in self._parts.items()}
@@ -124,6 +124,7 @@ class Capture:
             at = start + first
             for _ in range(packets):
                 step, kept, begin = PACKET_HEADER.unpack_from(self._ring, at)
+                self._bytes += kept
                 if self._kept <= MOST:
                     self._keep(self._ring[at + begin : at + begin + kept])
                 at += step

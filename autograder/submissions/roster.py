@@ -126,8 +126,7 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
     Students can edit their names on most platforms, and a script there would run as the instructor.
 
     Returns the ids that are new; those of students whom the gradebook has and the list lacks, who stay; and those of
-    students whom the gradebook has with another name and another address, who stay as they are: such a row may be of
-    somebody who took the id.
+    students who stay as they are, because the row may be of somebody who took their id, see `is_another`.
     """
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +135,8 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
         others = []
         for person in people:
             about = {name: value.translate(MARKUP) for name, value in person._asdict().items()}
-            if person.id in known and _is_another(known[person.id], about):
+            name = f"{about['first_name']} {about['last_name']}"
+            if person.id in known and is_another(known[person.id], name, about["email"]):
                 others.append(person.id)
                 continue
             given = {name: value for name, value in about.items() if value and name != "id"}
@@ -145,11 +145,19 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
     return [student for student in ids if student not in known], sorted(known.keys() - {*ids}), others
 
 
-def _is_another(student: Student, about: dict[str, str]) -> bool:
-    """Return whether a row gives another address than the gradebook has, and another name."""
-    had = student.email or "", f"{student.first_name or ''} {student.last_name or ''}".strip()
-    given = about["email"], f"{about['first_name']} {about['last_name']}".strip()
-    return all((*had, *given)) and all(one != other for one, other in zip(had, given, strict=True))
+def is_another(student: Student, name: str, address: str) -> bool:
+    """Return whether a row with this name and address seems to be of somebody else than the gradebook's student.
+
+    It has another name, and not the same address.
+    """
+    had, given = name_of(student).casefold(), name.strip().casefold()
+    same_address = bool(address) and (student.email or "").casefold() == address.strip().casefold()
+    return bool(had and given) and had != given and not same_address
+
+
+def name_of(student: Student) -> str:
+    """Return a student's full name, or ""."""
+    return f"{student.first_name or ''} {student.last_name or ''}".strip()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -173,8 +181,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"left out: {reason}. Give this student an id in the file, and read it in again", file=sys.stderr)
     if others:
         print(
-            f"left as they were ({len(others)}): {', '.join(others[:10])}. The gradebook has another name and another "
-            "address for them; ask who took whose id, and change the gradebook's by hand",
+            f"left as they were ({len(others)}): {', '.join(others[:10])}. The gradebook has another name for them, "
+            "and not this address; ask who took whose id, and change the gradebook by hand",
             file=sys.stderr,
         )
     if lacking:

@@ -151,13 +151,13 @@ class GroupsUsed:
 
     def __init__(self) -> None:
         self.backends = gloo_backends()
-        self.world = type(_part(world, torch.device("cpu"))) if (world := dist.group.WORLD) else None
+        self.world = type(_on_cpu(world)) if (world := dist.group.WORLD) else None
         self.seen = uses(self.backends)
         self._made_by: list[tuple[Any, str, Any]] = []
         if GLOO:
             self._note(GLOO, "__init__", lambda backend, _: backend)
             for name in ("split_group", "merge_remote_group"):  # these make a backend without calling its class
-                self._note(dist.ProcessGroup, name, lambda _, group: group and _part(group, torch.device("cpu")))
+                self._note(dist.ProcessGroup, name, lambda _, group: group and _on_cpu(group))
 
     def _note(self, owner: Any, name: str, made: Callable[[Any, Any], Any]) -> None:
         """Let a method of torch's note the backend that it makes. `made(self, result)`: which that is."""
@@ -185,7 +185,7 @@ def gloo_backends() -> list[Any]:
     if not dist.is_available() or not dist.is_initialized():
         return []
     groups = dist.distributed_c10d._world.pg_map.items()
-    return [_part(group, torch.device("cpu")) for group, (backend, _) in groups if "gloo" in backend]
+    return [_on_cpu(group) for group, (backend, _) in groups if "gloo" in backend]
 
 
 def uses(backends: Iterable[Any]) -> Counter[int]:
@@ -228,6 +228,14 @@ def _part(group: dist.ProcessGroup, device: torch.device) -> Any:
     backend: Any = group._get_backend(device)
     wrapped = type(backend).__name__ == "_ProcessGroupWrapper"  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
     return backend.wrapped_pg if wrapped else backend
+
+
+def _on_cpu(group: dist.ProcessGroup) -> Any:
+    """Return a group's backend for tensors on the CPU; None if it has none, as over NCCL."""
+    try:
+        return _part(group, torch.device("cpu"))
+    except RuntimeError:
+        return None
 
 
 def _tensors(argument: Any) -> Iterator[torch.Tensor]:

@@ -467,7 +467,10 @@ def _wrong_sum(got: np.ndarray, own: np.ndarray, shards: np.ndarray, rank: int, 
         )
     if number:
         return "step 0 was right: does it clean up? (set unit.gradients and unit.reduced back to None)"
-    return "is a unit reduced once in each backward pass, when it is complete, and do the shards of all passes add up?"
+    return (
+        "is a unit reduced once in each backward pass, when it is complete, is chunk r kept on rank r, and "
+        "do the shards of all passes add up?"
+    )
 
 
 def _check_parameters(where: str, number: int, rank: int, world_size: int, ddp: Trained, mine: Trained) -> None:
@@ -515,8 +518,8 @@ def check_memory(arrived: Callable, step: Callable, world_size: int, **task: Any
         rest = max(mine.rest)
         if rest > sum(shards):
             hint = "does it free the full buffer? A slice is a view, and keeps all of it alive"
-            if rest == 2 * sum(shards) and world_size > 2:
-                hint = "does it keep them in fp32, or twice?"
+            if rest == 2 * sum(shards):
+                hint = "does it keep them in fp32, or twice?" if world_size > 2 else f"{hint}. Or is the shard in fp32?"
             raise NotYet(
                 f"{who} {rest:,} bytes of gradients after the backward pass; its shard is {sum(shards):,}: {hint}"
             )

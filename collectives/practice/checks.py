@@ -300,17 +300,18 @@ def generator() -> np.random.Generator:
 
 
 def answer(
-    function: Callable, *args: Any, call: str | None = None, in_place: bool = False, run: Callable = called
+    function: Callable, *args: Any, call: str | None = None, in_place: bool = False, run: Callable | None = None
 ) -> Any:
     """Return what the learner's function returns; raise `NotYet` with the learner's own line if it raises an error.
 
     The function gets copies of the arguments, so that the check still holds what it asked about. `in_place`: it gets
     the arguments themselves, and may change them. `call`: how the message writes the call, where its arguments are too
-    long to show. Generators come as lists. `run`: calls it; one that ends no loop is for a function that does.
+    long to show. Generators come as lists. `run`: what calls it, by default `called`, which ends loops; a function that
+    ends them itself needs no second limit.
     """
     call = call or call_in_words(function, args)
     try:
-        result = run(function, *(args if in_place else deepcopy(args)))
+        result = (run or called)(function, *(args if in_place else deepcopy(args)))
     except NotImplementedError:
         raise NotYet(f"{function.__name__} is not written yet") from None
     except StillRunning as error:

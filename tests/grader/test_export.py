@@ -89,6 +89,16 @@ def test_canvas_s_own_export_comes_back_with_our_columns_filled_in_and_nothing_e
     assert "has no column '04_all_reduce'" in said
 
 
+def test_a_number_of_the_registrar_s_that_is_a_classmates_on_canvas_keeps_nobodys_grade_out(url, tmp_path, capsys):
+    roster = tmp_path / "canvas.csv"
+    roster.write_text(
+        'Student,ID,SIS User ID,SIS Login ID,Section,02_tree\n"Lovelace, Ada",71,72,ada,A,\n"Ross, Bob",72,71,bob,A,\n',
+        encoding="utf-8",
+    )
+    rows, _ = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), "--exercise", "02_tree")
+    assert [row[-1] for row in rows[1:]] == ["17.33", "6"]
+
+
 def test_a_platforms_file_in_which_no_student_has_points_is_refused(url, tmp_path, capsys):
     roster = tmp_path / "canvas.csv"
     roster.write_text('Student,ID,SIS Login ID,Section,02_tree\n"Known, Nobody",5,unknown,A,\n', encoding="utf-8")
@@ -169,6 +179,10 @@ def test_a_student_who_takes_anothers_number_gets_no_grade_and_ends_no_export(ur
         assert (
             "may be of more than one student, or are one of several for the same (1), left as they are: Eve E" in said
         )
+    hidden = "Participant 3,Zed Z,71,zed@uni.edu,,-\n"  # with another name and another address, too
+    sheet.write_text(header + bob + hidden, encoding="utf-8")
+    rows, _ = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree")
+    assert [row[4] for row in rows[1:]] == ["6", ""]
     sheet.write_text(header + bob + bob, encoding="utf-8")
     _, said = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree", code=2)
     assert "is a student with points" in said

@@ -108,7 +108,7 @@ def test_who_takes_anothers_number_stops_no_list_and_becomes_nobody_else(tmp_pat
     known = students(url)
     alone = "First name;Last name;ID number;Email address\nEve;E;4711;eve@uni.edu\n"
     assert roster.main([str(listed(tmp_path, alone)), "--db", url]) == 0
-    assert "left as they were (1): 4711. The gradebook has another name" in capsys.readouterr().err
+    assert "left as they were (1): 4711. The gradebook has another name for them" in capsys.readouterr().err
     assert students(url) == known
 
 

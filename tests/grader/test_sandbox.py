@@ -255,15 +255,18 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("pattern, limit, refused", [("|", 0, True), ("|", 1, False), ("c", 0, False)])
-def test_a_crash_that_would_start_a_program_outside_is_found_before_anything_is_graded(
+@pytest.mark.parametrize(
+    "pattern, limit, refused",
+    [("|/bin/dump", 0, True), ("|/bin/dump", 1, False), ("core", 0, False), ("@/run/dump", 1, True)],
+)
+def test_a_crash_that_would_reach_a_program_outside_is_found_before_anything_is_graded(
     monkeypatch, pattern, limit, refused
 ):
     """Where all of the grader's own limits are lower, as by `ulimit -c 0`, the sandbox can't raise its own."""
-    monkeypatch.setattr(canary, "_cores_are_piped", lambda: pattern == "|")
+    monkeypatch.setattr(canary, "_core_pattern", lambda: pattern)
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit) if kind == resource.RLIMIT_CORE else (0, 0))
     limits = dict.fromkeys(("cpu_seconds", "processes", "open_files", "scratch", "stack"), 0)
-    assert any("start a program outside" in fault for fault in canary._limits(limits)) == refused
+    assert any("core_pattern" in fault for fault in canary._limits(limits)) == refused
 
 
 def test_limits_hold_while_the_judges_interpreter_is_in_one_long_call(warm, counting):
