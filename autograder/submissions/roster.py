@@ -177,8 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SQLAlchemyError as error:
         print(f"cannot read the class list: the gradebook does not open: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
-    for reason in left_out:
-        print(f"left out: {reason}. Give this student an id in the file, and read it in again", file=sys.stderr)
+    for words in left_out:
+        print(f"left out: {words}. Give this student an id in the file, and read it in again", file=sys.stderr)
     if others:
         print(
             f"left as they were ({len(others)}): {', '.join(others[:10])}. The gradebook has another name for them, "

@@ -536,6 +536,7 @@ LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
 FIELDS = "weights", "mean", "square"
 LINGER = 0.2  # seconds until a rank is killed, for the others to go on for as long as they can
+LONG = 4.0  # the same, once in a check: who sleeps where a barrier is needed would have to sleep so long in each save
 
 
 class Data:
@@ -694,13 +695,14 @@ class Kill(NamedTuple):
     """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
 
     `moment`: which of its moments, or of those of a `kind`: that a write is skipped, which would write what is there,
-    shifts no moments of other kinds.
+    shifts no moments of other kinds. `linger`: seconds until then, in which the other ranks go on.
     """
 
     rank: int
     at_step: int = -1
     moment: int = -1
     kind: str = ""
+    linger: float = LINGER
 
 
 EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
@@ -848,7 +850,11 @@ class Witness:
         if self.kill is None or (rank, steps) != (self.kill.rank, self.kill.at_step):
             return None
         self.killed = f"before step {steps}"
-        return ranks.Killed(LINGER)
+        return self._killed()
+
+    def _killed(self) -> ranks.Killed:
+        assert self.kill  # a rank dies
+        return ranks.Killed(self.kill.linger)
 
     def _saved(self, rank: int) -> None:
         self.saves[rank] += 1
@@ -860,11 +866,11 @@ class Witness:
         half, torn = {name: data[: len(data) // 2]}, False
         if self.files.get(name) != data:
             if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
-                return ranks.Killed(LINGER)
+                return self._killed()
             torn = self._dies(rank, f"in the middle of disk.write({name!r}, ...)", len(data))
         self._change(f"disk.write({name!r}, ...)", half if torn else {name: data}, half)
         self.written[rank] += len(data)
-        return ranks.Killed(LINGER) if torn else None
+        return self._killed() if torn else None
 
     def _read(self, rank: int, name: str) -> bytes | None:
         return self.files.get(name)
@@ -873,7 +879,7 @@ class Witness:
         if old not in self.files:
             return False
         if self._dies(rank, f"before disk.rename({old!r}, {new!r})"):
-            return ranks.Killed(LINGER)
+            return self._killed()
         self._change(f"disk.rename({old!r}, {new!r})", {old: None, new: self.files[old]})
         return True
 
@@ -881,7 +887,7 @@ class Witness:
         if name not in self.files:
             return None
         if self._dies(rank, f"before disk.delete({name!r})"):
-            return ranks.Killed(LINGER)
+            return self._killed()
         self._change(f"disk.delete({name!r})", {name: None})
         return None
 
@@ -1358,8 +1364,8 @@ def _check_usual(save: Callable, seen: Witness, usual: Witness) -> None:
 def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> list[Kill]:
     """Return kills at different moments of a life, at most `most`, drawn from `seed`.
 
-    `moments`: of each rank. Half of the kills are at writes that may be a shard's, so
-    that any number of small ones hides none of these.
+    `moments`: of each rank. Half of the kills are at writes that may be a shard's, so that any number of small ones
+    hides none of these. At one of them, of another rank than 0, the others go on for `LONG`.
     """
     draw = Random(seed)
     every = [(rank, number) for rank, each in enumerate(moments) for number in range(len(each))]
@@ -1367,10 +1373,12 @@ def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> l
     drawn = draw.sample(large, min(most // 2, len(large)))
     others = [moment for moment in every if moment not in drawn]
     rest = draw.sample(others, min(most - len(drawn), len(others)))
+    slow = draw.choice([moment for moment in drawn if moment[0]] or [None])
     kills = []
     for rank, number in sorted(drawn + rest):
-        kind = moments[rank][number].kind
-        kills.append(Kill(rank, moment=sum(each.kind == kind for each in moments[rank][:number]), kind=kind))
+        kind, linger = moments[rank][number].kind, LONG if (rank, number) == slow else LINGER
+        moment = sum(each.kind == kind for each in moments[rank][:number])
+        kills.append(Kill(rank, moment=moment, kind=kind, linger=linger))
     return kills
 
 

@@ -545,6 +545,7 @@ MUTANTS = [
         "rank 1 has left save, and rank 0 hasn't: does every rank call the same collectives in save?",
     ),
     broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file")._replace(perhaps=FASTER),
+    broken("a sleep for a barrier", BARRIER, "__import__('time').sleep(1)", {MOMENT}, "there is no file"),
     broken(
         "barrier before",
         f"{WRITTEN}\n    {BARRIER}",
