@@ -294,7 +294,7 @@ hand_in(
 hand_in(
     "starving",
     "record_locks",
-    "Takes locks on every other byte of its files, which the kernel remembers and no control group counts.",
+    "Takes locks on every other byte of its files, which no control group counts; the filter of calls refuses them.",
     {
         "mean": """
         import fcntl
@@ -304,7 +304,6 @@ hand_in(
                 fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * place)
         """
     },
-    says=("memory",),
 )
 hand_in(
     "starving",
