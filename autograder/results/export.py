@@ -125,19 +125,13 @@ class Exporter(ExportPlugin):
         one student none counts. A note names the rows that are left out.
         """
         rows = list(rows)
-        fitting = [self._by_ids(row) for row in rows]
-        taken = set().union(*fitting)
-        fitting = [ids or self._fits("name", [row.name]) - taken for ids, row in zip(fitting, rows, strict=True)]
-        clear = [
-            len(one) == 1 and not self._disagrees(row, self.class_list[min(one)])
-            for one, row in zip(fitting, rows, strict=True)
-        ]
-        times = Counter(min(one) for one, is_clear in zip(fitting, clear, strict=True) if is_clear)
-        matched = [
-            min(one) if is_clear and times[min(one)] == 1 else None
-            for one, is_clear in zip(fitting, clear, strict=True)
-        ]
-        if left := [row.name for one, found, row in zip(fitting, matched, rows, strict=True) if one and not found]:
+        by_ids = [self._by_ids(row) for row in rows]
+        taken = set().union(*by_ids)
+        fitting = [ids or self._fits("name", [row.name]) - taken for ids, row in zip(by_ids, rows, strict=True)]
+        clear = [self._clear(row, students) for row, students in zip(rows, fitting, strict=True)]
+        times = Counter(clear)
+        matched = [student if times[student] == 1 else None for student in clear]
+        if left := [row.name for row, some, one in zip(rows, fitting, matched, strict=True) if some and not one]:
             self.note(
                 f"rows of {self.roster} that may be of more than one student, or are one of several for the same "
                 f"({len(left)}), left as they are: {', '.join(map(printable, left[:10]))}"
@@ -152,11 +146,16 @@ class Exporter(ExportPlugin):
         found = (self._known.get((kind, key.strip().casefold()), set()) for key in keys)
         return {student for students in found if len(students) == 1 for student in students}
 
-    def _disagrees(self, row: Row, student: Student) -> bool:
-        """Return whether a row is another's by its name, or has another name and another address than the gradebook."""
-        by_name = self._fits("name", [row.name])
+    def _clear(self, row: Row, students: set[str]) -> str | None:
+        """Return the one student whom a row fits; None if there are several, or the row disagrees with the gradebook.
+
+        It does if its name is another student's, or if it has another name and another address than the gradebook.
+        """
+        if len(students) != 1 or self._fits("name", [row.name]) - students:
+            return None
+        (student,) = students
         address = next((each for each in row.logins if "@" in each), "")
-        return bool(by_name - {student.id}) or is_another(student, row.name, address)
+        return None if is_another(self.class_list[student], row.name, address) else student
 
     @cached_property
     def _known(self) -> dict[tuple[str, str], set[str]]:

@@ -646,6 +646,18 @@ def test_ranks_that_send_alone_lack_torch_s_collectives_however_they_are_called(
     assert all("this calls torch's own dist." in each or "no attribute 'allreduce'" in each for each in said), said
 
 
+def with_collectives(rank, world_size):
+    wall.narrow(["collectives.practice.ch09_zero"], "collectives.practice.ch09_zero._train")
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    return float(one)
+
+
+@pytest.mark.ranks
+def test_ranks_of_other_checks_keep_torch_s_collectives():
+    assert ranks.run(with_collectives, 2) == [2.0, 2.0]
+
+
 def reset_libraries(rank, world_size):
     """What is left of the objects that replaced torch's kernels, for a rank that looks for them in its memory."""
     kind = type(torch._C._dispatch_library("FRAGMENT", "made_by_test", "", __file__, 0))
