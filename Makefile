@@ -95,7 +95,7 @@ test: $(TEST)  ## run every test, then every notebook against its stored outputs
 	@$(BIN)/python tools/notebooks.py --check
 	@$(BIN)/python tools/book.py --if-stale --from-notebooks
 	@$(BIN)/python -m pytest -q tests -n 4 --dist loadfile --max-worker-restart 1
-	@$(BIN)/python -m pytest -q --nbval book/*.ipynb -n 4 --dist loadfile
+	@$(BIN)/python -m pytest -q --nbval --nbval-sanitize-with tests/nbval.cfg book/*.ipynb -n 4 --dist loadfile
 
 check: $(TEST)  ## check style, imports, notebooks, exercises and the built book's links
 	@$(BIN)/ruff check

@@ -2,7 +2,7 @@
 
 The theme and the extensions bring a dozen stylesheets, mostly with rules for features that this book doesn't use, and
 a dozen scripts that block rendering. `slim` joins the stylesheets, drops the rules that no page or script refers to
-(with PurgeCSS), and defers the scripts. Plots are stored with a palette, and images load lazily.
+(with PurgeCSS), and defers the scripts. Images load lazily.
 """
 
 import json
@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 
 from fingerprint import ROOT
-from PIL import Image
 
 PURGECSS = ROOT / "node_modules" / ".bin" / "purgecss"
 STYLE = "book.css"
@@ -29,13 +28,19 @@ URL = re.compile(r"""url\((['"]?)(?!data:|https?:|#)([^'")]+)\1\)""")
 
 # The theme measures whether each code box scrolls, to make it focusable, which forces a layout of the whole page. We
 # take a box in a section that isn't laid out yet as scrolling, and measure it when the section is laid out. We measure
-# our figures in the same way.
+# our figures in the same way. And in the contents it marks the last heading that came into the window's upper third:
+# after scrolling up, that is the section below, and it sees no jump. We mark the last section that begins above the
+# line, whenever one crosses it.
 THEME = Path("scripts", "pydata-sphinx-theme.js")
 SCROLLS, RESIZED = "e.tabIndex=e.scrollWidth>", 'window.addEventListener("resize",t)'
-ASKED_LATER = {
-    '["pre",': '["pre","figure",',
+CAME = "const t=e.filter(e=>e.isIntersecting).pop();if(!t)return;const n=t.target;s(a.get(n))"
+BEGINS_ABOVE = "e.parentElement.getBoundingClientRect().top<.3*innerHeight"
+PATCHES = {
+    '["pre",': '["pre",".plot-room",',
     SCROLLS: SCROLLS.replace("=", "=e.checkVisibility?.({contentVisibilityAuto:true})===false||"),
     RESIZED: f'{RESIZED},document.addEventListener("contentvisibilityautostatechange",t)',
+    "rootMargin:`-${e}px 0px -70% 0px`": 'rootMargin:"1000000px 0px -70% 0px"',
+    CAME: f"s(a.get([...a.keys()].findLast(e=>{BEGINS_ABOVE})))",
 }
 
 
@@ -45,10 +50,8 @@ def slim(site: Path) -> None:
     sheets = in_order([LINK.findall(text) for text in pages.values()])
     static = site / "_static"
     (static / STYLE).write_text(purged("\n".join(inlined(static, sheet) for sheet in sheets), site))
-    ask_later(static / THEME)
+    patch(static / THEME)
     options = (static / "documentation_options.js").read_text()
-    for plot in sorted((site / "_images").glob("*.png")):
-        use_palette(plot)
     for path, text in pages.items():
         text = LINK.sub(f'    <link rel="stylesheet" href="_static/{STYLE}" />\n', text, count=1)
         text = UNUSED.sub("", LINK.sub(lambda match: match[0] if match[1] == STYLE else "", text))
@@ -58,41 +61,28 @@ def slim(site: Path) -> None:
         path.write_text(SCRIPT.sub("<script defer ", text))
 
 
-def use_palette(plot: Path) -> None:
-    """Store a plot in 256 colours, transparent ones included: about a third of its bytes, and the same to the eye."""
-    with Image.open(plot) as opened:
-        if opened.mode == "P":  # from an earlier build
-            return
-        colours = opened.convert("RGBA")
-    few = colours.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(plot, optimize=True)
-
-
 def when_near(image: Path) -> str:
     """Return the attributes that reserve an image's space and load it lazily."""
     return 'width="{}" height="{}" loading="lazy" '.format(*size(image))
 
 
 def size(image: Path) -> tuple[int, int]:
-    """Return an image's width and height, in pixels or in the units of its drawing."""
-    if image.suffix == ".svg":
-        _, _, width, height = VIEW_BOX.search(image.read_text())[1].split()
-        return int(width), int(height)
-    with Image.open(image) as opened:
-        return opened.size
+    """Return an SVG's width and height, in the units of its drawing."""
+    _, _, width, height = VIEW_BOX.search(image.read_text())[1].split()
+    return int(width), int(height)
 
 
-def ask_later(theme: Path) -> None:
-    """Patch the theme's script so that it doesn't force the layout of sections far from the reader.
+def patch(theme: Path) -> None:
+    """Patch the theme's script: it forces no layout of sections far from the reader, and marks the one that is read.
 
     Raises `ValueError` if the script no longer contains the text to patch exactly once.
     """
     text = theme.read_text()
-    for theirs, ours in ASKED_LATER.items():
+    for theirs, ours in PATCHES.items():
         if ours in text:  # from an earlier build
             continue
         if text.count(theirs) != 1:
-            raise ValueError(f"{theme.name} does not contain {theirs!r} exactly once: update ASKED_LATER")
+            raise ValueError(f"{theme.name} does not contain {theirs!r} exactly once: update PATCHES")
         text = text.replace(theirs, ours)
     theme.write_text(text)
 

@@ -368,11 +368,10 @@ def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs:
     """Run ranks in the sandbox, or as `unsandboxed` does; return their results with the traffic that they caused."""
     link.sandbox.settle()
     party = Party(link, link.sandbox.nursery) if link.sandbox.nursery else None
-    with link.sandbox.captured() as capture:
-        result = party.run(*args, **kwargs) if party else unsandboxed()
+    result = party.run(*args, **kwargs) if party else unsandboxed()
     if isinstance(result, list):
         result = Seen(result)
-        if party and capture:
+        if party and (capture := party.capture):
             if capture.late:
                 raise link.end("fault", "The machine was too busy to read what crossed between the ranks.")
             result.followed = capture.by_ends is not None

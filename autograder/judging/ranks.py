@@ -29,10 +29,12 @@ from .runner import relay
 if TYPE_CHECKING:
     from collectives.ranks.process import Report
 
+    from ..sandbox.capture import Capture
     from .link import Link
 
 RUN = "collectives.ranks.run"
 BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
+MAX_REPORT = 4 * 2**20  # bytes of a report's JSON: reading it takes 0.3 s, and meanwhile the capture's reader waits
 MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
 KILL_SECONDS = 10.0  # for a killed rank to be gone
 _NEVER_STARTED = (
@@ -54,7 +56,10 @@ class Unborn(OSError):
 
 
 class Party:
-    """The ranks of one run. `room`: bytes that their reports may still have, all together."""
+    """The ranks of one run. `room`: bytes that their reports may still have, all together.
+
+    `capture`: after the run, what crossed between them; None if nothing watches this sandbox.
+    """
 
     def __init__(self, link: Link, nursery: socket.socket):
         importlib.import_module("torch")  # so that what they return may be tensors: no message imports it
@@ -63,6 +68,7 @@ class Party:
         self.resolve: Resolve = trusted(link.packages, {})  # a rank lacks the notebook's own classes
         self.objects: list[Any] = []  # the student's, by number
         self.ranks: list[ConfinedRank] = []
+        self.capture: Capture | None = None
 
     def run(
         self,
@@ -96,7 +102,8 @@ class Party:
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
         try:
             left = max(min(timeout, link.deadline - time.monotonic()), 0)
-            drive(self.ranks, left, serve, relay)  # type: ignore[arg-type]
+            with link.sandbox.captured() as self.capture:
+                drive(self.ranks, left, serve, relay)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None
@@ -178,7 +185,7 @@ class ConfinedRank:
         try:
             message = self.pipe.recv_bytes(self.party.room)
             self.party.room -= len(message)
-            return self._report(Decoder(self.party.resolve).read(message))
+            return self._report(Decoder(self.party.resolve, longest=MAX_REPORT).read(message))
         except EOFError:
             self.process.join(1.0)
             return Report("died", words=explain_death(self.printed()[1]), exit_code=self.process.exitcode)

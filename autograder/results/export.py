@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Unicode
 
 from .. import points, sheet
-from ..submissions.roster import is_another, name_of
+from ..submissions.roster import is_another, key, keys_of
 from ..submissions.unzip import printable
 
 
@@ -50,6 +50,7 @@ class Exporter(ExportPlugin):
     default_name = "grades.csv"
 
     roster = Unicode("", help="the learning platform's own export, to fill in").tag(config=True)
+    fixed_numbers = False  # whether no student can edit the platform's numbers
     columns = Dict(help="{exercise: the name of its column}, where the two differ").tag(config=True)
     unfinished = Bool(False, help="also export submissions that a person must still grade").tag(config=True)
     zeros = Bool(False, help="give 0 points to students who handed in nothing").tag(config=True)
@@ -119,31 +120,41 @@ class Exporter(ExportPlugin):
     def match(self, rows: Iterable[Row]) -> list[str | None]:
         """Return the student whom each row is about, or None.
 
-        Students may be able to edit their names, addresses and numbers, so one may call himself ana@uni.edu, or have
-        Ana's number. So all ids of a row must be of one student, and the row must not disagree with what the gradebook
-        has of that student. A name by itself counts only for a student whom no row has by an id. Of several rows for
-        one student none counts. A note names the rows that are left out.
+        A number that no student can edit decides. Elsewhere students may be able to edit their names, addresses and
+        numbers, so one may call himself ana@uni.edu, or have Ana's number. So all ids of a row must be of one student,
+        and the row must not disagree with what the gradebook has of that student. A name by itself counts only where
+        there is no id to compare, and for a student whom no row has by an id. Of several rows for one student none
+        counts. A note names the rows that are left out.
         """
         rows = list(rows)
         by_ids = [self._by_ids(row) for row in rows]
         taken = set().union(*by_ids)
-        fitting = [ids or self._fits("name", [row.name]) - taken for ids, row in zip(by_ids, rows, strict=True)]
+        fitting = [ids or self._by_name(row) - taken for ids, row in zip(by_ids, rows, strict=True)]
         clear = [self._clear(row, students) for row, students in zip(rows, fitting, strict=True)]
         times = Counter(clear)
         matched = [student if times[student] == 1 else None for student in clear]
         if left := [row.name for row, some, one in zip(rows, fitting, matched, strict=True) if some and not one]:
             self.note(
-                f"rows of {self.roster} that may be of more than one student, or are one of several for the same "
-                f"({len(left)}), left as they are: {', '.join(map(printable, left[:10]))}"
+                f"rows of {self.roster} that may be of more than one student, have another name than the gradebook, or "
+                f"are one of several for the same ({len(left)}), left as they are: "
+                f"{', '.join(map(printable, left[:10]))}"
             )
         return matched
 
     def _by_ids(self, row: Row) -> set[str]:
-        return self._fits("login", row.logins) | self._fits("number", row.numbers)
+        numbers = self._fits("number", row.numbers)
+        return numbers if numbers and self.fixed_numbers else numbers | self._fits("login", row.logins)
 
-    def _fits(self, kind: str, keys: Iterable[str]) -> set[str]:
-        """Return the students whom these keys fit, each by a key that fits nobody else."""
-        found = (self._known.get((kind, key.strip().casefold()), set()) for key in keys)
+    def _by_name(self, row: Row) -> set[str]:
+        """Return whom a row without a known id fits by its name: nobody whose number or address would differ."""
+        number, address = any(each.strip() for each in row.numbers), any("@" in each for each in row.logins)
+        found = (self.class_list[student] for student in self._fits("name", [row.name]))
+        return {each.id for each in found if not (number and each.lms_user_id) and not (address and each.email)}
+
+    def _fits(self, kind: str, texts: Iterable[str]) -> set[str]:
+        """Return the students whom these texts fit, each by one that fits nobody else."""
+        alike = key if kind == "name" else _folded
+        found = (self._known.get((kind, alike(text)), set()) for text in texts)
         return {student for students in found if len(students) == 1 for student in students}
 
     def _clear(self, row: Row, students: set[str]) -> str | None:
@@ -151,6 +162,8 @@ class Exporter(ExportPlugin):
 
         It does if its name is another student's, or if it has another name and another address than the gradebook.
         """
+        if len(students) == 1 and self.fixed_numbers and students == self._fits("number", row.numbers):
+            return next(iter(students))
         if len(students) != 1 or self._fits("name", [row.name]) - students:
             return None
         (student,) = students
@@ -162,9 +175,10 @@ class Exporter(ExportPlugin):
         known: dict[tuple[str, str], set[str]] = {}
         for student in self.class_list.values():
             keys = [("login", student.id), ("login", student.email), ("number", student.lms_user_id or student.id)]
-            for kind, key in (*keys, ("name", name_of(student))):
-                if key:
-                    known.setdefault((kind, str(key).casefold()), set()).add(student.id)
+            names = [("name", name) for name in keys_of(student)]
+            for kind, text in (*((kind, _folded(text or "")) for kind, text in keys), *names):
+                if text:
+                    known.setdefault((kind, text), set()).add(student.id)
         return known
 
     def tell_unmatched(self, matched: list[str | None]) -> None:
@@ -191,6 +205,7 @@ class CanvasExporter(Exporter):
     """
 
     default_name = "canvas.csv"
+    fixed_numbers = True
 
     def rows(self) -> list[list[Any]]:
         """Return Canvas's own file with the grades filled in, or a new one without a roster."""
@@ -240,11 +255,9 @@ class CanvasExporter(Exporter):
     def compare_points(self, row: list[str], places: dict[str, int]) -> None:
         """Note where Canvas has another maximum. The export doesn't scale grades."""
         for name, place in places.items():
-            if sheet.NUMBER.fullmatch(row[place].strip()) and float(row[place].replace(",", ".")) != self.most[name]:
-                self.note(
-                    f"{name}: the maximum is {row[place].strip()} points in Canvas, "
-                    f"but {self.most[name]:g} in the gradebook"
-                )
+            text = row[place].strip()
+            if sheet.NUMBER.fullmatch(text) and float(text.rstrip("%").replace(",", ".")) != self.most[name]:
+                self.note(f"{name}: the maximum is {text} points in Canvas, but {self.most[name]:g} in the gradebook")
 
 
 class MoodleExporter(Exporter):
@@ -329,6 +342,10 @@ class MoodleWorksheetExporter(Exporter):
 
 
 FORMATS = {"canvas": CanvasExporter, "moodle": MoodleExporter, "worksheet": MoodleWorksheetExporter}
+
+
+def _folded(text: str) -> str:
+    return text.strip().casefold()
 
 
 def number(points_of: float) -> str:

@@ -31,7 +31,8 @@ BLOCKS = 160  # blocks that the kernel can fill before we read any, 42 MB
 RETIRE = 8  # milliseconds: so long the kernel waits to fill a block with more, then hands it over
 URGENT = 0x20  # a flag of TCP's
 SECONDS = 1.0  # for the kernel to hand over the last block
-MOST = 2**26  # bytes of data kept
+MOST = 2**26  # bytes kept, of which each packet takes
+EACH = 160  # beside its data
 USUAL = 2**24  # bytes, and
 MANY = 200_000  # packets: no exercise's ranks send that much, so if some of less are lost, the reader was too slow
 IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
@@ -143,7 +144,7 @@ class Capture:
         elif data:
             number = int.from_bytes(packet[tcp + 4 : tcp + 8], "big")
             self._parts[packet[addresses : tcp + 4]].append((number, data))
-            self._kept += len(data)
+            self._kept += len(data) + EACH
 
 
 def in_order(parts: list[tuple[int, bytes]]) -> bytes:

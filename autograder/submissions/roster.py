@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -34,13 +35,20 @@ class BadRoster(ValueError):
 
 
 class Person(NamedTuple):
-    """A student as the gradebook has one. `id` names folders and pages; `lms_user_id` is the platform's number."""
+    """A student as the gradebook has one. `id` names folders and pages; `lms_user_id` is the platform's number.
+
+    `fixed`: whether no student can edit the two.
+    """
 
     id: str
     first_name: str = ""
     last_name: str = ""
     email: str = ""
     lms_user_id: str = ""
+    fixed: bool = False
+
+
+COLUMNS = Person._fields[:-1]  # those of the gradebook
 
 
 def of_canvas(row: dict[str, str]) -> Person | None:
@@ -50,7 +58,7 @@ def of_canvas(row: dict[str, str]) -> Person | None:
         return None
     last, _, first = (part.strip() for part in names.partition(","))
     login = row.get("SIS Login ID") or row.get("SIS User ID") or row["ID"]
-    return Person(login, first, last, login if "@" in login else "", row["ID"])
+    return Person(login, first, last, login if "@" in login else "", row["ID"], fixed=True)
 
 
 def of_moodle(row: dict[str, str]) -> Person | None:
@@ -68,8 +76,8 @@ def of_worksheet(row: dict[str, str]) -> Person | None:
 
 
 def of_nbgrader(row: dict[str, str]) -> Person | None:
-    """Return the student in a row with the gradebook's own columns."""
-    return Person(*(row.get(name, "") for name in Person._fields))
+    """Return the student in a row with the gradebook's own columns. The list is the instructor's own."""
+    return Person(**{name: row.get(name, "") for name in COLUMNS}, fixed=True)
 
 
 # The columns by which a file is recognized, and how to read its rows.
@@ -134,9 +142,9 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
         known = points.students(gradebook)
         others = []
         for person in people:
-            about = {name: value.translate(MARKUP) for name, value in person._asdict().items()}
+            about = {name: getattr(person, name).translate(MARKUP) for name in COLUMNS}
             name = f"{about['first_name']} {about['last_name']}"
-            if person.id in known and is_another(known[person.id], name, about["email"]):
+            if person.id in known and not person.fixed and is_another(known[person.id], name, about["email"]):
                 others.append(person.id)
                 continue
             given = {name: value for name, value in about.items() if value and name != "id"}
@@ -148,16 +156,22 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
 def is_another(student: Student, name: str, address: str) -> bool:
     """Return whether a row with this name and address seems to be of somebody else than the gradebook's student.
 
-    It has another name, and not the same address.
+    It has another name, in whatever order its parts are, and not the same address.
     """
-    had, given = name_of(student).casefold(), name.strip().casefold()
+    had, given = keys_of(student), key(name)
     same_address = bool(address) and (student.email or "").casefold() == address.strip().casefold()
-    return bool(had and given) and had != given and not same_address
+    return bool(had and given) and given not in had and not same_address
 
 
-def name_of(student: Student) -> str:
-    """Return a student's full name, or ""."""
-    return f"{student.first_name or ''} {student.last_name or ''}".strip()
+def key(name: str) -> str:
+    """Return a name in the form for comparing: only letters and digits, case folded."""
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name)).casefold()
+
+
+def keys_of(student: Student) -> set[str]:
+    """Return a student's full name in the form for comparing, with the first name first, and with the last."""
+    first, last = student.first_name or "", student.last_name or ""
+    return {key(first + last), key(last + first)} - {""}
 
 
 def main(arguments: list[str] | None = None) -> int:

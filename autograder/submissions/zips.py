@@ -41,7 +41,7 @@ from traitlets.config import Config
 from .. import cage, points, sheet
 from . import unzip
 from .intake import EARLIEST
-from .roster import STUDENT_ID
+from .roster import STUDENT_ID, key, keys_of
 from .unzip import MOST_NAME, is_notebook, printable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,9 +180,8 @@ class SafeExtractor(ExtractorPlugin):
         known: dict[tuple[str, str], set[str]] = {}
         with Gradebook(url) as gradebook:
             for student in points.students(gradebook).values():
-                first, last = student.first_name or "", student.last_name or ""
-                number, names = key(student.lms_user_id or ""), {key(f"{first} {last}"), key(f"{last} {first}")}
-                for known_by in (("number", number), *(("name", name) for name in names)):
+                number = key(student.lms_user_id or "")
+                for known_by in (("number", number), *(("name", name) for name in keys_of(student))):
                     if known_by[1]:
                         known.setdefault(known_by, set()).add(student.id)
         return known
@@ -333,11 +332,6 @@ def moment(date: list[int]) -> datetime:
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return datetime(1980, 1, 1, tzinfo=UTC)
-
-
-def key(name: str) -> str:
-    """Return a name in the form for comparing: only letters and digits, case folded."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name)).casefold()
 
 
 def configure(config: Config) -> None:

@@ -243,6 +243,7 @@ class Decoder:
     `other(tree)`: returns the value for a tree that isn't plain data.
     `find(name)`: returns a module, or None. The default finds what is imported already. `Lacking` is raised for an
     array, a tensor or a class of `packages` where its module isn't found: the other side may have imported it.
+    `longest`: bytes that the JSON may have, of which Python reads all in one call.
     """
 
     def __init__(
@@ -251,8 +252,9 @@ class Decoder:
         other: Callable[[list], Any] | None = None,
         find: Callable[[str], Any] = sys.modules.get,
         packages: Container[str] = (),
+        longest: int = MAX_BYTES,
     ):
-        self.resolve, self.other, self.find, self.packages = resolve, other, find, packages
+        self.resolve, self.other, self.find, self.packages, self.longest = resolve, other, find, packages, longest
         self.tree: Any = None  # of the whole message
         self.has_classes = False  # of the notebook's own, which may be others on the other side
         self.objects: dict[int, Any] = {}  # by number, as read
@@ -271,6 +273,8 @@ class Decoder:
         """Return the value of a message. Raise BadMessage if no `Encoder` wrote it."""
         try:
             length = int.from_bytes(message[:8], "big")
+            if length > self.longest:
+                raise BadMessage(f"more than {self.longest:,} bytes of JSON")
             if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
                 # 64 MiB of brackets would take gigabytes of memory
                 raise BadMessage(f"more than {MAX_BYTES // NODE:,} lists, or opening brackets in texts")

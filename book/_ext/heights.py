@@ -6,6 +6,7 @@ the estimate for the section's height.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import ceil
 
@@ -13,6 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 LETTERS_A_LINE = 88  # of a paragraph, on a wide screen
+PLOT = re.compile(r'<div class="plot-room"><svg [^>]*viewBox="0 0 [\d.]+ ([\d.]+)"')  # its height, in points
 FIGURES = {  # pixels
     "<div class=opening": 860,
     "<collective-player": 780,
@@ -31,6 +33,8 @@ def _code(node: nodes.Element) -> int:
 
 def _html(node: nodes.Element) -> int:
     text = node.astext()
+    if plot := PLOT.match(text):
+        return ceil(float(plot[1]) * 96 / 72)
     return max((tall for start, tall in FIGURES.items() if start in text), default=0)
 
 
@@ -41,8 +45,9 @@ HEIGHTS: dict[type[nodes.Node] | str, Callable[[nodes.Element], int]] = {
     nodes.literal_block: _code,
     nodes.raw: _html,
     nodes.math_block: lambda node: 80,
-    nodes.figure: lambda node: 480,
+    nodes.figure: lambda node: sum(map(height, node.children)),
     nodes.image: lambda node: 420,
+    nodes.caption: _paragraph,
     nodes.row: lambda node: 42,
     "HideCodeCellNode": lambda node: 36,
     "dropdown_main": lambda node: 62,

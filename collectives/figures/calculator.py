@@ -18,7 +18,7 @@ import numpy as np
 
 from ..formula import Program, Symbol, named, read
 from ..training.timeline import Timeline
-from .colours import RANK_COLOURS
+from .colours import ALGORITHMS, RANK_COLOURS, Line
 from .gantt import Gantt
 from .lanes import SAID, TOLD, Lanes, timeline_of
 from .player import carried, data_address
@@ -271,7 +271,7 @@ class Calculator:
     def html(self) -> str:
         """Return the calculator with data, styles, scripts and still: self-contained, the same bytes every time."""
         inputs = "".join(_row(each.label, each.text) for each in self.inputs)
-        colours = self._colours()
+        colours = {name: line.colour for name, line in self._lines().items()}
         outputs = "".join(
             _row(each.label, text, colours.get(each.name))
             for each, text in zip(self._listed, self.texts().values(), strict=True)
@@ -308,7 +308,8 @@ class Calculator:
             "outputs": [{"label": each.label, "unit": each.unit, "listed": each.listed} for each in self._computed],
             "lines": self.program.lines,
             "results": self.results,
-            "colours": {numbers[name]: colour for name, colour in self._colours().items()},
+            "colours": {numbers[name]: line.colour for name, line in self._lines().items()},
+            "dashes": {numbers[name]: line.dash for name, line in self._lines().items() if line.dash},
             "bars": [{"label": each.label, "parts": [numbers[name] for name in each.parts]} for each in self.bars],
             "limit": self.limit and numbers[self.limit.name],
             "chart": self.chart and self._chart_data(self.chart, numbers),
@@ -325,12 +326,16 @@ class Calculator:
             **({"scales": True} if chart.scales else {}),
         }
 
-    def _colours(self) -> dict[str, str]:
-        """Return the colour of each output in a bar or the chart, by name. Equal labels share a colour."""
+    def _lines(self) -> dict[str, Line]:
+        """Return the look of each output in a bar or the chart, by name. Equal labels look alike.
+
+        An algorithm has its own look, as everywhere in the book; others take colours in turn.
+        """
         shown = [name for bar in self.bars for name in bar.parts] + list(self.chart.of if self.chart else [])
         labels = {each.name: each.label for each in self._computed}
-        colours = dict(zip(dict.fromkeys(labels[name] for name in shown), cycle(RANK_COLOURS)))
-        return {name: colours[labels[name]] for name in shown}
+        others = dict.fromkeys(label for name in shown if (label := labels[name]) not in ALGORITHMS)
+        looks = ALGORITHMS | {label: Line(colour, "") for label, colour in zip(others, cycle(RANK_COLOURS))}
+        return {name: looks[labels[name]] for name in shown}
 
 
 def _check_names(calculator: Calculator) -> None:

@@ -13,12 +13,8 @@ RANK_COLOURS = (
 )
 """One colour for each rank. The first eight are Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
-WRONG = "#d1242f"
-GREY, INK = "#777777", "#444444"  # lines and letters; the site inverts plots in the dark
-PLOTS: dict[str, str | bool] = {"figure.facecolor": "none", "axes.facecolor": "none", "axes.edgecolor": GREY}
-PLOTS |= {name: INK for name in ("axes.labelcolor", "xtick.color", "ytick.color", "text.color")}
-PLOTS |= {f"axes.spines.{side}": False for side in ("top", "right")}
-"""Matplotlib's settings for a plot of the book: the page shows through."""
+WRONG, ACCENT = "#d1242f", "#2f7fd8"  # a fault; what a plot is about, where it is no rank, algorithm or operation
+GREY, INK = "#777777", "#444444"  # lines and letters; on a page, letters take its own colour
 
 
 class Line(NamedTuple):

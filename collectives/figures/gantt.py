@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from html import escape
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..training.timeline import Span, Timeline
@@ -122,7 +124,24 @@ class Gantt(Figure):
             mean = f" (mean of {groups})" if groups > 1 else ""
             communication = self.time((exposed + hidden) / groups)
             text += f", communication {communication}, exposed {self.time(exposed / groups)}{mean}"
+        elif idle := sum(until - start for gaps in self.idle(timeline).values() for start, until in gaps):
+            text += f", idle {idle / len(timeline.lanes) / self.tick(timeline.seconds):.0%}"
         return text
+
+    def idle(self, timeline: Timeline) -> dict[tuple[str, str], list[tuple[int, int]]]:
+        """Return by lane the ticks [from, until] in which it waits, in a timeline without communication.
+
+        With communication, what waits is marked as exposed instead.
+        """
+        if timeline.exposed + timeline.hidden:
+            return {}
+        gaps: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for lane in timeline.lanes:
+            own = sorted((span.start, span.end) for span in timeline.spans if (span.group, span.lane) == lane)
+            ends = [0, *(self.tick(end) for end in accumulate((end for _, end in own), max))]
+            starts = [*(self.tick(start) for start, _ in own), self.tick(timeline.seconds)]
+            gaps[lane] = [(end, start) for end, start in zip(ends, starts, strict=True) if start - end > TOGETHER]
+        return gaps
 
     def _told(self, moment: int) -> str:
         when = f"At {self.time(self.moments[moment] / TICKS * self.seconds)} (step {moment + 1} of {len(self.moments)})"
@@ -188,7 +207,8 @@ class Gantt(Figure):
         """Return what the player shows, as plain data. Times are ticks, from 0 to `TICKS`.
 
         `kinds`: [text, colour, ink, pattern's strokes]. A chart has groups. A group has its exposed intervals [from,
-        until] and its lanes; a lane has a name and bars [from, until, kind, name]. `length`: of the axis, in `unit`.
+        until] and its lanes; a lane has a name, bars [from, until, kind, name] and idle intervals [from, until].
+        `length`: of the axis, in `unit`.
         """
         kinds = looks(bar.span.kind for bars in self.bars.values() for bar in bars)
         return {
@@ -207,13 +227,14 @@ class Gantt(Figure):
     def _groups(self, title: str, kinds: list[str]) -> list[dict]:
         timeline = self.timelines[title]
         groups: list[dict] = []
+        idle = self.idle(timeline)
         for group in timeline.groups:
             lanes = []
             for owner, lane in timeline.lanes:
                 if owner == group:
                     own = [bar for bar in self.bars[title] if (bar.span.group, bar.span.lane) == (group, lane)]
                     bars = [[bar.start, bar.end, kinds.index(bar.span.kind), bar.span.name] for bar in own]
-                    lanes.append({"name": lane, "bars": bars})
+                    lanes.append({"name": lane, "bars": bars, "idle": idle.get((owner, lane), [])})
             groups.append({"name": group, "exposed": self.exposed[title][group], "lanes": lanes})
         if all(len(group["lanes"]) == 1 for group in groups):  # then each row shows the name of its group
             several = len({group["lanes"][0]["name"] for group in groups}) > 1
@@ -292,6 +313,7 @@ class _Still:
         self.strokes: dict[tuple[int, int], list[str]] = {}  # (kind, number of its stroke): pieces of a path
         self.marks: list[str] = []  # exposed intervals
         self.floors: list[str] = []  # a thick line below each of them
+        self.hatches: list[str] = []  # of idle intervals
         self.texts: list[str] = []
 
     def svg(self) -> str:
@@ -309,6 +331,8 @@ class _Still:
         if self.marks:
             marked = f'<path fill="{WRONG}" fill-opacity=".25" d="{"".join(self.marks)}"/>'
             marked += f'<path fill="{WRONG}" d="{"".join(self.floors)}"/>'
+        if self.hatches:
+            marked += f'<path stroke="currentColor" stroke-opacity=".35" d="{"".join(self.hatches)}"/>'
         look = f'font-family="sans-serif" font-size="{TYPE}" fill="currentColor" color="{GREY}"'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(self.caption)}" {look} '
@@ -332,6 +356,8 @@ class _Still:
                     self.exposed(start, end, y - 1, height)
                 for lane in group["lanes"]:
                     self.text(self.left - 6, y + BAR / 2, lane["name"], 'text-anchor="end"')
+                    for start, end in lane["idle"]:
+                        self.idle(start, end, y)
                     for bar in lane["bars"]:
                         self.bar(bar, y)
                     y += ROW
@@ -353,9 +379,19 @@ class _Still:
             look = f'text-anchor="middle" fill="{ink}" stroke="{colour}" stroke-width="2.5" paint-order="stroke"'
             self.text(self.x((start + end) / 2), y + BAR / 2, shown, look)
 
+    def sample(self, kind: int, start: float, end: float, y: float) -> None:
+        self.bar([start, end, kind, ""], y)
+
     def exposed(self, start: float, end: float, y: float, height: float) -> None:
         self.marks.append(self.rect(start, end, y, height))
         self.floors.append(self.rect(start, end, y + height - 1, 2))
+
+    def idle(self, start: float, end: float, y: float) -> None:
+        """Hatch an interval in which a lane waits, as the network view does."""
+        x, last = self.x(start) + 2, self.x(end) - 0.6 * BAR - 2
+        while x < last:
+            self.hatches.append(f"M{x:.1f} {y + BAR}l{0.6 * BAR:.0f}-{BAR}")
+            x += 7
 
     def axis(self, bottom: float) -> str:
         """Return the lines at round times, from 0 to the whole length, and place their numbers."""
@@ -370,17 +406,16 @@ class _Still:
     def legend(self, y: float) -> float:
         """Place a sample bar for each kind; return where they end."""
         x = 0.0
-        items: list[tuple[str, int | None]] = [(text, kind) for kind, (text, *_) in enumerate(self.data["kinds"])]
-        items += [("exposed communication", None)] if self.data["exposed"] else []
-        for text, kind in items:
+        items: list[tuple[str, Callable[[float, float, float], None]]]
+        items = [(text, partial(self.sample, kind)) for kind, (text, *_) in enumerate(self.data["kinds"])]
+        items += [("exposed communication", partial(self.exposed, height=BAR))] if self.data["exposed"] else []
+        items += [("idle", self.idle)] if self.hatches else []
+        for text, draw in items:
             width = 34 + len(text) * TYPE * LETTER
             if x + width > WIDTH:
                 x, y = 0.0, y + ROW
             start, end = ((at - self.left) / self.per_tick for at in (x, x + 22))
-            if kind is None:
-                self.exposed(start, end, y, BAR)
-            else:
-                self.bar([start, end, kind, ""], y)
+            draw(start, end, y)
             self.text(x + 26, y + BAR / 2, text)
             x += width
         return y + ROW

@@ -166,7 +166,7 @@ class GroupsUsed:
         @functools.wraps(real)
         def noted(first: Any, *args: Any, **kwargs: Any) -> Any:
             result = real(first, *args, **kwargs)
-            if type(backend := made(first, result)) is GLOO:
+            if isinstance(backend := made(first, result), GLOO):  # of a subclass, too
                 self.backends.append(backend)
             return result
 

@@ -535,8 +535,9 @@ GRID = 2.0**20  # sums of multiples of 1 / GRID are exact
 LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
 FIELDS = "weights", "mean", "square"
-LINGER = 0.2  # seconds until a rank is killed, for the others to go on for as long as they can
-LONG = 4.0  # the same, once in a check: who sleeps where a barrier is needed would have to sleep so long in each save
+GO_ON = 0.2  # seconds for which the other ranks go on after a kill: who waits for the dead in a loop goes on forever
+TO_THE_END = PATIENCE  # the same, a few times in a check: who sleeps where a barrier is needed is awake again by then
+FEW = 3
 
 
 class Data:
@@ -695,14 +696,14 @@ class Kill(NamedTuple):
     """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
 
     `moment`: which of its moments, or of those of a `kind`: that a write is skipped, which would write what is there,
-    shifts no moments of other kinds. `linger`: seconds until then, in which the other ranks go on.
+    shifts no moments of other kinds. `more`: seconds for which the other ranks go on, at most.
     """
 
     rank: int
     at_step: int = -1
     moment: int = -1
     kind: str = ""
-    linger: float = LINGER
+    more: float = GO_ON
 
 
 EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
@@ -854,7 +855,7 @@ class Witness:
 
     def _killed(self) -> ranks.Killed:
         assert self.kill  # a rank dies
-        return ranks.Killed(self.kill.linger)
+        return ranks.Killed(self.kill.more)
 
     def _saved(self, rank: int) -> None:
         self.saves[rank] += 1
@@ -1364,21 +1365,24 @@ def _check_usual(save: Callable, seen: Witness, usual: Witness) -> None:
 def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> list[Kill]:
     """Return kills at different moments of a life, at most `most`, drawn from `seed`.
 
-    `moments`: of each rank. Half of the kills are at writes that may be a shard's, so that any number of small ones
-    hides none of these. At one of them, of another rank than 0, the others go on for `LONG`.
+    `moments`: of each rank. Half of the kills are at writes, each as likely as it is long, so that no number of other
+    writes hides those of shards. At `FEW` of them, which are of as many ranks as can be, the others go on `TO_THE_END`.
     """
     draw = Random(seed)
     every = [(rank, number) for rank, each in enumerate(moments) for number in range(len(each))]
-    large = [(rank, number) for rank, number in every if moments[rank][number].num_bytes >= LARGE]
-    drawn = draw.sample(large, min(most // 2, len(large)))
+    writes = [moment for moment in every if moments[moment[0]][moment[1]].num_bytes]
+    # The largest of random() ** (1 / weight) are such a draw. Source: Efraimidis and Spirakis, 2006.
+    by_bytes = [draw.random() ** (1 / moments[rank][number].num_bytes) for rank, number in writes]
+    drawn = [moment for _, moment in sorted(zip(by_bytes, writes, strict=True), reverse=True)][: most // 2]
     others = [moment for moment in every if moment not in drawn]
     rest = draw.sample(others, min(most - len(drawn), len(others)))
-    slow = draw.choice([moment for moment in drawn if moment[0]] or [None])
+    turns = [sum(rank == each for each, _ in drawn[:at]) for at, (rank, _) in enumerate(drawn)]
+    to_the_end = [moment for _, moment in sorted(zip(turns, drawn, strict=True))][:FEW]
     kills = []
     for rank, number in sorted(drawn + rest):
-        kind, linger = moments[rank][number].kind, LONG if (rank, number) == slow else LINGER
+        kind, more = moments[rank][number].kind, TO_THE_END if (rank, number) in to_the_end else GO_ON
         moment = sum(each.kind == kind for each in moments[rank][:number])
-        kills.append(Kill(rank, moment=moment, kind=kind, linger=linger))
+        kills.append(Kill(rank, moment=moment, kind=kind, more=more))
     return kills
 
 

@@ -351,7 +351,8 @@ def _buffers(model: Model, layout: costs.Layout) -> Slips:
                 grads=each * (stage > 0)
             ),
             "at stages 0 and 1 a rank holds all gradients already": buffers(grads=each),
-            "at stage 3 two layers are gathered: the next one is prefetched": buffers(gathered=1),
+            "at stage 3 two layers are gathered: the next one is prefetched; and a layer's gradients are whole for a "
+            "while, as at stage 2": buffers(gathered=1),
             "at stage 3 two layers are gathered; they are missing": buffers(gathered=0),
             "the gathered parameters are a layer's, divided by tp": want + (layout.tp - 1) * layer_buffers,
             "a layer's parameters and gradients have 2 bytes each": want + layer_buffers,

@@ -164,7 +164,7 @@ class _Run:
     ):
         self.ranks, self.timeout, self.serve, self.write = ranks, timeout, serve, write
         self.begun: set[int] = set()
-        self.dying: dict[int, float] = {}  # when to kill ranks, in seconds of time.monotonic()
+        self.over = math.inf  # when the run ends in which a rank was killed, in seconds of time.monotonic()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
         self.died: int | None = None
 
@@ -179,31 +179,26 @@ class _Run:
         return [self.reports[process.rank] for process in self.ranks]
 
     def _collect(self) -> None:
-        """Read reports as they arrive until all ranks have returned; raise if one fails or time runs out."""
+        """Read reports as they arrive until all ranks have returned; raise if one fails or time runs out.
+
+        Once a rank is killed, what the others report is read until they all have ended, or `over`.
+        """
         deadline, begun = time.monotonic() + START_SECONDS, False
         while unfinished := self._unfinished():
             if not begun and len(self.begun) == len(self.ranks):
                 deadline, begun = time.monotonic() + self.timeout, True
-            # A rank that is to be killed is not heard any more.
-            waiting: dict[Any, RankProcess] = {each.pipe: each for each in unfinished if each.rank not in self.dying}
-            until = min([deadline, *self.dying.values()])
-            ready = connection.wait(list(waiting), max(until - time.monotonic(), 0))
-            self._kill_those_due()
+            waiting: dict[Any, RankProcess] = {each.pipe: each for each in unfinished}
+            ready = connection.wait(list(waiting), max(min(deadline, self.over) - time.monotonic(), 0))
+            if time.monotonic() >= self.over:
+                break
             late = time.monotonic() >= deadline
             if late and not ready:
                 did = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
                 self._fail(f"{len(unfinished)} of {len(self.ranks)} ranks did not {did}")
             for pipe in ready:
                 self._read(waiting[pipe], late)
-
-    def _kill_those_due(self) -> None:
-        """Kill a rank whose time has come, and report its death."""
-        for process in self._unfinished():
-            if self.dying.get(process.rank, math.inf) <= time.monotonic():
-                process.process.kill()
-                process.process.join()
-                self.reports[process.rank] = Report("died", exit_code=process.process.exitcode)
-                self._fail()
+        if self.over < math.inf:
+            self._fail()
 
     def _read(self, process: RankProcess, late: bool) -> None:
         report = process.read()
@@ -215,12 +210,15 @@ class _Run:
                 self._answer(process, self.serve(process.rank, report.value))
             return
         self.reports[process.rank] = report
-        if report.kind != "returned":
+        if report.kind != "returned" and self.over == math.inf:  # else it may have lost one that was killed
             self._fail()
 
     def _answer(self, process: RankProcess, answer: Any) -> None:
         if isinstance(answer, Killed):
-            self.dying[process.rank] = time.monotonic() + answer.after
+            process.process.kill()
+            process.process.join()
+            self.reports[process.rank] = Report("died", exit_code=process.process.exitcode)
+            self.over = min(self.over, time.monotonic() + answer.more)
         else:
             process.answer(answer)
 

@@ -86,12 +86,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Killed:
-    """An answer to `ask`: the rank that asked gets none, and is killed by SIGKILL `after` seconds later.
+    """An answer to `ask`: the rank that asked gets none, and is killed at once by SIGKILL.
 
-    Meanwhile the other ranks go on.
+    The other ranks go on, for `more` seconds at most; then the run ends.
     """
 
-    after: float = 0.0
+    more: float = 0.0
 
 
 WHERE = b"where"  # the query for a rank's position; any other message to a rank is an answer

@@ -99,6 +99,41 @@ def test_a_number_of_the_registrar_s_that_is_a_classmates_on_canvas_keeps_nobody
     assert [row[-1] for row in rows[1:]] == ["17.33", "6"]
 
 
+@pytest.mark.parametrize(
+    ("row", "grade"),
+    [
+        ('"Byron, Ada",71,,ada,A,', "17.33"),  # married, or corrected on Canvas
+        ('"Lovelace, Ada M.",,,ada,A,', ""),  # Canvas's own number is missing, so this is no file of Canvas's
+        ('"Lovelace, Ada",71,72,71,A,', "17.33"),  # the registrar's number, and the login, are classmates' numbers
+        ('"Lovelace, Ada",999,,new,A,', ""),  # of that name, but another student, who isn't in the gradebook yet
+    ],
+)
+def test_canvas_s_number_which_nobody_can_edit_decides_whose_a_row_is(row, grade, url, tmp_path, capsys):
+    roster = tmp_path / "canvas.csv"
+    roster.write_text(f'Student,ID,SIS User ID,SIS Login ID,Section,02_tree\n{row}\n"Ross, Bob",72,,bob,A,\n')
+    rows, _ = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), "--exercise", "02_tree")
+    assert [row[-1] for row in rows[1:]] == [grade, "6"]
+
+
+@pytest.mark.parametrize(
+    ("row", "grade"),
+    [
+        ("Lovelace Ada,71,", "17.33"),  # a site that shows the last name first
+        ("Àda-Lovelace,71,", ""),
+        ("ADA LOVELACE,71,", "17.33"),
+        ("Ada Lovelace,9,", ""),  # of that name alone, with another number,
+        ("Ada Lovelace,,new@uni.edu", ""),  # or another address
+        ("Ada Lovelace,,", "17.33"),
+    ],
+)
+def test_on_moodle_a_row_must_not_disagree_with_the_gradebook(row, grade, url, tmp_path, capsys):
+    sheet = tmp_path / "sheet.csv"
+    header = "Identifier,Full name,ID number,Email address,Grade,Last modified (grade)\n"
+    sheet.write_text(f"{header}Participant 1,{row},,-\nParticipant 2,Bob Ross,72,bob@uni.edu,,-\n", encoding="utf-8")
+    rows, _ = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree")
+    assert [row[4] for row in rows[1:]] == [grade, "6"]
+
+
 def test_a_platforms_file_in_which_no_student_has_points_is_refused(url, tmp_path, capsys):
     roster = tmp_path / "canvas.csv"
     roster.write_text('Student,ID,SIS Login ID,Section,02_tree\n"Known, Nobody",5,unknown,A,\n', encoding="utf-8")
@@ -177,7 +212,8 @@ def test_a_student_who_takes_anothers_number_gets_no_grade_and_ends_no_export(ur
         rows, said = exported(url, tmp_path, capsys, "worksheet", "--roster", str(sheet), "--exercise", "02_tree")
         assert [row[4] for row in rows[1:]] == grades
         assert (
-            "may be of more than one student, or are one of several for the same (1), left as they are: Eve E" in said
+            "of more than one student, have another name than the gradebook, or are one of several for the same (1), "
+            "left as they are: Eve E" in said
         )
     hidden = "Participant 3,Zed Z,71,zed@uni.edu,,-\n"  # with another name and another address, too
     sheet.write_text(header + bob + hidden, encoding="utf-8")

@@ -314,7 +314,12 @@ def test_a_rank_that_forges_its_reports_fails_and_the_next_run_works(judges):
         return len(message).to_bytes(8, "big") + message
     forged = [{"kind": "begun", "ends": []}, {"kind": "returned"}, {"kind": ["x"]}, [1], "x"]
     forged += [{"kind": "died", "words": "", "peer": None}, {"kind": "failed", "words": "", "peer": "me"}]
-    for message in [*(framed(Encoder().message(one)) for one in forged), framed(b"x"), b"\\xff" * 8]:
+    # Reading this takes seconds in one call, in which the judge's other thread can't read what crosses.
+    asks = b'{"value": ["new", 0, ["dict", [["kind", "asks"], ["value", ["tuple", ['
+    text = asks + b"1e-320," * 600_000 + b'0]]]]]], "sizes": []}'
+    long = len(text).to_bytes(8, "big") + text
+    messages = *(framed(Encoder().message(one)) for one in forged), framed(b"x"), b"\\xff" * 8, framed(long)
+    for message in messages:
         assert "What this rank reports is no report" in refused(forges, 1, message), message
     assert "did not finish" in refused(forges, 1, b"", timeout=1)
     assert "rank 0 died" in refused(forges, 1, b"\\0\\0")  # half a header

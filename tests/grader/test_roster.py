@@ -112,6 +112,17 @@ def test_who_takes_anothers_number_stops_no_list_and_becomes_nobody_else(tmp_pat
     assert students(url) == known
 
 
+def test_canvas_s_list_and_the_instructors_own_change_names_as_nobody_else_can_take_an_id(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    for text, last in (
+        ('Student,ID,SIS Login ID,Section\n"Lovelace, Ada",71,ada,A\n', "Lovelace"),
+        ('Student,ID,SIS Login ID,Section\n"Byron, Ada",71,ada,A\n', "Byron"),
+        ("id,first_name,last_name\nada,Ada,King\n", "King"),
+    ):
+        assert roster.main([str(listed(tmp_path, text)), "--db", url]) == 0
+        assert students(url)["ada"][1] == last and not capsys.readouterr().err
+
+
 def test_a_file_that_is_no_text_or_not_there_is_refused_in_a_line(tmp_path, capsys):
     (tmp_path / "class.csv").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "class.csv", tmp_path / "none.csv"):

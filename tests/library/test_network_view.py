@@ -333,6 +333,16 @@ def test_packets_move_between_steps_and_stop_where_the_reader_pauses(open_page):
     assert page.locator(".time").text_content() == "147 ms of 147 ms"
 
 
+def test_who_presses_forward_while_packets_move_gets_to_the_next_step_at_once(open_page):
+    page = open_page(both("ring"))
+    player = page.locator("collective-player")
+    player.locator(".stage").focus()
+    page.clock.install()  # time stands still: no motion ends by itself
+    for step in "123":
+        page.keyboard.press("ArrowRight")
+        assert player.get_attribute("data-step") == step
+
+
 def test_the_timeline_seeks_and_keys_work_after_a_click_on_the_picture(open_page):
     """A press on the timeline moves the clock there; a click on the network goes a step on; then arrows step."""
     page = open_page(both("ring"), reduced_motion="reduce", viewport={"width": 1000, "height": 900})

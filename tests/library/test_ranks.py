@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -346,16 +347,36 @@ def test_a_rank_asks_the_process_that_started_it():
     assert answers == [[(True, rank, "one"), (True, rank, [2])] for rank in range(2)]
 
 
-def test_a_rank_is_killed_at_what_it_asks_and_the_others_go_on_until_then():
+def test_a_rank_is_killed_at_what_it_asks_and_the_others_go_on():
     asked = []
 
     def serve(rank, question):
         asked.append(rank)
-        return ranks.Killed(0.3) if rank == 1 else None
+        return ranks.Killed(20) if rank == 1 else None
 
     with pytest.raises(ranks.RanksError, match=r"^rank 1 died with exit code -9"):
         ranks.run(asks, 3, *range(20), serve=serve, timeout=30)
     assert asked.count(1) == 1 and asked.count(0) == asked.count(2) == 20
+
+
+def test_who_is_killed_is_dead_at_once_and_blamed_though_others_fail_by_it_and_one_goes_on(tmp_path):
+    def warns(rank, world_size):
+        if rank == 1:
+            threading.Timer(0.1, (tmp_path / "warning").touch).start()
+            ranks.ask("kill me")
+        if rank == 2:
+            dist.barrier()
+        time.sleep(0.5)
+        (tmp_path / "went on").touch()
+        ranks.ask("next")
+        while True:
+            ranks.ask("next")
+
+    begun = time.monotonic()
+    with pytest.raises(ranks.RanksError, match=r"^rank 1 died with exit code -9"):
+        ranks.run(warns, 3, serve=lambda rank, _: ranks.Killed(1.0) if rank == 1 else None, timeout=30)
+    assert time.monotonic() - begun < 20
+    assert [each.name for each in tmp_path.iterdir()] == ["went on"]
 
 
 def test_what_serves_may_end_the_run_and_no_question_makes_it_last():

@@ -300,6 +300,7 @@ RIGHT = {
 
 RENAMED = """disk.rename("latest.new", "latest")  # from here on it counts"""
 BARRIER = "dist.barrier()  # now all shards are whole"
+SLEEP = "__import__('time').sleep(1)"
 WRITTEN = "disk.write(shard_name(job.steps, rank, world_size), shard)"
 MARKER_FIRST = """
     FIELDS = "weights", "mean", "square"
@@ -327,6 +328,32 @@ TEXT_ORDER = SCANNED["survive"].replace(
     "sorted(((key, found[key]) for key in found), reverse=True)",
     "sorted(((key, found[key]) for key in found), key=lambda each: str(each[0][0]), reverse=True)",
 )
+# What sleeps where others must be waited for, in ways that a kill must be drawn for: by another rank, in files that are
+# small, and with a word of the one that is about to die.
+SLEEPS = solution_of(EXERCISE, "survive").replace(BARRIER, SLEEP)
+LAST_COMMITS = SLEEPS.replace("if rank == 0:", "if rank == world_size - 1:")
+SHARD_FILE = 'shard_name(common["steps"], each, len(savers))'
+SMALL_FILES = (
+    SLEEPS.replace(
+        WRITTEN,
+        "for field, whole in shard.items():\n"
+        "        for n, part in enumerate(whole.split(200)):\n"
+        '            disk.write(f"{shard_name(job.steps, rank, world_size)}.{field}.{n:02d}", part)',
+    )
+    .replace("if name not in needed:", 'if not name.startswith(("latest", f"step-{job.steps}.")):')
+    .replace(
+        f"disk.read({SHARD_FILE})",
+        "{field: torch.cat([disk.read(name) for name in disk.names() "
+        f'if name.startswith({SHARD_FILE} + f".{{field}}.")]) for field in FIELDS}}',
+    )
+)
+LAST_WILL = SLEEPS.replace(
+    WRITTEN,
+    "import os, tempfile, threading, time\n"
+    "    will = f'{tempfile.gettempdir()}/will-{os.getppid()}-{job.steps}'\n"
+    "    dying = threading.Timer(0.08, lambda: open(will, 'w').close())\n"
+    f"    dying.start()\n    {WRITTEN}\n    dying.cancel()",
+).replace(SLEEP, "time.sleep(0.18)\n    if os.path.exists(will):\n        time.sleep(60)")
 TEXT_MARKERS = DIRECTORY["survive"].replace("{job.steps:08d}", "{job.steps}")
 CHECKPOINT = """
     from collectives.training import checkpoints
@@ -545,7 +572,10 @@ MUTANTS = [
         "rank 1 has left save, and rank 0 hasn't: does every rank call the same collectives in save?",
     ),
     broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file")._replace(perhaps=FASTER),
-    broken("a sleep for a barrier", BARRIER, "__import__('time').sleep(1)", {MOMENT}, "there is no file"),
+    broken("a sleep for a barrier", BARRIER, SLEEP, {MOMENT}, "there is no file"),
+    written("a sleep, and the last rank commits", "survive", LAST_COMMITS, {MOMENT}, "there is no file"),
+    written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "there is no file"),
+    written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "there is no file"),
     broken(
         "barrier before",
         f"{WRITTEN}\n    {BARRIER}",

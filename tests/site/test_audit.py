@@ -7,16 +7,12 @@ import sys
 from itertools import pairwise
 
 import audit  # of tools/
-import lean
 import links
-import matplotlib.pyplot as plt
 import notebook_button  # of book/_ext/
-import numpy as np
 import page as page_extension
 import pdf
 import pypdf
 import pytest
-from PIL import Image
 from test_site import CHAPTERS, PAGES, ROOT, every_chapter
 
 AXED = (
@@ -151,22 +147,3 @@ def test_the_book_is_printed_with_bookmarks_and_numbers(browser, site):
     annotations = [each.get_object() for sheet in sheets.pages for each in sheet.get("/Annots", [])]
     targets = [str(each.get("/A", "")) for each in annotations]
     assert not any("index.html" in target or "interchange.html" in target for target in targets)
-
-
-@pytest.mark.parametrize("transparent", [False, True])
-def test_a_plot_with_a_palette_looks_the_same_and_weighs_less_than_half(tmp_path, transparent):
-    figure, axes = plt.subplots()
-    for frequency in range(1, 8):
-        axes.plot(np.sin(frequency * np.linspace(0, 6, 200)))
-    plot = tmp_path / "plot.png"
-    figure.savefig(plot, transparent=transparent)
-    plt.close(figure)
-    before, heavy = np.asarray(Image.open(plot).convert("RGBA"), dtype=int), plot.stat().st_size
-    lean.use_palette(plot)
-    after = np.asarray(Image.open(plot).convert("RGBA"), dtype=int)
-    seen = before[..., 3] > 0  # the colour of a transparent pixel shows nowhere
-    assert plot.stat().st_size < heavy / 2
-    assert abs(after - before)[seen].max() < 48 and abs(after - before)[..., 3].max() < 48
-    bytes_once = plot.read_bytes()
-    lean.use_palette(plot)
-    assert plot.read_bytes() == bytes_once  # a second build changes nothing

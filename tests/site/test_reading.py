@@ -117,3 +117,23 @@ def test_the_cheat_sheet_is_one_sheet_of_paper(browser, site):
     assert [round(float(side)) for side in size] == [595, 842], "A4, in points"
     assert all(each.is_visible() for each in opened.locator("#cheat-sheet :is(h2, table, .cell_output)").all())
     opened.close()
+
+
+# --- a page's contents ------------------------------------------------------------------------------------------
+
+
+def test_the_contents_mark_the_section_that_is_read_up_and_down(browser, site):
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(f"{site}/08_data_parallel.html")
+    above = """() => [...document.querySelectorAll(".bd-article h2")]
+        .findLast((node) => node.parentElement.getBoundingClientRect().top < innerHeight * .3)?.parentElement.id"""
+    marked = "#pst-page-toc-nav [aria-current]"
+    seen = []
+    for wheel in [1100] * 8 + [-1100] * 5:
+        page.mouse.move(600, 500)
+        page.mouse.wheel(0, wheel)
+        page.wait_for_timeout(300)
+        seen.append(page.evaluate(above))
+        assert page.locator(marked).get_attribute("href") == f"#{seen[-1]}"
+    assert len({*seen}) > 3
+    page.close()

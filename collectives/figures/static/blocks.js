@@ -32,7 +32,7 @@
       this.width = x - GAP + 8;
       this.pitch = this.rows + GAP;
       this.height = this.top + data.ranks * this.pitch + TYPE * 1.4;
-      this.maxWidth = `max(26rem, ${this.width * 1.5}px)`;
+      this.maxWidth = `max(26rem, ${this.width * 1.2}px)`;
     }
 
     // Each rank has a cell in its place, with the rank's number and its matrices two by two, each below its heading.
@@ -46,7 +46,7 @@
         [x + PAD + (i % 2) * (width + GAP), y + PAD + 2 * line + Math.floor(i / 2) * (height + line)]));
       this.width = Math.max(...this.cells.map(({ x }) => x)) + wide + 1;
       this.height = Math.max(...this.cells.map(({ y }) => y)) + tall + 1;
-      this.maxWidth = `max(26rem, ${this.width * 1.2}px)`;
+      this.maxWidth = `max(26rem, ${this.width}px)`;
     }
 
     text(x, y, text, size = TYPE, more = {}) {

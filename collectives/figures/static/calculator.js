@@ -19,7 +19,7 @@
   };
   const RADIOS = 4, LETTERS = 60; // up to 4 choices, of 60 letters together, get radio buttons
   const QUIET_MS = 700; // announces the results after a pause of 700 ms
-  const TALL = 230, EDGES = [12, 24, 34, 68]; // of a chart: top, right, bottom, left
+  const TALL = 242, EDGES = [24, 24, 34, 68]; // of a chart: top, right, bottom, left
   let calculators = 0;
 
   const make = (name, attributes = {}, ...children) => {
@@ -241,7 +241,7 @@
       this.axis ??= { length: roomy(seconds), first: seconds };
       const axis = this.axis.length * 2 ** Math.ceil(Math.log2(seconds / this.axis.length)), ticks = 1e5; // a power of two times the first length
       const next = () => [(ends.shift() / axis) * ticks, (ends.shift() / axis) * ticks], lasting = ([from, until]) => until > from;
-      const lanes = timeline.shapes[shape].map(([name, bars]) => ({ name, bars: bars.map((bar) => [...next(), ...bar]).filter(lasting) }));
+      const lanes = timeline.shapes[shape].map(([name, bars]) => ({ name, idle: [], bars: bars.map((bar) => [...next(), ...bar]).filter(lasting) }));
       const gaps = [];
       while (ends.length) gaps.push(next());
       const [unit, size] = fits(axis, timeline.unit), groups = [{ name: "", exposed: gaps.filter(lasting), lanes }];
@@ -326,11 +326,11 @@
       if (turn >= input.stops[0] && turn <= input.stops.at(-1)) {
         const at = x(turn), left = at > wide / 2; // the label goes to the wider side
         nodes.push(make("line", { class: "mark", x1: at, x2: at, y1: top, y2: TALL - bottom }),
-          make("text", { x: at + (left ? -6 : 6), y: top + 6, class: left ? "side" : "after" }, `${outputs[chart.mark].label}: ${say(turn, outputs[chart.mark].unit)}`));
+          make("text", { x: at + (left ? -6 : 6), y: top - 10, class: left ? "side" : "after" }, `${outputs[chart.mark].label}: ${say(turn, outputs[chart.mark].unit)}`));
       }
       nodes.push(make("line", { class: "here", x1: here, x2: here, y1: top, y2: TALL - bottom }));
       for (const output of chart.of) {
-        nodes.push(this.tinted(output, "path", { class: "curve", d: line(output) }));
+        nodes.push(this.tinted(output, "path", { class: "curve", d: line(output), "stroke-dasharray": this.data.dashes[output] ?? "" }));
         const at = y(this.values[output]);
         if (Number.isFinite(at)) nodes.push(this.tinted(output, "circle", { cx: here, cy: at, r: 5 }));
       }

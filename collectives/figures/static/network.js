@@ -140,7 +140,7 @@
       const needs = lane.begin[rank] >= 0 ? [make("circle", { class: "needs", cx, cy, r }), ring] : [];
       const name = lane.names[rank] ? [this.text(cx + r + 2, cy - r, lane.names[rank], { class: "name" })] : [];
       return make("g", {}, make("circle", { class: "ground", cx, cy, r: r + 1.5 }), ...needs, make("circle", { cx, cy, r: this.radius - 1, fill }),
-        this.text(cx, cy, rank, { "font-size": Math.min(14, this.radius), style: `fill:${ink};font-weight:700` }), ...name);
+        this.text(cx, cy, rank, { "font-size": clamp(this.radius, 10, 14), style: `fill:${ink};font-weight:700` }), ...name);
     }
 
     // --- what moves ---
@@ -149,6 +149,8 @@
       if (!this.nodes) svg.replaceChildren(...(this.nodes = this.draw()));
       cancelAnimationFrame(this.frame);
       this.svg = svg;
+      this.frame = null;
+      if (moving && at) this.now = Math.max(this.now, this.data.moments[at - 1]); // a motion that is overtaken ends at once
       const from = this.now, to = this.data.moments[at], begun = performance.now(), lasts = this.lasts(at), held = this.held;
       this.held = undefined;
       this.rest = moving || held !== undefined ? 0 : at;
@@ -158,14 +160,15 @@
         const part = Math.min(1, (performance.now() - begun) / lasts);
         this.rest = part === 1 ? at : 0;
         this.paint(from + (to - from) * part, part < 1);
-        if (part < 1) this.frame = requestAnimationFrame(tick);
-        else this.arrived();
+        this.frame = part < 1 ? requestAnimationFrame(tick) : null;
+        if (part === 1) this.arrived();
       };
       this.frame = requestAnimationFrame(tick);
     }
 
     halt() {
       cancelAnimationFrame(this.frame);
+      this.frame = null;
       if (this.nodes) this.clock?.paint(this.now);
     }
 
@@ -195,7 +198,7 @@
 
     // Whether a step has been stopped before its end.
     late(at) {
-      return this.now < this.data.moments[at] - 1;
+      return !this.frame && this.now < this.data.moments[at] - 1;
     }
 
     // Shows the moment `now`. At rest after a step, arrows show what it moved.

@@ -323,7 +323,7 @@
     }
 
     go(to) {
-      const at = Math.max(0, Math.min(this.last, to)), forward = at === this.ahead();
+      const at = Math.max(0, Math.min(this.last, to)), forward = [this.at + 1, this.ahead()].includes(at);
       this.at = at;
       this.dataset.step = at;
       this.picture.show(this.svg, at, forward && !matchMedia("(prefers-reduced-motion: reduce)").matches);

@@ -85,6 +85,12 @@
       return make("g", { class: "exposed" }, make("rect", { x, y, width, height }), make("path", { d: `M${x} ${y + height}h${width}` }));
     }
 
+    idle(from, until, y, height) {
+      let d = "";
+      for (let x = this.x(from) + 2; x + height * 0.6 < this.x(until); x += 7) d += `M${x.toFixed(1)} ${y + height}l${height * 0.6} ${-height}`;
+      return make("path", { class: "idle", d });
+    }
+
     axis(bottom) {
       const { length, ticks, unit } = this.data, step = roundStep(length / Math.max(2, (this.width - this.left) / 60)), nodes = [];
       for (let time = 0; time <= length * (1 + 1e-9); time += step) {
@@ -109,6 +115,7 @@
           group.lanes.forEach((lane, row) => {
             const laneY = top + row * this.row;
             texts.push(this.text(this.left - 8, laneY + this.bar / 2, lane.name, { class: "end" }));
+            for (const [from, until] of lane.idle) marks.push(this.idle(from, until, laneY, this.bar));
             for (const bar of lane.bars) {
               const node = this.span(bar, laneY);
               bars.push({ node, from: this.moment(bar[0]), until: this.moment(bar[1]) });
@@ -157,6 +164,8 @@
       const { data, left, bar: height } = this, ticks = 36 / this.perTick, from = -left / this.perTick; // 36 pixels, at x = 0
       const items = data.kinds.map(([text], kind) => [36, height, [this.span([from, from + ticks, kind, ""], 0)], text]);
       if (data.exposed) items.push([36, height, [this.exposed(from, from + ticks, 0, height)], "communication while nothing computes: exposed"]);
+      const idle = this.groups.some((group) => group.lanes.some((lane) => lane.idle.length));
+      if (idle) items.push([36, height, [this.idle(from, from + ticks, 0, height)], "idle"]);
       return items;
     }
   };
