@@ -78,6 +78,15 @@ def in_a_group_that_torch_does_not_know(tensor):
     group.allreduce([tensor]).wait()
 
 
+class Gloo(dist.ProcessGroupGloo):
+    """A kind of one's own."""
+
+
+def in_a_group_of_a_class_of_its_own(tensor):
+    store = dist.PrefixStore("aside", dist.distributed_c10d._get_default_store())
+    Gloo(store, dist.get_rank(), dist.get_world_size(), timedelta(seconds=10)).allreduce([tensor]).wait()
+
+
 def seen_or_not(rank, world_size, call):
     tensor = torch.ones(4)
     with BytesSent():
@@ -95,6 +104,7 @@ def seen_or_not(rank, world_size, call):
         in_a_group_for_cpus,
         in_a_group_that_is_destroyed,
         in_a_group_that_torch_does_not_know,
+        in_a_group_of_a_class_of_its_own,
     ],
 )
 def test_what_goes_round_the_count_is_refused(call):
