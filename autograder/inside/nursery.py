@@ -29,6 +29,8 @@ from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, read_back, trus
 from .fork_server import Continuation, reseed
 
 BORN, UNBORN = b"+", b"-"  # the judge reads one: the rank's files come with it, or an error's number follows it
+# Bytes of a report's JSON. Reading them takes the judge a third of a second, and meanwhile nobody reads what crosses.
+MAX_REPORT = 4 * 2**20
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
@@ -165,7 +167,7 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
     def send(kind: str, **known: Any) -> None:
         try:
             message = Encoder(resolve).message({"kind": kind, **known})
-            read_back(message, Decoder(resolve))
+            read_back(message, Decoder(resolve, longest=MAX_REPORT))
         except NotPlain as error:
             raise NotPlain(f"this rank {kind} {error}") from None
         with lock, contextlib.suppress(OSError):  # the judge hangs up when the run ends

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..inside.nursery import BORN, MAX_WORDS, UNBORN
+from ..inside.nursery import BORN, MAX_REPORT, MAX_WORDS, UNBORN
 from ..sandbox import gloo
 from ..wire.pipe import LIMIT, Pipe, readable
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, Resolve, trusted
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 RUN = "collectives.ranks.run"
 BIRTH_SECONDS = 30.0  # for the nursery to fork a rank, on a busy machine
-MAX_REPORT = 4 * 2**20  # bytes of a report's JSON: reading it takes 0.3 s, and meanwhile the capture's reader waits
 MESSAGE_SECONDS = 10.0  # for a message between the judge and a rank, once it has begun
 KILL_SECONDS = 10.0  # for a killed rank to be gone
 _NEVER_STARTED = (
@@ -84,7 +83,7 @@ class Party:
         `serve` runs out here, and must believe no question: a student's code may have asked it. What ranks print, the
         student's code printed, not the test.
         """
-        from collectives.ranks.local import RanksError, drive, own_args
+        from collectives.ranks.local import own_args
         from collectives.ranks.process import START_SECONDS
 
         link = self.link
@@ -100,10 +99,17 @@ class Party:
             "serves": serve is not None,
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
+        left = max(min(timeout, link.deadline - time.monotonic()), 0)
+        with link.sandbox.captured() as self.capture:
+            self._drive(left, serve)
+        return [rank.value for rank in self.ranks]
+
+    def _drive(self, timeout: float, serve: Callable[[int, Any], Any] | None) -> None:
+        from collectives.ranks.local import RanksError, drive
+
+        link = self.link
         try:
-            left = max(min(timeout, link.deadline - time.monotonic()), 0)
-            with link.sandbox.captured() as self.capture:
-                drive(self.ranks, left, serve, relay)  # type: ignore[arg-type]
+            drive(self.ranks, timeout, serve, relay)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None
@@ -113,7 +119,6 @@ class Party:
         finally:
             for rank in self.ranks:
                 rank.close()
-        return [rank.value for rank in self.ranks]
 
     def _written(self, call: list) -> bytes:
         try:

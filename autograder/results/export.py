@@ -174,7 +174,8 @@ class Exporter(ExportPlugin):
     def _known(self) -> dict[tuple[str, str], set[str]]:
         known: dict[tuple[str, str], set[str]] = {}
         for student in self.class_list.values():
-            keys = [("login", student.id), ("login", student.email), ("number", student.lms_user_id or student.id)]
+            number = student.lms_user_id or ("" if self.fixed_numbers else student.id)
+            keys = [("login", student.id), ("login", student.email), ("number", number)]
             names = [("name", name) for name in keys_of(student)]
             for kind, text in (*((kind, _folded(text or "")) for kind, text in keys), *names):
                 if text:
@@ -231,7 +232,9 @@ class CanvasExporter(Exporter):
         points = [row for row in below if row[0].strip() == "Points Possible"]
         number = header.index("ID")
         people = [row for row in below if row not in points and any(row[i].strip() for i in (*logins, number))]
-        matched = self.match(Row([row[i] for i in logins], [row[number]], canvas_name(row[0])) for row in people)
+        matched = self.match(
+            Row([row[i] for i in (*logins, number)], [row[number]], canvas_name(row[0])) for row in people
+        )
         for row in points:
             self.compare_points(row, places)
         for row, student in zip(people, matched, strict=True):
@@ -292,7 +295,10 @@ class MoodleExporter(Exporter):
                 has_remarks = grade and student in self.results.get(name, {})
                 row += [grade] + [self.remarks(student, name) if has_remarks else ""] * self.feedback
             rows.append(row)
-        return rows
+        times = Counter(_folded(row[0]) for row in rows)
+        if shared := sorted(who for who, count in times.items() if count > 1):
+            self.note(f"left out, because several students have the {self.identifier} {', '.join(shared[:10])}")
+        return [row for row in rows if times[_folded(row[0])] == 1]
 
     def identity(self, student: Student) -> str:
         """Return the value that identifies a student in Moodle."""

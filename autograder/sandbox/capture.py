@@ -34,7 +34,7 @@ SECONDS = 1.0  # for the kernel to hand over the last block
 MOST = 2**26  # bytes kept, of which each packet takes
 EACH = 160  # beside its data
 USUAL = 2**24  # bytes, and
-MANY = 200_000  # packets: no exercise's ranks send that much, so if some of less are lost, the reader was too slow
+MANY = 50_000  # packets: no exercise's ranks send that much, so if some of less are lost, the reader was too slow
 IP_AND_TCP = 52  # bytes of headers; a packet that isn't longer only acknowledges
 # The filter of the packet socket, in classic BPF: keep each packet once, when it arrives, if it has data.
 STEP = struct.Struct("HBBI")

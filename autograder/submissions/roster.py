@@ -164,8 +164,9 @@ def is_another(student: Student, name: str, address: str) -> bool:
 
 
 def key(name: str) -> str:
-    """Return a name in the form for comparing: only letters and digits, case folded."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name)).casefold()
+    """Return a name in the form for comparing: letters with their marks, and digits, case folded; else as it is."""
+    name = unicodedata.normalize("NFKC", name).casefold().strip()
+    return "".join(each for each in name if unicodedata.category(each)[0] in "LMN") or name
 
 
 def keys_of(student: Student) -> set[str]:

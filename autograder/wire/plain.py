@@ -275,9 +275,9 @@ class Decoder:
             length = int.from_bytes(message[:8], "big")
             if length > self.longest:
                 raise BadMessage(f"more than {self.longest:,} bytes of JSON")
-            if message.count(b"[", 8, 8 + length) > MAX_BYTES // NODE:
-                # 64 MiB of brackets would take gigabytes of memory
-                raise BadMessage(f"more than {MAX_BYTES // NODE:,} lists, or opening brackets in texts")
+            if message.count(b"[", 8, 8 + length) > self.longest // NODE:
+                # 64 MiB of brackets would take gigabytes of memory, and 4 MiB a second
+                raise BadMessage(f"more than {self.longest // NODE:,} lists, or opening brackets in texts")
             text = json.loads(message[8 : 8 + length], object_pairs_hook=_Objects())
             if text.keys() != {"value", "sizes"}:
                 raise BadMessage("not a message")
@@ -451,7 +451,10 @@ class _Objects:
         self.made += 1
         if self.made > MAX_OBJECTS:
             raise BadMessage(f"more than {MAX_OBJECTS:,} objects that aren't plain data")
-        return dict(pairs)
+        made = dict(pairs)
+        if len(made) < len(pairs):  # what is replaced would be read, and not looked at
+            raise BadMessage("an object that has a key twice")
+        return made
 
 
 def _are_leaves(trees: list) -> bool:

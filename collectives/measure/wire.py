@@ -141,16 +141,20 @@ class BytesSent(TorchDispatchMode):
         return result
 
 
+_NOTED: list[Any] = []  # gloo's backends that any `GroupsUsed` of this process has seen being made
+
+
 class GroupsUsed:
     """The gloo groups that there are, or are made until `close`, and how often each is used.
 
-    `backends`: of the groups, which are kept: so a group that is destroyed is still counted. `seen`: uses, by number,
+    `backends`: of the groups, which are kept: so a group that is destroyed is still counted. They begin with those that
+    an earlier list has noted, of which torch's own list may have none. `seen`: uses, by number,
     that need no explanation: those from before, and those that operators of torch's show. `world`: the kind of backend
     of the default group, with which one process can act as a rank among others that aren't there.
     """
 
     def __init__(self) -> None:
-        self.backends = gloo_backends()
+        self.backends = [*(listed := gloo_backends()), *(each for each in _NOTED if each not in listed)]
         self.world = type(_on_cpu(world)) if (world := dist.group.WORLD) else None
         self.seen = uses(self.backends)
         self._made_by: list[tuple[Any, str, Any]] = []
@@ -168,6 +172,7 @@ class GroupsUsed:
             result = real(first, *args, **kwargs)
             if isinstance(backend := made(first, result), GLOO):  # of a subclass, too
                 self.backends.append(backend)
+                _NOTED.append(backend)
             return result
 
         self._made_by.append((owner, name, real))

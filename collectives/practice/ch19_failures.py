@@ -25,8 +25,8 @@ import pickle
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from functools import lru_cache
+from copy import copy, deepcopy
+from functools import lru_cache, partial
 from itertools import product
 from numbers import Real
 from random import Random
@@ -536,8 +536,7 @@ LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
 FIELDS = "weights", "mean", "square"
 GO_ON = 0.2  # seconds for which the other ranks go on after a kill: who waits for the dead in a loop goes on forever
-TO_THE_END = PATIENCE  # the same, a few times in a check: who sleeps where a barrier is needed is awake again by then
-FEW = 3
+HELD = 4.0  # seconds for which a write is held up: a longer sleep in each save takes more time than the cell has
 
 
 class Data:
@@ -696,14 +695,13 @@ class Kill(NamedTuple):
     """When a rank is killed: before step `at_step`, or at a moment of its life. No rank knows of it.
 
     `moment`: which of its moments, or of those of a `kind`: that a write is skipped, which would write what is there,
-    shifts no moments of other kinds. `more`: seconds for which the other ranks go on, at most.
+    shifts no moments of other kinds.
     """
 
     rank: int
     at_step: int = -1
     moment: int = -1
     kind: str = ""
-    more: float = GO_ON
 
 
 EVERYONE = Kill(-1)  # all ranks at once: see `Story._take_back`
@@ -811,6 +809,9 @@ class Witness:
     It holds the disk and notes, by rank: `resumed`, the state after `resume`; `losses`, of each step; `moments`;
     `written`, bytes; `saves`, how often it left `save`. `operations`: of all ranks, in order. `killed`: when the rank
     was, in words. Any question may be the learner's own, so it is checked first.
+
+    `held`: a rank, and a number as it is on the disk. The rank's first write with that number takes `HELD` seconds, and
+    `until_then` is what the disk held just before it was done; `held_in`: that write, in words.
     """
 
     QUESTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -824,8 +825,10 @@ class Witness:
         "names": (),
     }
 
-    def __init__(self, files: Files, world_size: int, kill: Kill | None):
+    def __init__(self, files: Files, world_size: int, kill: Kill | None, held: tuple[int, bytes] | None = None):
         self.files, self.kill, self.killed = files, kill, ""
+        self.held, self.held_in = held, ""
+        self.until_then: Files = {}
         self.operations: list[Operation] = []
         self.resumed: dict[int, State] = {}
         self.losses: list[list[float]] = [[] for _ in range(world_size)]
@@ -855,12 +858,22 @@ class Witness:
 
     def _killed(self) -> ranks.Killed:
         assert self.kill  # a rank dies
-        return ranks.Killed(self.kill.more)
+        return ranks.Killed(GO_ON)
 
     def _saved(self, rank: int) -> None:
         self.saves[rank] += 1
 
-    def _write(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
+    def _write(self, rank: int, name: str, content: bytes) -> ranks.Killed | ranks.Later | None:
+        if self.held and not self.held_in and rank == self.held[0] and _holds(content, self.held[1]):
+            self.held_in = f"disk.write({name!r}, ...)"
+            return ranks.Later(HELD, partial(self._write_now, rank, name, content))
+        return self._write_at_once(rank, name, content)
+
+    def _write_now(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
+        self.until_then = self.files.copy()
+        return self._write_at_once(rank, name, content)
+
+    def _write_at_once(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
         if sum(map(len, self.files.values())) + len(content) > FULL:
             raise NotYet(f"the disk is full: a checkpoint is {STATE:,} bytes, and the disk holds {FULL:,}")
         data = len(content).to_bytes(8, "big") + content
@@ -982,10 +995,11 @@ class Story:
         self.resumed = 0
         self.both_whole = False  # whether the disk was taken back to a moment at which both checkpoints are whole
 
-    def live(self, life: Life, kill: Kill | None = None) -> Witness:
+    def live(self, life: Life, kill: Kill | None = None, held: int | None = None) -> Witness:
         """Live one life, compare it with the undisturbed run, and return its witness.
 
-        Raises `NotYet` at the first difference, or if it ends in any way but a return on all ranks or the `kill`.
+        If a rank is `held`, the write of its shard takes `HELD` seconds, see `_live_from_then`. Raises `NotYet` at the
+        first difference, or if it ends in any way but a return on all ranks or the `kill`.
         """
         self.both_whole = False
         self._train_on(max(self.allowed), life)
@@ -994,7 +1008,8 @@ class Story:
         where = f"with {count}, {self.before}"
         documents = self.documents.copy()
         documents[: life.first], documents[life.last :] = -1, -1  # those are gone, or not there yet
-        seen = Witness(self.files, life.world_size, kill)
+        number = None if held is None else (held, self._of_shard(held, life))
+        seen = Witness(self.files, life.world_size, kill, number)
         arguments = self.save, self.resume, life, documents, self.seed
         try:
             everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=PATIENCE, backend="gloo")
@@ -1011,8 +1026,34 @@ class Story:
         if kill in (EVERYONE, BOTH_WHOLE, TORN, NEARLY) and seen.operations and (when := self._take_back(seen, life)):
             seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
+        if held is not None:
+            self._live_from_then(seen, life, held, where)
         self._change_numbers()
         return seen
+
+    def _of_shard(self, rank: int, life: Life) -> bytes:
+        """Return a number of a rank's shard that the save of a life must bring to the disk."""
+        end = self.states[max(self.allowed) + life.every]
+        shard: dict[str, Any] = {field: _shard(getattr(end, field), rank, life.world_size) for field in FIELDS}
+        numbers = sorted(_sample(end._replace(**shard)))
+        return numbers[int(checks.generator().integers(len(numbers)))]
+
+    def _live_from_then(self, seen: Witness, life: Life, held: int, where: str) -> None:
+        """Live one more life, from the disk as it was just before the held write was done, as if all had been killed.
+
+        The checkpoint is not complete then, so the one before must count, whatever the others have done meanwhile.
+        """
+        if not seen.held_in:
+            raise NotYet(
+                f"{where}rank {held} leaves {self.save.__name__}, and none of its writes has the numbers of its shard: "
+                "each rank writes its own shard by disk.write, in fp64 as it is"
+            )
+        then = copy(self)
+        then.files, then.states, then.losses = seen.until_then, [*self.states], [*self.losses]
+        then.allowed = {max(self.allowed) - life.every}
+        then.before = f"after all {life.world_size} ranks were killed while rank {held} was in {seen.held_in}, "
+        then._change_numbers()
+        then.live(life)
 
     def _take_back(self, seen: Witness, life: Life) -> str:
         """Take the disk back to a moment of a life's save, as if all ranks had been killed at it; say at which.
@@ -1306,8 +1347,11 @@ def check_any_moment(
     `most`: how many moments are tried, drawn from all of all ranks if there are more. At a third of them all ranks are
     killed at once. In the saves of steps 6 and 10, that is when the checkpoint before is whole on the disk, too: a code
     that compares steps as text takes the newer one of steps 4 and 6, but not of steps 8 and 10.
+
+    At last no rank is killed, but one after the other is held up in writing its shard, in an order drawn from `seed`:
+    who sleeps for a while where ranks must wait for each other points to a checkpoint that is not complete.
     """
-    story, life = Story(save, resume, 2 * (most + 5), seed), Life(world_size, 2, saves=1)
+    story, life = Story(save, resume, 2 * (most + world_size + 7), seed), Life(world_size, 2, saves=1)
     story.live(Life(world_size, 4, saves=1))
     usual = story.live(life, BOTH_WHOLE)
     at_once = max(most // 3, 2)  # of which two are those
@@ -1328,12 +1372,17 @@ def check_any_moment(
             who = f"rank {last[1].rank}" if last[1] and last[1].rank >= 0 else "all ranks"
             lines.append(f"{who} killed {killed}: resumed from step {story.resumed}")
         last = seen, kill
-    story.judged()
     if 2 * len(lines) < 1 + len(kills):
         raise NotYet(
             f"{save.__name__} works on the disk less and less often: of {1 + len(kills)} moments at which a rank was "
             f"to be killed, only {len(lines)} came again"
         )
+    draw = Random(seed)
+    for rank in (*draw.sample(range(world_size), world_size), draw.randrange(world_size)):
+        seen = story.live(life, held=rank)
+        _check_usual(save, seen, usual)
+        lines.append(f"rank {rank} held up in {seen.held_in}: until then the checkpoint before counts")
+    story.judged()
     return lines
 
 
@@ -1366,7 +1415,7 @@ def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> l
     """Return kills at different moments of a life, at most `most`, drawn from `seed`.
 
     `moments`: of each rank. Half of the kills are at writes, each as likely as it is long, so that no number of other
-    writes hides those of shards. At `FEW` of them, which are of as many ranks as can be, the others go on `TO_THE_END`.
+    writes hides those of shards.
     """
     draw = Random(seed)
     every = [(rank, number) for rank, each in enumerate(moments) for number in range(len(each))]
@@ -1376,13 +1425,11 @@ def _drawn_kills(moments: Sequence[Sequence[Moment]], most: int, seed: int) -> l
     drawn = [moment for _, moment in sorted(zip(by_bytes, writes, strict=True), reverse=True)][: most // 2]
     others = [moment for moment in every if moment not in drawn]
     rest = draw.sample(others, min(most - len(drawn), len(others)))
-    turns = [sum(rank == each for each, _ in drawn[:at]) for at, (rank, _) in enumerate(drawn)]
-    to_the_end = [moment for _, moment in sorted(zip(turns, drawn, strict=True))][:FEW]
     kills = []
     for rank, number in sorted(drawn + rest):
-        kind, more = moments[rank][number].kind, TO_THE_END if (rank, number) in to_the_end else GO_ON
+        kind = moments[rank][number].kind
         moment = sum(each.kind == kind for each in moments[rank][:number])
-        kills.append(Kill(rank, moment=moment, kind=kind, more=more))
+        kills.append(Kill(rank, moment=moment, kind=kind))
     return kills
 
 

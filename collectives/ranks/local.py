@@ -24,6 +24,7 @@ import cloudpickle
 from .process import (
     START_SECONDS,
     Killed,
+    Later,
     RankProcess,
     Report,
     Setup,
@@ -80,7 +81,8 @@ def run(
     nodes.
 
     `serve(rank, question)` runs here, in the calling process, whenever a rank calls `ranks.ask(question)`: it returns
-    the answer, or `Killed` to have that rank killed. What it raises ends the run. Under torchrun no process can serve.
+    the answer, `Later` to give it later, or `Killed` to have that rank killed. What it raises ends the run. Under
+    torchrun no process can serve.
 
     `apart`: nothing that earlier ranks have left may reach these, such as a file. The grader then runs them in a new
     sandbox; here, they are new processes as ever.
@@ -164,6 +166,7 @@ class _Run:
     ):
         self.ranks, self.timeout, self.serve, self.write = ranks, timeout, serve, write
         self.begun: set[int] = set()
+        self.later: list[tuple[float, RankProcess, Later]] = []  # answers, with when to give them
         self.over = math.inf  # when the run ends in which a rank was killed, in seconds of time.monotonic()
         self.reports: dict[int, Report] = {}  # of the ranks that have ended
         self.died: int | None = None
@@ -188,9 +191,11 @@ class _Run:
             if not begun and len(self.begun) == len(self.ranks):
                 deadline, begun = time.monotonic() + self.timeout, True
             waiting: dict[Any, RankProcess] = {each.pipe: each for each in unfinished}
-            ready = connection.wait(list(waiting), max(min(deadline, self.over) - time.monotonic(), 0))
+            until = min([deadline, self.over, *(when for when, _, _ in self.later)])
+            ready = connection.wait(list(waiting), max(until - time.monotonic(), 0))
             if time.monotonic() >= self.over:
                 break
+            self._answer_those_due()
             late = time.monotonic() >= deadline
             if late and not ready:
                 did = f"finish within {self.timeout:g} s" if begun else f"begin within {START_SECONDS:g} s"
@@ -213,12 +218,20 @@ class _Run:
         if report.kind != "returned" and self.over == math.inf:  # else it may have lost one that was killed
             self._fail()
 
+    def _answer_those_due(self) -> None:
+        due = [each for each in self.later if each[0] <= time.monotonic()]
+        self.later = [each for each in self.later if each not in due]
+        for _, process, later in due:
+            self._answer(process, later.answer())
+
     def _answer(self, process: RankProcess, answer: Any) -> None:
         if isinstance(answer, Killed):
             process.process.kill()
             process.process.join()
             self.reports[process.rank] = Report("died", exit_code=process.process.exitcode)
             self.over = min(self.over, time.monotonic() + answer.more)
+        elif isinstance(answer, Later):
+            self.later.append((time.monotonic() + answer.seconds, process, answer))
         else:
             process.answer(answer)
 

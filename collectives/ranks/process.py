@@ -94,6 +94,17 @@ class Killed:
     more: float = 0.0
 
 
+@dataclass(frozen=True)
+class Later:
+    """An answer to `ask` that takes time: `answer()` is called, and what it returns is sent, so many `seconds` later.
+
+    The other ranks are answered meanwhile.
+    """
+
+    seconds: float
+    answer: Callable[[], Any]
+
+
 WHERE = b"where"  # the query for a rank's position; any other message to a rank is an answer
 NOT_BEGUN = "has not begun"
 SILENT = Report("waits", words="does not answer: it is busy")

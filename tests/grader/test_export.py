@@ -106,6 +106,7 @@ def test_a_number_of_the_registrar_s_that_is_a_classmates_on_canvas_keeps_nobody
         ('"Lovelace, Ada M.",,,ada,A,', ""),  # Canvas's own number is missing, so this is no file of Canvas's
         ('"Lovelace, Ada",71,72,71,A,', "17.33"),  # the registrar's number, and the login, are classmates' numbers
         ('"Lovelace, Ada",999,,new,A,', ""),  # of that name, but another student, who isn't in the gradebook yet
+        ('"Eve, E",tom,,e,A,', ""),  # a number that is a student's id, and not the platform's number of anybody
     ],
 )
 def test_canvas_s_number_which_nobody_can_edit_decides_whose_a_row_is(row, grade, url, tmp_path, capsys):
@@ -121,6 +122,7 @@ def test_canvas_s_number_which_nobody_can_edit_decides_whose_a_row_is(row, grade
         ("Lovelace Ada,71,", "17.33"),  # a site that shows the last name first
         ("Àda-Lovelace,71,", ""),
         ("ADA LOVELACE,71,", "17.33"),
+        (". .,71,", ""),  # a name without a letter is another one, too
         ("Ada Lovelace,9,", ""),  # of that name alone, with another number,
         ("Ada Lovelace,,new@uni.edu", ""),  # or another address
         ("Ada Lovelace,,", "17.33"),
@@ -155,6 +157,13 @@ def test_moodle_gets_a_column_that_says_who_and_remarks_beside_each_grade(url, t
     assert rows == [["email", "02_tree", "04_all_reduce"], ["'@eve", "0", ""]]
     _, said = exported(url, tmp_path, capsys, "moodle", "--identifier", "email", "--zeros", code=2)
     assert "no e-mail address of tom" in said
+
+
+def test_of_students_who_share_a_number_none_gets_the_others_grade(tmp_path, capsys):
+    students = STUDENTS | {"eve": STUDENTS["eve"] | {"lms_user_id": "71"}}
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", QUESTIONS, POINTS, (), students)
+    rows, said = exported(url, tmp_path, capsys, "moodle", "--identifier", "idnumber", "--exercise", "02_tree")
+    assert [row[0] for row in rows] == ["idnumber", "72"] and "several students have the idnumber 71" in said
 
 
 def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_path, capsys):

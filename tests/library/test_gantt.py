@@ -100,6 +100,18 @@ def test_a_row_bears_the_name_of_its_rank_where_each_rank_has_one_lane():
     assert "F0 of rank 0 ends, F0 of rank 1 begins" in figure.words[2]
 
 
+def test_where_nothing_communicates_each_wait_is_hatched_and_its_share_told():
+    """From the beginning to the end of the whole, between the spans of a lane, whatever their order."""
+    busy = {"rank 0": [(4, 2), (0, 2)], "rank 1": [(1, 3), (1, 1)]}
+    spans = [Span(f"F{at}", "compute", at, long, "forward", rank) for rank, parts in busy.items() for at, long in parts]
+    figure = draw(Timeline(tuple(spans)))
+    idle = [row["lanes"][0]["idle"] for row in figure.data()["charts"][0]["groups"]]
+    seconds = [[[round(6 * tick / TICKS, 3) for tick in gap] for gap in gaps] for gaps in idle]
+    assert seconds == [[[2, 4]], [[0, 1], [4, 6]]]
+    assert figure.words[0] == "The whole: 6 s, idle 42%." and ">idle</text>" in figure.still_svg()
+    assert not any(lane["idle"] for group in draw(BOTH).data()["charts"][0]["groups"] for lane in group["lanes"])
+
+
 def test_what_is_too_near_to_be_told_apart_is_one_moment():
     """Clocks of several ranks never agree: 20 ranks that begin within a thousandth of the whole begin together."""
     spans = [Span(f"work {rank}", f"rank {rank}", 1e-6 * rank, 1.0) for rank in range(20)]
@@ -176,7 +188,9 @@ def test_it_is_stepped_by_keyboard_beside_a_figure_of_another_kind(open_page):
         assert player.locator("[aria-live]").text_content() == said[step]
         assert player.get_by_role("img", name=said[step], exact=True).count() == 1
         under_way = [b for bars in figures[1].bars.values() for b in bars if b.first <= step - 1 < b.last]
+        later = [b for bars in figures[1].bars.values() for b in bars if b.first > step - 1]
         assert player.locator(".now").count() == (len(under_way) if step else 0)
+        assert player.locator(".later").count() == (len(later) if step else 0)
     assert page.locator("collective-player").first.get_attribute("data-step") == "0"
     assert player.get_by_role("slider").get_attribute("aria-valuetext") == figures[1].time(BOTH["no prefetch"].seconds)
     assert player.locator(".legend li").all_text_contents() == [

@@ -379,6 +379,19 @@ def test_who_is_killed_is_dead_at_once_and_blamed_though_others_fail_by_it_and_o
     assert [each.name for each in tmp_path.iterdir()] == ["went on"]
 
 
+def test_a_rank_is_answered_later_and_the_others_meanwhile():
+    asked = []
+
+    def serve(rank, question):
+        asked.append((rank, question))
+        return ranks.Later(0.5, lambda: len(asked)) if rank == 1 else len(asked)
+
+    begun = time.monotonic()
+    answers = ranks.run(asks, 2, *range(3), serve=serve)
+    assert time.monotonic() - begun > 1.5
+    assert len(asked) == 6 and answers[1][0] >= 4 and answers[1][-1] == 6, "the others' questions came first"
+
+
 def test_what_serves_may_end_the_run_and_no_question_makes_it_last():
     def refuse(rank, question):
         raise KeyError(question)

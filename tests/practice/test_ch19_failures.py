@@ -300,7 +300,7 @@ RIGHT = {
 
 RENAMED = """disk.rename("latest.new", "latest")  # from here on it counts"""
 BARRIER = "dist.barrier()  # now all shards are whole"
-SLEEP = "__import__('time').sleep(1)"
+SLEEP = "__import__('time').sleep(0.5)"
 WRITTEN = "disk.write(shard_name(job.steps, rank, world_size), shard)"
 MARKER_FIRST = """
     FIELDS = "weights", "mean", "square"
@@ -340,12 +340,49 @@ SMALL_FILES = (
         "        for n, part in enumerate(whole.split(200)):\n"
         '            disk.write(f"{shard_name(job.steps, rank, world_size)}.{field}.{n:02d}", part)',
     )
-    .replace("if name not in needed:", 'if not name.startswith(("latest", f"step-{job.steps}.")):')
+    .replace("if name not in needed:", 'if not {name, name.rsplit(".", 2)[0]} & needed:')
     .replace(
         f"disk.read({SHARD_FILE})",
         "{field: torch.cat([disk.read(name) for name in disk.names() "
         f'if name.startswith({SHARD_FILE} + f".{{field}}.")]) for field in FIELDS}}',
     )
+)
+LOOKS_WHO_IS_DEAD = SLEEPS.replace(
+    WRITTEN,
+    "import os, tempfile\n"
+    "    mine = f'{tempfile.gettempdir()}/pid-{job.steps}-'\n"
+    f"    open(f'{{mine}}{{rank}}', 'w').write(str(os.getpid()))\n    {WRITTEN}",
+).replace(
+    SLEEP,
+    f"{SLEEP}\n"
+    "    for each in range(world_size):\n"
+    "        if not os.path.exists('/proc/' + open(f'{mine}{each}').read()):\n"
+    "            return",
+)
+LOOKS_AT_SHARDS = SLEEPS.replace(
+    SLEEP,
+    f"{SLEEP}\n"
+    "    if rank == 0:\n"
+    "        try:\n"
+    "            [disk.read(shard_name(job.steps, each, world_size)) for each in range(world_size)]\n"
+    "        except (FileNotFoundError, EOFError):\n"
+    "            return",
+)
+DUMMIES = SLEEPS.replace(
+    WRITTEN,
+    "if rank == 0:\n"
+    "        for n in range(4):\n"
+    '            disk.write("dummy", torch.full((500_000,), job.steps + n / 10).double())\n'
+    '            disk.delete("dummy")\n'
+    f"    {WRITTEN}",
+)
+ONE_WRITES_ALL = solution_of(EXERCISE, "survive").replace(
+    f"{WRITTEN}\n    {BARRIER}",
+    "every = [None] * world_size\n"
+    "    dist.all_gather_object(every, shard)\n"
+    "    if rank == 0:\n"
+    "        for each in range(world_size):\n"
+    "            disk.write(shard_name(job.steps, each, world_size), every[each])",
 )
 LAST_WILL = SLEEPS.replace(
     WRITTEN,
@@ -574,8 +611,12 @@ MUTANTS = [
     broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file")._replace(perhaps=FASTER),
     broken("a sleep for a barrier", BARRIER, SLEEP, {MOMENT}, "there is no file"),
     written("a sleep, and the last rank commits", "survive", LAST_COMMITS, {MOMENT}, "there is no file"),
-    written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "there is no file"),
-    written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "there is no file"),
+    written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "rank"),
+    written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "rank"),
+    written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "there is no file"),
+    written("a sleep, and a look at the shards", "survive", LOOKS_AT_SHARDS, {MOMENT}, "a checkpoint of step"),
+    written("a sleep, and dummies that draw the kills", "survive", DUMMIES, {MOMENT, ROOM}, "there is no file"),
+    written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, ROOM}, "each rank writes its own shard"),
     broken(
         "barrier before",
         f"{WRITTEN}\n    {BARRIER}",
@@ -629,6 +670,11 @@ MUTANTS = [
         "the library's own ch19_failures.replayed",
     ),
 ]
+
+
+@pytest.fixture(autouse=True)
+def a_write_is_held_up_for_longer_than_wrong_answers_sleep(monkeypatch):
+    monkeypatch.setattr(ch19_failures, "HELD", 1.0)
 
 
 @pytest.mark.ranks

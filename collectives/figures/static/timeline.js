@@ -138,7 +138,10 @@
     show(svg, at, moving) {
       if (!this.nodes) svg.replaceChildren(...(this.nodes = this.draw()).all);
       const { bars, cursor, time } = this.nodes, x = this.x(this.data.moments[Math.max(0, at - 1)]);
-      for (const { node, from, until } of bars) node.classList.toggle("now", at > 0 && from <= at - 1 && at - 1 < until);
+      for (const { node, from, until } of bars) {
+        node.classList.toggle("now", at > 0 && from <= at - 1 && at - 1 < until);
+        node.classList.toggle("later", at > 0 && from > at - 1);
+      }
       cursor.classList.toggle("moving", moving && at > 1);
       cursor.style.transform = `translateX(${x}px)`;
       cursor.style.visibility = at ? "visible" : "hidden";
