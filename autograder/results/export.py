@@ -143,7 +143,9 @@ class Exporter(ExportPlugin):
 
     def _by_ids(self, row: Row) -> set[str]:
         numbers = self._fits("number", row.numbers)
-        return numbers if numbers and self.fixed_numbers else numbers | self._fits("login", row.logins)
+        if self.fixed_numbers:  # then the logins are fixed, too, and the first that is anybody's counts
+            return numbers or next(filter(None, (self._fits("login", [login]) for login in row.logins)), set())
+        return numbers | self._fits("login", row.logins)
 
     def _by_name(self, row: Row) -> set[str]:
         """Return whom a row without a known id fits by its name: nobody whose number or address would differ."""
@@ -295,17 +297,18 @@ class MoodleExporter(Exporter):
                 has_remarks = grade and student in self.results.get(name, {})
                 row += [grade] + [self.remarks(student, name) if has_remarks else ""] * self.feedback
             rows.append(row)
-        times = Counter(_folded(row[0]) for row in rows)
-        if shared := sorted(who for who, count in times.items() if count > 1):
+        header, *below = rows
+        times = Counter(_folded(row[0]) for row in below)
+        if shared := sorted(who for who, count in times.items() if who and count > 1):
             self.note(f"left out, because several students have the {self.identifier} {', '.join(shared[:10])}")
-        return [row for row in rows if times[_folded(row[0])] == 1]
+        return [header, *(row for row in below if row[0] and times[_folded(row[0])] == 1)]
 
     def identity(self, student: Student) -> str:
-        """Return the value that identifies a student in Moodle."""
+        """Return the value that identifies a student in Moodle; note who has none, and return "" for one."""
         values = {"username": student.id, "idnumber": student.lms_user_id or student.id, "email": student.email}
         if not values[self.identifier]:
-            raise CannotExport(f"the gradebook has no e-mail address of {student.id}; export by username or idnumber")
-        return values[self.identifier]
+            self.note(f"left out: the gradebook has no e-mail address of {student.id}; export by username or idnumber")
+        return values[self.identifier] or ""
 
 
 class MoodleWorksheetExporter(Exporter):

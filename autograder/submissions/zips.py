@@ -105,6 +105,7 @@ class SafeExtractor(ExtractorPlugin):
     def extract(self, archive_path: str, extracted_path: str) -> None:
         """Write one notebook for each student into `extracted_path`, and `refused.csv` beside it."""
         self.exercise = self.parent.coursedir.assignment_id
+        self.spelled: dict[str, str] = {}  # an id, address or number, case folded -> the student of the class list
         self.people = self.class_list()
         self.refused: list[tuple[str, str]] = []
         beside = Path(extracted_path).parent
@@ -179,7 +180,10 @@ class SafeExtractor(ExtractorPlugin):
             return {}
         known: dict[tuple[str, str], set[str]] = {}
         with Gradebook(url) as gradebook:
-            for student in points.students(gradebook).values():
+            everybody = points.students(gradebook).values()
+            for text in ("lms_user_id", "email", "id"):  # an id comes before another's number
+                self.spelled |= {(getattr(each, text) or "").casefold(): each.id for each in everybody}
+            for student in everybody:
                 number = key(student.lms_user_id or "")
                 for known_by in (("number", number), *(("name", name) for name in keys_of(student))):
                     if known_by[1]:
@@ -299,6 +303,10 @@ class SafeExtractor(ExtractorPlugin):
                 f"its name has no student; call it <student>_{self.exercise}_<time>.zip, as `make submit` does"
             )
         student = unicodedata.normalize("NFC", student)
+        if (listed := self.spelled.get(student.casefold(), student)) != student:
+            raise BadZip(
+                f"{printable(student)} is in the class list, but as an address, a number or a spelling of {listed}"
+            )
         if not STUDENT_ID.fullmatch(student):
             raise BadZip(
                 f"{printable(student)!r} is no student's id: use letters, digits and . @ - _, at most 64 of them"

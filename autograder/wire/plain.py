@@ -32,6 +32,7 @@ NODE = 32  # bytes that one list or number counts for, about its size in memory
 # Python computes each of the following in one call that nothing interrupts: no signal, and no other thread.
 MAX_BITS = 100_000  # of a whole number outside an array; the divisor of two such numbers takes 20 ms
 MAX_EXPONENT = 30_000  # of a Decimal, about as many bits: int() writes all of its digits out
+MAX_NAME = 100  # characters of a name that is compiled: Python's parser brings accents into their order, one by one
 MAX_FIELDS = 1_000  # of a NamedTuple of the sender's own, whose class is compiled
 MAX_HASHED = 2 * MAX_BYTES // NODE  # lists and numbers in all keys of a message, each as often as a key contains it
 MAX_FILLING = 1.0  # seconds of processor time to put a message's keys into sets and dicts, and
@@ -786,8 +787,11 @@ def _new_tensor(decoder: Decoder, number: int, *content: Any) -> Any:
 
 
 def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: list) -> tuple:
-    if len(fields) > MAX_FIELDS or not (bound_name(name) and all(isinstance(field, str) for field in fields)):
-        raise BadMessage(f"a NamedTuple of more than {MAX_FIELDS:,} fields, or whose name Python doesn't allow")
+    names = (name, *fields)
+    if len(names) > MAX_FIELDS or any(not isinstance(each, str) or len(each) > MAX_NAME for each in names):
+        raise BadMessage(f"a NamedTuple of {MAX_FIELDS:,} fields or more, or a name above {MAX_NAME} characters")
+    if not bound_name(name):
+        raise BadMessage("a NamedTuple whose name Python doesn't allow")
     kind = namedtuple(name, fields, rename=True)  # type: ignore[misc]  # of another name for each
     if kind._fields != tuple(fields):
         raise BadMessage("a NamedTuple with a field whose name Python doesn't allow")

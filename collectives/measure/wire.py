@@ -154,7 +154,8 @@ class GroupsUsed:
     """
 
     def __init__(self) -> None:
-        self.backends = [*(listed := gloo_backends()), *(each for each in _NOTED if each not in listed)]
+        self.backends = gloo_backends()
+        self.backends += [each for each in _NOTED if not any(each is other for other in self.backends)]
         self.world = type(_on_cpu(world)) if (world := dist.group.WORLD) else None
         self.seen = uses(self.backends)
         self._made_by: list[tuple[Any, str, Any]] = []
@@ -199,7 +200,7 @@ def uses(backends: Iterable[Any]) -> Counter[int]:
 
 
 def _used(backend: Any) -> int:
-    return backend._get_sequence_number_for_group()
+    return GLOO._get_sequence_number_for_group(backend)  # and not what a class of one's own says
 
 
 def _group_of(args: Iterable[Any]) -> dist.ProcessGroup | None:

@@ -536,7 +536,8 @@ LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
 FIELDS = "weights", "mean", "square"
 GO_ON = 0.2  # seconds for which the other ranks go on after a kill: who waits for the dead in a loop goes on forever
-HELD = 4.0  # seconds for which a write is held up: a longer sleep in each save takes more time than the cell has
+HELD = 3.0  # seconds for which a shard is held up, and
+TO_THE_END = 2 * HELD  # those that a life then has, or that the others go on for when the rank is killed instead
 
 
 class Data:
@@ -711,12 +712,24 @@ NEARLY = Kill(-4)  # all ranks at once, when the new checkpoint lacks a part of 
 Files = dict[str, bytes]  # by name
 
 
+class Hold(NamedTuple):
+    """Where a rank is held up in a life: as its shard gets to the disk, in a write or a rename, for `HELD` seconds.
+
+    `place`: the first time that it does, 1, or a later one. `dies`: the rank is killed instead, before the operation.
+    """
+
+    rank: int
+    place: int = 1
+    dies: bool = False
+
+
 class Operation(NamedTuple):
     """What a rank has changed on the disk. `before`, `after`: {name: what the file held, or None if there was none}.
 
     `words`: such as "disk.delete('old')". `torn`: {name: the half that is there in the middle of a write}.
     """
 
+    rank: int
     words: str
     before: Mapping[str, bytes | None]
     after: Mapping[str, bytes | None]
@@ -810,8 +823,8 @@ class Witness:
     `written`, bytes; `saves`, how often it left `save`. `operations`: of all ranks, in order. `killed`: when the rank
     was, in words. Any question may be the learner's own, so it is checked first.
 
-    `held`: a rank, and a number as it is on the disk. The rank's first write with that number takes `HELD` seconds, and
-    `until_then` is what the disk held just before it was done; `held_in`: that write, in words.
+    `hold`: where a rank is held up; `number`: one of its shard, as it is on the disk, by which the shard is known.
+    `held_in`: the operation, in words; `until_then`: what the disk held just before it was done.
     """
 
     QUESTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -825,10 +838,11 @@ class Witness:
         "names": (),
     }
 
-    def __init__(self, files: Files, world_size: int, kill: Kill | None, held: tuple[int, bytes] | None = None):
+    def __init__(self, files: Files, world_size: int, kill: Kill | None, hold: Hold | None = None, number: bytes = b""):
         self.files, self.kill, self.killed = files, kill, ""
-        self.held, self.held_in = held, ""
+        self.hold, self.number, self.arrived, self.held_in = hold, number, 0, ""
         self.until_then: Files = {}
+        self.arrivals: list[int] = []
         self.operations: list[Operation] = []
         self.resumed: dict[int, State] = {}
         self.losses: list[list[float]] = [[] for _ in range(world_size)]
@@ -864,16 +878,29 @@ class Witness:
         self.saves[rank] += 1
 
     def _write(self, rank: int, name: str, content: bytes) -> ranks.Killed | ranks.Later | None:
-        if self.held and not self.held_in and rank == self.held[0] and _holds(content, self.held[1]):
-            self.held_in = f"disk.write({name!r}, ...)"
-            return ranks.Later(HELD, partial(self._write_now, rank, name, content))
-        return self._write_at_once(rank, name, content)
+        write = partial(self._write_now, rank, name, content)
+        return self._held_up(f"disk.write({name!r}, ...)", write) if self._arrives(rank, content) else write()
+
+    def _arrives(self, rank: int, content: bytes) -> bool:
+        """Return whether now is when a rank is to be held up, as this content gets to the disk."""
+        if self.hold is None or self.held_in or rank != self.hold.rank or not _holds(content, self.number):
+            return False
+        self.arrived += 1
+        return self.arrived == self.hold.place
+
+    def _held_up(self, words: str, change: Callable[[], Any]) -> ranks.Killed | ranks.Later:
+        assert self.hold  # or nothing arrives
+        self.held_in = words
+        if self.hold.dies:
+            self.killed = f"before {words}"
+            return ranks.Killed(TO_THE_END)
+        return ranks.Later(HELD, partial(self._changed_late, change))
+
+    def _changed_late(self, change: Callable[[], Any]) -> Any:
+        self.until_then = self.files.copy()
+        return change()
 
     def _write_now(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
-        self.until_then = self.files.copy()
-        return self._write_at_once(rank, name, content)
-
-    def _write_at_once(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
         if sum(map(len, self.files.values())) + len(content) > FULL:
             raise NotYet(f"the disk is full: a checkpoint is {STATE:,} bytes, and the disk holds {FULL:,}")
         data = len(content).to_bytes(8, "big") + content
@@ -882,19 +909,26 @@ class Witness:
             if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
                 return self._killed()
             torn = self._dies(rank, f"in the middle of disk.write({name!r}, ...)", len(data))
-        self._change(f"disk.write({name!r}, ...)", half if torn else {name: data}, half)
+        self._change(rank, f"disk.write({name!r}, ...)", half if torn else {name: data}, half)
         self.written[rank] += len(data)
         return self._killed() if torn else None
 
     def _read(self, rank: int, name: str) -> bytes | None:
         return self.files.get(name)
 
-    def _rename(self, rank: int, old: str, new: str) -> ranks.Killed | bool:
+    def _rename(self, rank: int, old: str, new: str) -> ranks.Killed | ranks.Later | bool:
         if old not in self.files:
+            return False
+        rename = partial(self._rename_now, rank, old, new)
+        arrives = self._arrives(rank, self.files[old])
+        return self._held_up(f"disk.rename({old!r}, {new!r})", rename) if arrives else rename()
+
+    def _rename_now(self, rank: int, old: str, new: str) -> ranks.Killed | bool:
+        if old not in self.files:  # another rank has deleted it meanwhile
             return False
         if self._dies(rank, f"before disk.rename({old!r}, {new!r})"):
             return self._killed()
-        self._change(f"disk.rename({old!r}, {new!r})", {old: None, new: self.files[old]})
+        self._change(rank, f"disk.rename({old!r}, {new!r})", {old: None, new: self.files[old]})
         return True
 
     def _delete(self, rank: int, name: str) -> ranks.Killed | None:
@@ -902,17 +936,19 @@ class Witness:
             return None
         if self._dies(rank, f"before disk.delete({name!r})"):
             return self._killed()
-        self._change(f"disk.delete({name!r})", {name: None})
+        self._change(rank, f"disk.delete({name!r})", {name: None})
         return None
 
     def _names(self, rank: int) -> list[str]:
         return sorted(self.files)
 
-    def _change(self, words: str, after: Mapping[str, bytes | None], torn: Files | None = None) -> None:
+    def _change(self, rank: int, words: str, after: Mapping[str, bytes | None], torn: Files | None = None) -> None:
         """Change files, and note the operation."""
         if len(self.operations) == MOST_OPERATIONS:
             raise NotYet(f"a life of the job changes the disk more than {MOST_OPERATIONS} times")
-        self.operations.append(Operation(words, {name: self.files.get(name) for name in after}, after, torn or {}))
+        self.operations.append(
+            Operation(rank, words, {name: self.files.get(name) for name in after}, after, torn or {})
+        )
         _put(self.files, after)
 
     def _dies(self, rank: int, words: str, num_bytes: int = 0) -> bool:
@@ -995,11 +1031,11 @@ class Story:
         self.resumed = 0
         self.both_whole = False  # whether the disk was taken back to a moment at which both checkpoints are whole
 
-    def live(self, life: Life, kill: Kill | None = None, held: int | None = None) -> Witness:
+    def live(self, life: Life, kill: Kill | None = None, hold: Hold | None = None) -> Witness:
         """Live one life, compare it with the undisturbed run, and return its witness.
 
-        If a rank is `held`, the write of its shard takes `HELD` seconds, see `_live_from_then`. Raises `NotYet` at the
-        first difference, or if it ends in any way but a return on all ranks or the `kill`.
+        After one in which a rank is held up, one more begins there, see `_live_from_then`. Raises `NotYet` at the first
+        difference, or if a life ends in any way but a return on all ranks or the kill.
         """
         self.both_whole = False
         self._train_on(max(self.allowed), life)
@@ -1008,26 +1044,32 @@ class Story:
         where = f"with {count}, {self.before}"
         documents = self.documents.copy()
         documents[: life.first], documents[life.last :] = -1, -1  # those are gone, or not there yet
-        number = None if held is None else (held, self._of_shard(held, life))
-        seen = Witness(self.files, life.world_size, kill, number)
+        number = self._of_shard(hold.rank, life) if hold else b""
+        seen = Witness(self.files, life.world_size, kill, hold, number)
+        victim = kill.rank if kill else hold.rank if hold and hold.dies else None
+        patience = TO_THE_END if hold and not hold.dies else PATIENCE
         arguments = self.save, self.resume, life, documents, self.seed
         try:
-            everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=PATIENCE, backend="gloo")
+            everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=patience, backend="gloo")
             reported(everyone, life.world_size, None)
         except ranks.RanksError as error:
-            if not (kill and seen.killed and re.match(rf"rank {kill.rank} died with exit code -9\b", str(error))):
+            if not (seen.killed and re.match(rf"rank {victim} died with exit code -9\b", str(error))):
                 raise self._failed(error, seen, life, where) from None
+        if kill is BOTH_WHOLE:
+            seen.arrivals = self._arrivals(seen, life)
         if kill and kill.at_step >= 0 and not seen.killed:
             raise NotYet(f"rank {kill.rank} was to be killed before step {kill.at_step}, but never gets there")
         self._compare(seen, life, where, whole=not seen.killed)
         self.before = f"in the run after that of {life.world_size}, "
-        if kill and seen.killed:
-            self.before = f"after rank {kill.rank} of {life.world_size} was killed {seen.killed}, "
+        if seen.killed:
+            self.before = f"after rank {victim} of {life.world_size} was killed {seen.killed}, "
         if kill in (EVERYONE, BOTH_WHOLE, TORN, NEARLY) and seen.operations and (when := self._take_back(seen, life)):
             seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
-        if held is not None:
-            self._live_from_then(seen, life, held, where)
+        if hold:
+            self._look_for_it(seen, hold, where)
+        if hold and not hold.dies:
+            self._live_from_then(seen, life, hold.rank)
         self._change_numbers()
         return seen
 
@@ -1038,16 +1080,31 @@ class Story:
         numbers = sorted(_sample(end._replace(**shard)))
         return numbers[int(checks.generator().integers(len(numbers)))]
 
-    def _live_from_then(self, seen: Witness, life: Life, held: int, where: str) -> None:
-        """Live one more life, from the disk as it was just before the held write was done, as if all had been killed.
+    def _arrivals(self, seen: Witness, life: Life) -> list[int]:
+        """Return how often each rank's shard got to the disk in a life, by a write or a rename of that rank."""
+        numbers = [self._of_shard(rank, life) for rank in range(life.world_size)]
+        came = [(each.rank, content) for each in seen.operations for content in each.after.values() if content]
+        return [
+            sum(rank == by and _holds(content, number) for by, content in came) for rank, number in enumerate(numbers)
+        ]
+
+    def _look_for_it(self, seen: Witness, hold: Hold, where: str) -> None:
+        if not seen.held_in and hold.place == 1:
+            raise NotYet(
+                f"{where}rank {hold.rank} leaves {self.save.__name__}, and none of its writes has the numbers of its "
+                "shard: each rank writes its own shard by disk.write, in fp64 as it is"
+            )
+        if not seen.held_in:
+            raise NotYet(
+                f"{where}{self.save.__name__} works otherwise on the disk from save to save: rank {hold.rank} wrote or "
+                f"renamed its shard {hold.place} times in one, and fewer in this"
+            )
+
+    def _live_from_then(self, seen: Witness, life: Life, held: int) -> None:
+        """Live one more life, from the disk as it was just before a shard got there, as if all had been killed.
 
         The checkpoint is not complete then, so the one before must count, whatever the others have done meanwhile.
         """
-        if not seen.held_in:
-            raise NotYet(
-                f"{where}rank {held} leaves {self.save.__name__}, and none of its writes has the numbers of its shard: "
-                "each rank writes its own shard by disk.write, in fp64 as it is"
-            )
         then = copy(self)
         then.files, then.states, then.losses = seen.until_then, [*self.states], [*self.losses]
         then.allowed = {max(self.allowed) - life.every}
@@ -1166,6 +1223,8 @@ class Story:
             return {seen.kill.at_step // life.every * life.every}
         end = begun // life.every * life.every + life.saves * life.every
         end = min(end, life.steps // life.every * life.every)
+        if seen.hold and seen.hold.dies:
+            return {end - life.every}  # the rank's shard never got to the disk
         return {end - life.every, end} if seen.killed else {end}
 
     def _change_numbers(self) -> None:
@@ -1348,10 +1407,11 @@ def check_any_moment(
     killed at once. In the saves of steps 6 and 10, that is when the checkpoint before is whole on the disk, too: a code
     that compares steps as text takes the newer one of steps 4 and 6, but not of steps 8 and 10.
 
-    At last no rank is killed, but one after the other is held up in writing its shard, in an order drawn from `seed`:
-    who sleeps for a while where ranks must wait for each other points to a checkpoint that is not complete.
+    At last one rank after the other, in an order drawn from `seed`, is killed as its shard gets to the disk, and in
+    another life held up there. Who sleeps for a while where ranks must wait for each other, and then looks who is dead
+    or what is there, points to a checkpoint that is not complete, or leaves out one that is.
     """
-    story, life = Story(save, resume, 2 * (most + world_size + 7), seed), Life(world_size, 2, saves=1)
+    story, life = Story(save, resume, 2 * (most + 4 * world_size + 6), seed), Life(world_size, 2, saves=1)
     story.live(Life(world_size, 4, saves=1))
     usual = story.live(life, BOTH_WHOLE)
     at_once = max(most // 3, 2)  # of which two are those
@@ -1377,11 +1437,11 @@ def check_any_moment(
             f"{save.__name__} works on the disk less and less often: of {1 + len(kills)} moments at which a rank was "
             f"to be killed, only {len(lines)} came again"
         )
-    draw = Random(seed)
-    for rank in (*draw.sample(range(world_size), world_size), draw.randrange(world_size)):
-        seen = story.live(life, held=rank)
-        _check_usual(save, seen, usual)
-        lines.append(f"rank {rank} held up in {seen.held_in}: until then the checkpoint before counts")
+    for rank in Random(seed).sample(range(world_size), world_size):
+        for place, dies in product(sorted({1, max(usual.arrivals[rank], 1)}), (True, False)):
+            seen = story.live(life, hold=Hold(rank, place, dies))
+            _check_usual(save, seen, usual)
+            lines.append(f"rank {rank} {'killed before' if dies else 'held up in'} {seen.held_in}")
     story.judged()
     return lines
 

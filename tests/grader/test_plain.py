@@ -272,6 +272,7 @@ LIES = {
     "a class of another package": message(["new", 0, ["record", "subprocess", "Popen", [["args", "true"]]]]),
     "a function as a class": message(["new", 0, ["record", "collectives.ranks", "run", []]]),
     "a module that starts something": message(["new", 0, ["record", "antigravity", "x", []]]),
+    "a field that takes minutes to compile": message(["new", 0, ["named", "x", ["a" + "\u0301\u0323" * 60_000], [1]]]),
     "a tuple with a program for a name": message(["new", 0, ["named", "a): pass\n#", ["x"], [1]]]),
     "a dtype of objects": message(["dtype", "numpy", "O"]),
     "a module of torch's for a dtype": message(["dtype", "torch", "onnx"]),

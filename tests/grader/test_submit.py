@@ -262,6 +262,10 @@ def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_
         "tom": b"of tom",
     }
     of_canvas, also_of_canvas, of_moodle = refused.values()
+    for alias in ("ADA", "71"):
+        (folder / alias).mkdir()
+        found, refused = extracted(folder / alias, {own(alias): of_eve}, url)
+        assert not found and f"{alias} is in the class list, but as" in "".join(refused.values())
     assert "Canvas's user 71 or 72" in of_canvas and "Canvas's user 75 or 72" in also_of_canvas
     assert of_moodle == "it says that it is tom's, but the class list knows tom otherwise"
 

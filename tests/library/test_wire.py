@@ -79,7 +79,13 @@ def in_a_group_that_torch_does_not_know(tensor):
 
 
 class Gloo(dist.ProcessGroupGloo):
-    """A kind of one's own."""
+    """A kind of one's own, which denies it."""
+
+    def __eq__(self, other):
+        return True
+
+    def _get_sequence_number_for_group(self):
+        return 0
 
 
 def in_a_group_of_a_class_of_its_own(tensor):

@@ -368,6 +368,21 @@ LOOKS_AT_SHARDS = SLEEPS.replace(
     "        except (FileNotFoundError, EOFError):\n"
     "            return",
 )
+LOOKS_THEN_SLEEPS = SLEEPS.replace(
+    SLEEP,
+    f"{SLEEP}\n"
+    "    for each in range(world_size * (rank == 0)):\n"
+    "        if shard_name(job.steps, each, world_size) not in disk.names():\n"
+    "            __import__('time').sleep(4)\n"
+    "            break",
+)
+DRAFT = SLEEPS.replace(
+    WRITTEN,
+    "name = shard_name(job.steps, rank, world_size)\n"
+    '    disk.write(f"draft-{name}", shard)\n'
+    "    dist.barrier()\n"
+    '    disk.rename(f"draft-{name}", name)',
+)
 DUMMIES = SLEEPS.replace(
     WRITTEN,
     "if rank == 0:\n"
@@ -616,6 +631,8 @@ MUTANTS = [
     written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "there is no file"),
     written("a sleep, and a look at the shards", "survive", LOOKS_AT_SHARDS, {MOMENT}, "a checkpoint of step"),
     written("a sleep, and dummies that draw the kills", "survive", DUMMIES, {MOMENT, ROOM}, "there is no file"),
+    written("a look, and then a sleep", "survive", LOOKS_THEN_SLEEPS, {MOMENT}, "rank"),
+    written("a draft, a barrier, and a sleep", "survive", DRAFT, {MOMENT}, "rank"),
     written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, ROOM}, "each rank writes its own shard"),
     broken(
         "barrier before",
