@@ -298,16 +298,20 @@ class MoodleExporter(Exporter):
                 row += [grade] + [self.remarks(student, name) if has_remarks else ""] * self.feedback
             rows.append(row)
         header, *below = rows
-        times = Counter(_folded(row[0]) for row in below)
-        if shared := sorted(who for who, count in times.items() if who and count > 1):
-            self.note(f"left out, because several students have the {self.identifier} {', '.join(shared[:10])}")
+        times = Counter(_folded(self.identity(each)) for each in self.class_list.values())
+        shared = sorted({row[0] for row in below if row[0] and times[_folded(row[0])] > 1})
+        if shared:
+            self.note(
+                f"left out, because several students have the same {self.identifier} ({len(shared)}): "
+                f"{', '.join(shared[:10])}"
+            )
+        if lacking := sum(not row[0] for row in below):
+            self.note(f"left out, because the gradebook has no e-mail address of them: {lacking} students")
         return [header, *(row for row in below if row[0] and times[_folded(row[0])] == 1)]
 
     def identity(self, student: Student) -> str:
-        """Return the value that identifies a student in Moodle; note who has none, and return "" for one."""
+        """Return the value that identifies a student in Moodle, or "" for none."""
         values = {"username": student.id, "idnumber": student.lms_user_id or student.id, "email": student.email}
-        if not values[self.identifier]:
-            self.note(f"left out: the gradebook has no e-mail address of {student.id}; export by username or idnumber")
         return values[self.identifier] or ""
 
 

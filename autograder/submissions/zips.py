@@ -105,6 +105,7 @@ class SafeExtractor(ExtractorPlugin):
     def extract(self, archive_path: str, extracted_path: str) -> None:
         """Write one notebook for each student into `extracted_path`, and `refused.csv` beside it."""
         self.exercise = self.parent.coursedir.assignment_id
+        self.ids: set[str] = set()
         self.spelled: dict[str, str] = {}  # an id, address or number, case folded -> the student of the class list
         self.people = self.class_list()
         self.refused: list[tuple[str, str]] = []
@@ -181,6 +182,7 @@ class SafeExtractor(ExtractorPlugin):
         known: dict[tuple[str, str], set[str]] = {}
         with Gradebook(url) as gradebook:
             everybody = points.students(gradebook).values()
+            self.ids = {each.id for each in everybody}
             for text in ("lms_user_id", "email", "id"):  # an id comes before another's number
                 self.spelled |= {(getattr(each, text) or "").casefold(): each.id for each in everybody}
             for student in everybody:
@@ -303,7 +305,7 @@ class SafeExtractor(ExtractorPlugin):
                 f"its name has no student; call it <student>_{self.exercise}_<time>.zip, as `make submit` does"
             )
         student = unicodedata.normalize("NFC", student)
-        if (listed := self.spelled.get(student.casefold(), student)) != student:
+        if student not in self.ids and (listed := self.spelled.get(student.casefold())):
             raise BadZip(
                 f"{printable(student)} is in the class list, but as an address, a number or a spelling of {listed}"
             )

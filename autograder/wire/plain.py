@@ -15,11 +15,11 @@ import keyword
 import math
 import sys
 import time
-from collections import namedtuple
 from collections.abc import Callable, Container, Iterable
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +32,8 @@ NODE = 32  # bytes that one list or number counts for, about its size in memory
 # Python computes each of the following in one call that nothing interrupts: no signal, and no other thread.
 MAX_BITS = 100_000  # of a whole number outside an array; the divisor of two such numbers takes 20 ms
 MAX_EXPONENT = 30_000  # of a Decimal, about as many bits: int() writes all of its digits out
-MAX_NAME = 100  # characters of a name that is compiled: Python's parser brings accents into their order, one by one
-MAX_FIELDS = 1_000  # of a NamedTuple of the sender's own, whose class is compiled
+MAX_NAME = 100  # characters of a name in a NamedTuple of the sender's own, and
+MAX_FIELDS = 1_000  # how many they may be
 MAX_HASHED = 2 * MAX_BYTES // NODE  # lists and numbers in all keys of a message, each as often as a key contains it
 MAX_FILLING = 1.0  # seconds of processor time to put a message's keys into sets and dicts, and
 PER_KEY = 1e-5  # seconds for each of them; Python needs a hundredth of that if they don't collide
@@ -786,16 +786,35 @@ def _new_tensor(decoder: Decoder, number: int, *content: Any) -> Any:
     return value
 
 
+class Named(tuple):
+    """A NamedTuple whose class is the sender's own: a subclass for each has its `_fields`.
+
+    It is made of properties. `collections.namedtuple` compiles the names, which Python's parser brings into a normal
+    form first: for names that a sender chooses, that takes as long as he likes.
+    """
+
+    _fields: tuple[str, ...] = ()
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+
 def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: list) -> tuple:
     names = (name, *fields)
     if len(names) > MAX_FIELDS or any(not isinstance(each, str) or len(each) > MAX_NAME for each in names):
         raise BadMessage(f"a NamedTuple of {MAX_FIELDS:,} fields or more, or a name above {MAX_NAME} characters")
-    if not bound_name(name):
-        raise BadMessage("a NamedTuple whose name Python doesn't allow")
-    kind = namedtuple(name, fields, rename=True)  # type: ignore[misc]  # of another name for each
-    if kind._fields != tuple(fields):
-        raise BadMessage("a NamedTuple with a field whose name Python doesn't allow")
-    value = decoder.objects[number] = kind(*decoder.values(items))
+    if not all(map(bound_name, names)) or any(each[0] == "_" for each in fields) or len({*fields}) < len(fields):
+        raise BadMessage("a NamedTuple with a name that Python doesn't allow")
+    values = decoder.values(items)
+    if len(values) != len(fields):
+        raise BadMessage("a NamedTuple of other values than fields")
+    kind = type(
+        name, (Named,), {"_fields": (*fields,), **{each: property(itemgetter(at)) for at, each in enumerate(fields)}}
+    )
+    value = decoder.objects[number] = kind(values)
     return value
 
 

@@ -536,8 +536,9 @@ LR, BETA_1, BETA_2, EPSILON = 0.01, 0.9, 0.999, 1e-8  # Adam's
 STATE = 3 * 8 * WEIGHTS  # bytes of weights and moments, in fp64
 FIELDS = "weights", "mean", "square"
 GO_ON = 0.2  # seconds for which the other ranks go on after a kill: who waits for the dead in a loop goes on forever
-HELD = 3.0  # seconds for which a shard is held up, and
-TO_THE_END = 2 * HELD  # those that a life then has, or that the others go on for when the rank is killed instead
+HELD = 2.5  # seconds for which a rank is held up in a change of the disk, and
+TO_THE_END = 2 * HELD  # those that a life then has, or that the others go on for when the rank is killed there
+PLACES = 3  # how many changes of a rank are tried so, one after the other
 
 
 class Data:
@@ -712,15 +713,18 @@ NEARLY = Kill(-4)  # all ranks at once, when the new checkpoint lacks a part of 
 Files = dict[str, bytes]  # by name
 
 
-class Hold(NamedTuple):
-    """Where a rank is held up in a life: as its shard gets to the disk, in a write or a rename, for `HELD` seconds.
+DIES, HALFWAY, LATE = "killed before", "killed in the middle of", "held up in"
 
-    `place`: the first time that it does, 1, or a later one. `dies`: the rank is killed instead, before the operation.
+
+class Hold(NamedTuple):
+    """What happens to a rank in a life at its change of the disk number `place`, from 1 on: a write, rename or delete.
+
+    `how`: it `DIES` before it, or `HALFWAY` in a write; or nobody dies, but the change is `LATE`, by `HELD` seconds.
     """
 
     rank: int
-    place: int = 1
-    dies: bool = False
+    place: int
+    how: str
 
 
 class Operation(NamedTuple):
@@ -823,8 +827,7 @@ class Witness:
     `written`, bytes; `saves`, how often it left `save`. `operations`: of all ranks, in order. `killed`: when the rank
     was, in words. Any question may be the learner's own, so it is checked first.
 
-    `hold`: where a rank is held up; `number`: one of its shard, as it is on the disk, by which the shard is known.
-    `held_in`: the operation, in words; `until_then`: what the disk held just before it was done.
+    `hold`: where a rank is held up. `held_in`: the change, in words; `until_then`: what the disk held just before it.
     """
 
     QUESTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -838,11 +841,10 @@ class Witness:
         "names": (),
     }
 
-    def __init__(self, files: Files, world_size: int, kill: Kill | None, hold: Hold | None = None, number: bytes = b""):
+    def __init__(self, files: Files, world_size: int, kill: Kill | None, hold: Hold | None = None):
         self.files, self.kill, self.killed = files, kill, ""
-        self.hold, self.number, self.arrived, self.held_in = hold, number, 0, ""
+        self.hold, self.changes, self.held_in = hold, 0, ""
         self.until_then: Files = {}
-        self.arrivals: list[int] = []
         self.operations: list[Operation] = []
         self.resumed: dict[int, State] = {}
         self.losses: list[list[float]] = [[] for _ in range(world_size)]
@@ -878,32 +880,38 @@ class Witness:
         self.saves[rank] += 1
 
     def _write(self, rank: int, name: str, content: bytes) -> ranks.Killed | ranks.Later | None:
-        write = partial(self._write_now, rank, name, content)
-        return self._held_up(f"disk.write({name!r}, ...)", write) if self._arrives(rank, content) else write()
+        data = len(content).to_bytes(8, "big") + content
+        write = partial(self._write_now, rank, name, data)
+        if self.files.get(name) == data or not self._comes(rank):
+            return write()
+        return self._held_up(rank, f"disk.write({name!r}, ...)", write, {name: data[: len(data) // 2]})
 
-    def _arrives(self, rank: int, content: bytes) -> bool:
-        """Return whether now is when a rank is to be held up, as this content gets to the disk."""
-        if self.hold is None or self.held_in or rank != self.hold.rank or not _holds(content, self.number):
+    def _comes(self, rank: int) -> bool:
+        """Count a change of the disk, and return whether it is the one in which the rank is held up."""
+        if self.hold is None or rank != self.hold.rank:
             return False
-        self.arrived += 1
-        return self.arrived == self.hold.place
+        self.changes += 1
+        return self.changes == self.hold.place
 
-    def _held_up(self, words: str, change: Callable[[], Any]) -> ranks.Killed | ranks.Later:
-        assert self.hold  # or nothing arrives
-        self.held_in = words
-        if self.hold.dies:
-            self.killed = f"before {words}"
-            return ranks.Killed(TO_THE_END)
-        return ranks.Later(HELD, partial(self._changed_late, change))
+    def _held_up(
+        self, rank: int, words: str, change: Callable[[], Any], torn: Files | None = None
+    ) -> ranks.Killed | ranks.Later:
+        assert self.hold  # or no change comes
+        self.held_in, how = words, self.hold.how
+        if how == LATE:
+            return ranks.Later(HELD, partial(self._changed_late, change))
+        if how == HALFWAY and torn:
+            self._change(rank, words, torn, torn)
+        self.killed = f"{how.removeprefix('killed ') if torn else 'before'} {words}"
+        return ranks.Killed(TO_THE_END)
 
     def _changed_late(self, change: Callable[[], Any]) -> Any:
         self.until_then = self.files.copy()
         return change()
 
-    def _write_now(self, rank: int, name: str, content: bytes) -> ranks.Killed | None:
-        if sum(map(len, self.files.values())) + len(content) > FULL:
+    def _write_now(self, rank: int, name: str, data: bytes) -> ranks.Killed | None:
+        if sum(map(len, self.files.values())) + len(data) > FULL:
             raise NotYet(f"the disk is full: a checkpoint is {STATE:,} bytes, and the disk holds {FULL:,}")
-        data = len(content).to_bytes(8, "big") + content
         half, torn = {name: data[: len(data) // 2]}, False
         if self.files.get(name) != data:
             if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
@@ -920,8 +928,7 @@ class Witness:
         if old not in self.files:
             return False
         rename = partial(self._rename_now, rank, old, new)
-        arrives = self._arrives(rank, self.files[old])
-        return self._held_up(f"disk.rename({old!r}, {new!r})", rename) if arrives else rename()
+        return self._held_up(rank, f"disk.rename({old!r}, {new!r})", rename) if self._comes(rank) else rename()
 
     def _rename_now(self, rank: int, old: str, new: str) -> ranks.Killed | bool:
         if old not in self.files:  # another rank has deleted it meanwhile
@@ -931,8 +938,14 @@ class Witness:
         self._change(rank, f"disk.rename({old!r}, {new!r})", {old: None, new: self.files[old]})
         return True
 
-    def _delete(self, rank: int, name: str) -> ranks.Killed | None:
+    def _delete(self, rank: int, name: str) -> ranks.Killed | ranks.Later | None:
         if name not in self.files:
+            return None
+        delete = partial(self._delete_now, rank, name)
+        return self._held_up(rank, f"disk.delete({name!r})", delete) if self._comes(rank) else delete()
+
+    def _delete_now(self, rank: int, name: str) -> ranks.Killed | None:
+        if name not in self.files:  # another rank has deleted it meanwhile
             return None
         if self._dies(rank, f"before disk.delete({name!r})"):
             return self._killed()
@@ -1044,10 +1057,9 @@ class Story:
         where = f"with {count}, {self.before}"
         documents = self.documents.copy()
         documents[: life.first], documents[life.last :] = -1, -1  # those are gone, or not there yet
-        number = self._of_shard(hold.rank, life) if hold else b""
-        seen = Witness(self.files, life.world_size, kill, hold, number)
-        victim = kill.rank if kill else hold.rank if hold and hold.dies else None
-        patience = TO_THE_END if hold and not hold.dies else PATIENCE
+        seen = Witness(self.files, life.world_size, kill, hold)
+        victim = kill.rank if kill else hold.rank if hold else None
+        patience = TO_THE_END if hold and hold.how == LATE else PATIENCE
         arguments = self.save, self.resume, life, documents, self.seed
         try:
             everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=patience, backend="gloo")
@@ -1055,8 +1067,6 @@ class Story:
         except ranks.RanksError as error:
             if not (seen.killed and re.match(rf"rank {victim} died with exit code -9\b", str(error))):
                 raise self._failed(error, seen, life, where) from None
-        if kill is BOTH_WHOLE:
-            seen.arrivals = self._arrivals(seen, life)
         if kill and kill.at_step >= 0 and not seen.killed:
             raise NotYet(f"rank {kill.rank} was to be killed before step {kill.at_step}, but never gets there")
         self._compare(seen, life, where, whole=not seen.killed)
@@ -1066,49 +1076,39 @@ class Story:
         if kill in (EVERYONE, BOTH_WHOLE, TORN, NEARLY) and seen.operations and (when := self._take_back(seen, life)):
             seen.killed = when
             self.before = f"after all {life.world_size} ranks were killed {seen.killed}, "
-        if hold:
-            self._look_for_it(seen, hold, where)
-        if hold and not hold.dies:
-            self._live_from_then(seen, life, hold.rank)
+        if hold and not seen.killed:
+            self._check_writers(seen, life, where)
+            if seen.held_in:
+                self._live_from_then(seen, life)
         self._change_numbers()
         return seen
 
-    def _of_shard(self, rank: int, life: Life) -> bytes:
-        """Return a number of a rank's shard that the save of a life must bring to the disk."""
-        end = self.states[max(self.allowed) + life.every]
-        shard: dict[str, Any] = {field: _shard(getattr(end, field), rank, life.world_size) for field in FIELDS}
-        numbers = sorted(_sample(end._replace(**shard)))
-        return numbers[int(checks.generator().integers(len(numbers)))]
+    def _check_writers(self, seen: Witness, life: Life, where: str) -> None:
+        """Check that each rank has written or renamed a drawn number of its own shard of the checkpoint."""
+        (end,) = self.allowed
+        for rank in range(life.world_size):
+            shard: dict[str, Any] = {}
+            for field in FIELDS:
+                shard[field] = _shard(getattr(self.states[end], field), rank, life.world_size)
+            numbers = sorted(_sample(self.states[end]._replace(**shard)))
+            number = numbers[int(checks.generator().integers(len(numbers)))]
+            own = [each.after for each in seen.operations if each.rank == rank]
+            if not any(content and _holds(content, number) for after in own for content in after.values()):
+                raise NotYet(
+                    f"{where}rank {rank} leaves {self.save.__name__}, and none of its writes has the numbers of its "
+                    "shard: each rank writes its own shard by disk.write, in fp64 as it is"
+                )
 
-    def _arrivals(self, seen: Witness, life: Life) -> list[int]:
-        """Return how often each rank's shard got to the disk in a life, by a write or a rename of that rank."""
-        numbers = [self._of_shard(rank, life) for rank in range(life.world_size)]
-        came = [(each.rank, content) for each in seen.operations for content in each.after.values() if content]
-        return [
-            sum(rank == by and _holds(content, number) for by, content in came) for rank, number in enumerate(numbers)
-        ]
+    def _live_from_then(self, seen: Witness, life: Life) -> None:
+        """Live one more life, from the disk as it was just before a late change, as if all had been killed.
 
-    def _look_for_it(self, seen: Witness, hold: Hold, where: str) -> None:
-        if not seen.held_in and hold.place == 1:
-            raise NotYet(
-                f"{where}rank {hold.rank} leaves {self.save.__name__}, and none of its writes has the numbers of its "
-                "shard: each rank writes its own shard by disk.write, in fp64 as it is"
-            )
-        if not seen.held_in:
-            raise NotYet(
-                f"{where}{self.save.__name__} works otherwise on the disk from save to save: rank {hold.rank} wrote or "
-                f"renamed its shard {hold.place} times in one, and fewer in this"
-            )
-
-    def _live_from_then(self, seen: Witness, life: Life, held: int) -> None:
-        """Live one more life, from the disk as it was just before a shard got there, as if all had been killed.
-
-        The checkpoint is not complete then, so the one before must count, whatever the others have done meanwhile.
+        Whatever the others have done meanwhile, a checkpoint must be there.
         """
+        (end,) = self.allowed
         then = copy(self)
         then.files, then.states, then.losses = seen.until_then, [*self.states], [*self.losses]
-        then.allowed = {max(self.allowed) - life.every}
-        then.before = f"after all {life.world_size} ranks were killed while rank {held} was in {seen.held_in}, "
+        then.allowed = {end - life.every, end}
+        then.before = f"after all {life.world_size} ranks were killed, rank {seen.hold.rank} in {seen.held_in}, "  # type: ignore[union-attr]
         then._change_numbers()
         then.live(life)
 
@@ -1223,8 +1223,6 @@ class Story:
             return {seen.kill.at_step // life.every * life.every}
         end = begun // life.every * life.every + life.saves * life.every
         end = min(end, life.steps // life.every * life.every)
-        if seen.hold and seen.hold.dies:
-            return {end - life.every}  # the rank's shard never got to the disk
         return {end - life.every, end} if seen.killed else {end}
 
     def _change_numbers(self) -> None:
@@ -1407,11 +1405,12 @@ def check_any_moment(
     killed at once. In the saves of steps 6 and 10, that is when the checkpoint before is whole on the disk, too: a code
     that compares steps as text takes the newer one of steps 4 and 6, but not of steps 8 and 10.
 
-    At last one rank after the other, in an order drawn from `seed`, is killed as its shard gets to the disk, and in
-    another life held up there. Who sleeps for a while where ranks must wait for each other, and then looks who is dead
-    or what is there, points to a checkpoint that is not complete, or leaves out one that is.
+    At last one rank after the other, in an order drawn from `seed`, is killed or held up at each of its first changes
+    of the disk, as of `Hold`; the rank that makes the last change of a save, only at its first. Who sleeps for a while
+    where ranks must wait for each other, and perhaps looks who is dead or what is there, then points to a checkpoint
+    that is not complete, or leaves out one that is.
     """
-    story, life = Story(save, resume, 2 * (most + 4 * world_size + 6), seed), Life(world_size, 2, saves=1)
+    story, life = Story(save, resume, 2 * (most + (PLACES + 1) * world_size + 6), seed), Life(world_size, 2, saves=1)
     story.live(Life(world_size, 4, saves=1))
     usual = story.live(life, BOTH_WHOLE)
     at_once = max(most // 3, 2)  # of which two are those
@@ -1437,11 +1436,16 @@ def check_any_moment(
             f"{save.__name__} works on the disk less and less often: of {1 + len(kills)} moments at which a rank was "
             f"to be killed, only {len(lines)} came again"
         )
+    last_changer = usual.operations[-1].rank if usual.operations else -1
     for rank in Random(seed).sample(range(world_size), world_size):
-        for place, dies in product(sorted({1, max(usual.arrivals[rank], 1)}), (True, False)):
-            seen = story.live(life, hold=Hold(rank, place, dies))
+        places = 1 if rank == last_changer else PLACES
+        for hold in (Hold(rank, place, how) for place in range(1, places + 1) for how in (DIES, HALFWAY, LATE)):
+            seen = story.live(life, hold=hold)
             _check_usual(save, seen, usual)
-            lines.append(f"rank {rank} {'killed before' if dies else 'held up in'} {seen.held_in}")
+            if not seen.held_in:  # it makes no more changes
+                break
+            what = f"killed {seen.killed}" if seen.killed else f"held up in {seen.held_in}"
+            lines.append(f"rank {rank} {what}: resumed from step {story.resumed}")
     story.judged()
     return lines
 

@@ -383,6 +383,45 @@ DRAFT = SLEEPS.replace(
     "    dist.barrier()\n"
     '    disk.rename(f"draft-{name}", name)',
 )
+WAITS_FOR_NAMES = SLEEPS.replace(
+    SLEEP,
+    "import time\n"
+    "    names = {shard_name(job.steps, each, world_size) for each in range(world_size)}\n"
+    "    time.sleep(0.5)\n"
+    "    while rank == 0 and not names <= {*disk.names()}:\n"
+    "        time.sleep(0.1)",
+)
+COMMON_BY_LAST = (
+    solution_of(EXERCISE, "survive")
+    .replace(
+        BARRIER,
+        f"{BARRIER}\n"
+        "    common = {'steps': job.steps, 'world_size': world_size, 'position': job.data.position}\n"
+        "    if rank == world_size - 1:\n"
+        "        disk.write(f'common-{job.steps}', common | {'generator': job.generator.get_state()})\n"
+        f"    {SLEEP}",
+    )
+    .replace('common | {"generator": job.generator.get_state()}', "job.steps")
+    .replace('needed = {"latest", ', 'needed = {"latest", f"common-{job.steps}", ')
+    .replace('common = disk.read("latest")', "common = disk.read(f\"common-{disk.read('latest')}\")")
+)
+TAIL = (
+    solution_of(EXERCISE, "survive")
+    .replace(
+        f"{WRITTEN}\n    {BARRIER}",
+        "name = shard_name(job.steps, rank, world_size)\n"
+        "    disk.write(name, {field: part[:-1] for field, part in shard.items()})\n"
+        f"    {BARRIER}\n"
+        '    disk.write(f"{name}.tail", {field: part[-1:] for field, part in shard.items()})\n'
+        f"    {SLEEP}",
+    )
+    .replace("if name not in needed:", 'if name.removesuffix(".tail") not in needed:')
+    .replace(
+        f"shards = [disk.read({SHARD_FILE}) for each in savers]",
+        f"shards = [{{field: torch.cat([disk.read({SHARD_FILE})[field], disk.read({SHARD_FILE} + '.tail')[field]]) "
+        "for field in FIELDS} for each in savers]",
+    )
+)
 DUMMIES = SLEEPS.replace(
     WRITTEN,
     "if rank == 0:\n"
@@ -633,6 +672,9 @@ MUTANTS = [
     written("a sleep, and dummies that draw the kills", "survive", DUMMIES, {MOMENT, ROOM}, "there is no file"),
     written("a look, and then a sleep", "survive", LOOKS_THEN_SLEEPS, {MOMENT}, "rank"),
     written("a draft, a barrier, and a sleep", "survive", DRAFT, {MOMENT}, "rank"),
+    written("a wait for names", "survive", WAITS_FOR_NAMES, {MOMENT}, "is torn"),
+    written("a sleep for what another writes", "survive", COMMON_BY_LAST, {MOMENT}, "rank"),
+    written("a sleep for the last piece", "survive", TAIL, {MOMENT}, "rank"),
     written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, ROOM}, "each rank writes its own shard"),
     broken(
         "barrier before",
