@@ -667,7 +667,7 @@ MUTANTS = [
     written("a sleep, and the last rank commits", "survive", LAST_COMMITS, {MOMENT}, "there is no file"),
     written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "rank"),
     written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "rank"),
-    written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "there is no file"),
+    written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "rank"),
     written("a sleep, and a look at the shards", "survive", LOOKS_AT_SHARDS, {MOMENT}, "a checkpoint of step"),
     written("a sleep, and dummies that draw the kills", "survive", DUMMIES, {MOMENT, ROOM}, "there is no file"),
     written("a look, and then a sleep", "survive", LOOKS_THEN_SLEEPS, {MOMENT}, "rank"),
