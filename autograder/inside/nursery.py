@@ -29,7 +29,7 @@ from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, read_back, trus
 from .fork_server import Continuation, reseed
 
 BORN, UNBORN = b"+", b"-"  # the judge reads one: the rank's files come with it, or an error's number follows it
-# Bytes of a report's JSON. Reading them takes the judge a third of a second, and meanwhile nobody reads what crosses.
+# Bytes of a report's JSON. Reading them takes the judge a third of a second; meanwhile its capture isn't read.
 MAX_REPORT = 4 * 2**20
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 

@@ -288,26 +288,30 @@ class MoodleExporter(Exporter):
         for name in self.exercises:
             header += [self.columns.get(name, name)] + [f"{name} (feedback)"] * self.feedback
         rows: list[list[Any]] = [header]
+        times = Counter(_folded(self.identity(each)) for each in self.class_list.values())
+        shared: list[str] = []
+        lacking: list[str] = []
         for student in sorted(self.wanted):
             grades = [self.grade(student, name) for name in self.exercises]
             if not any(grades):
                 continue
             row = [self.identity(self.class_list[student])]
+            if times[_folded(row[0])] > 1 or not row[0]:
+                (shared if row[0] else lacking).append(student)
+                continue
             for name, grade in zip(self.exercises, grades, strict=True):
                 has_remarks = grade and student in self.results.get(name, {})
                 row += [grade] + [self.remarks(student, name) if has_remarks else ""] * self.feedback
             rows.append(row)
-        header, *below = rows
-        times = Counter(_folded(self.identity(each)) for each in self.class_list.values())
-        shared = sorted({row[0] for row in below if row[0] and times[_folded(row[0])] > 1})
         if shared:
             self.note(
-                f"left out, because several students have the same {self.identifier} ({len(shared)}): "
-                f"{', '.join(shared[:10])}"
+                f"left out, because others have the same {self.identifier} ({len(shared)}): {', '.join(shared[:10])}"
             )
-        if lacking := sum(not row[0] for row in below):
-            self.note(f"left out, because the gradebook has no e-mail address of them: {lacking} students")
-        return [header, *(row for row in below if row[0] and times[_folded(row[0])] == 1)]
+        if lacking:
+            self.note(
+                f"left out, because the gradebook has no e-mail address ({len(lacking)}): {', '.join(lacking[:10])}"
+            )
+        return rows
 
     def identity(self, student: Student) -> str:
         """Return the value that identifies a student in Moodle, or "" for none."""

@@ -713,7 +713,7 @@ NEARLY = Kill(-4)  # all ranks at once, when the new checkpoint lacks a part of 
 Files = dict[str, bytes]  # by name
 
 
-DIES, HALFWAY, LATE = "killed before", "killed in the middle of", "held up in"
+DIES, HALFWAY, LATE = "before", "in the middle of", "late"
 
 
 class Hold(NamedTuple):
@@ -882,27 +882,23 @@ class Witness:
     def _write(self, rank: int, name: str, content: bytes) -> ranks.Killed | ranks.Later | None:
         data = len(content).to_bytes(8, "big") + content
         write = partial(self._write_now, rank, name, data)
-        if self.files.get(name) == data or not self._comes(rank):
+        if self.files.get(name) == data:
             return write()
-        return self._held_up(rank, f"disk.write({name!r}, ...)", write, {name: data[: len(data) // 2]})
+        return self._unless_held_up(rank, f"disk.write({name!r}, ...)", write, _half(name, data))
 
-    def _comes(self, rank: int) -> bool:
-        """Count a change of the disk, and return whether it is the one in which the rank is held up."""
+    def _unless_held_up(self, rank: int, words: str, change: Callable[[], Any], half: Files | None = None) -> Any:
+        """Make a change of the disk, and return what it returns, unless it is the one in which the rank is held up."""
         if self.hold is None or rank != self.hold.rank:
-            return False
+            return change()
         self.changes += 1
-        return self.changes == self.hold.place
-
-    def _held_up(
-        self, rank: int, words: str, change: Callable[[], Any], torn: Files | None = None
-    ) -> ranks.Killed | ranks.Later:
-        assert self.hold  # or no change comes
+        if self.changes != self.hold.place:
+            return change()
         self.held_in, how = words, self.hold.how
         if how == LATE:
             return ranks.Later(HELD, partial(self._changed_late, change))
-        if how == HALFWAY and torn:
-            self._change(rank, words, torn, torn)
-        self.killed = f"{how.removeprefix('killed ') if torn else 'before'} {words}"
+        if how == HALFWAY and half:
+            self._change(rank, words, half, half)
+        self.killed = f"{how if half else DIES} {words}"
         return ranks.Killed(TO_THE_END)
 
     def _changed_late(self, change: Callable[[], Any]) -> Any:
@@ -912,7 +908,7 @@ class Witness:
     def _write_now(self, rank: int, name: str, data: bytes) -> ranks.Killed | None:
         if sum(map(len, self.files.values())) + len(data) > FULL:
             raise NotYet(f"the disk is full: a checkpoint is {STATE:,} bytes, and the disk holds {FULL:,}")
-        half, torn = {name: data[: len(data) // 2]}, False
+        half, torn = _half(name, data), False
         if self.files.get(name) != data:
             if self._dies(rank, f"before disk.write({name!r}, ...)", len(data)):
                 return self._killed()
@@ -928,7 +924,7 @@ class Witness:
         if old not in self.files:
             return False
         rename = partial(self._rename_now, rank, old, new)
-        return self._held_up(rank, f"disk.rename({old!r}, {new!r})", rename) if self._comes(rank) else rename()
+        return self._unless_held_up(rank, f"disk.rename({old!r}, {new!r})", rename)
 
     def _rename_now(self, rank: int, old: str, new: str) -> ranks.Killed | bool:
         if old not in self.files:  # another rank has deleted it meanwhile
@@ -942,7 +938,7 @@ class Witness:
         if name not in self.files:
             return None
         delete = partial(self._delete_now, rank, name)
-        return self._held_up(rank, f"disk.delete({name!r})", delete) if self._comes(rank) else delete()
+        return self._unless_held_up(rank, f"disk.delete({name!r})", delete)
 
     def _delete_now(self, rank: int, name: str) -> ranks.Killed | None:
         if name not in self.files:  # another rank has deleted it meanwhile
@@ -976,6 +972,11 @@ class Witness:
             return False
         self.killed = words
         return True
+
+
+def _half(name: str, data: bytes) -> Files:
+    """Return what is there in the middle of a write."""
+    return {name: data[: len(data) // 2]}
 
 
 def _put(files: Files, contents: Mapping[str, bytes | None]) -> None:
@@ -1079,7 +1080,7 @@ class Story:
         if hold and not seen.killed:
             self._check_writers(seen, life, where)
             if seen.held_in:
-                self._live_from_then(seen, life)
+                self._live_from_then(seen, life, hold.rank)
         self._change_numbers()
         return seen
 
@@ -1087,10 +1088,7 @@ class Story:
         """Check that each rank has written or renamed a drawn number of its own shard of the checkpoint."""
         (end,) = self.allowed
         for rank in range(life.world_size):
-            shard: dict[str, Any] = {}
-            for field in FIELDS:
-                shard[field] = _shard(getattr(self.states[end], field), rank, life.world_size)
-            numbers = sorted(_sample(self.states[end]._replace(**shard)))
+            numbers = sorted(self._of_shard(end, rank, life.world_size))
             number = numbers[int(checks.generator().integers(len(numbers)))]
             own = [each.after for each in seen.operations if each.rank == rank]
             if not any(content and _holds(content, number) for after in own for content in after.values()):
@@ -1099,7 +1097,13 @@ class Story:
                     "shard: each rank writes its own shard by disk.write, in fp64 as it is"
                 )
 
-    def _live_from_then(self, seen: Witness, life: Life) -> None:
+    def _of_shard(self, step: int, rank: int, world_size: int) -> set[bytes]:
+        """Return some numbers of a rank's shard of a step's state, as `_sample`."""
+        state = self.states[step]
+        shard: dict[str, Any] = {field: _shard(getattr(state, field), rank, world_size) for field in FIELDS}
+        return _sample(state._replace(**shard))
+
+    def _live_from_then(self, seen: Witness, life: Life, held: int) -> None:
         """Live one more life, from the disk as it was just before a late change, as if all had been killed.
 
         Whatever the others have done meanwhile, a checkpoint must be there.
@@ -1108,7 +1112,7 @@ class Story:
         then = copy(self)
         then.files, then.states, then.losses = seen.until_then, [*self.states], [*self.losses]
         then.allowed = {end - life.every, end}
-        then.before = f"after all {life.world_size} ranks were killed, rank {seen.hold.rank} in {seen.held_in}, "  # type: ignore[union-attr]
+        then.before = f"after all {life.world_size} ranks were killed, rank {held} in {seen.held_in}, "
         then._change_numbers()
         then.live(life)
 
@@ -1126,10 +1130,7 @@ class Story:
         (end,) = self.allowed
         self.allowed = {end - life.every, end}
         looked_for = [_sample(self.states[step]) for step in sorted(self.allowed)]
-        shard: dict[str, Any] = {
-            field: _shard(getattr(self.states[end], field), 0, life.world_size) for field in FIELDS
-        }
-        looked_for[-1] |= (of_rank_0 := _sample(self.states[end]._replace(**shard)))
+        looked_for[-1] |= (of_rank_0 := self._of_shard(end, 0, life.world_size))
         moments: list[tuple[str, Files]] = []
         over: list[tuple[str, Files]] = []  # in the middle of a write over what the save found of the old checkpoint
         files, removes = self.files.copy(), -1
@@ -1406,8 +1407,8 @@ def check_any_moment(
     that compares steps as text takes the newer one of steps 4 and 6, but not of steps 8 and 10.
 
     At last one rank after the other, in an order drawn from `seed`, is killed or held up at each of its first changes
-    of the disk, as of `Hold`; the rank that makes the last change of a save, only at its first. Who sleeps for a while
-    where ranks must wait for each other, and perhaps looks who is dead or what is there, then points to a checkpoint
+    of the disk, as of `Hold`; the rank that makes the last change of a save, only at its first. A code that sleeps
+    where ranks must wait for each other, and perhaps looks which are dead or what is there, then points to a checkpoint
     that is not complete, or leaves out one that is.
     """
     story, life = Story(save, resume, 2 * (most + (PLACES + 1) * world_size + 6), seed), Life(world_size, 2, saves=1)

@@ -156,7 +156,7 @@ def test_moodle_gets_a_column_that_says_who_and_remarks_beside_each_grade(url, t
     rows, _ = exported(url, tmp_path, capsys, "moodle", "--identifier", "email", "--student", "eve")
     assert rows == [["email", "02_tree", "04_all_reduce"], ["'@eve", "0", ""]]
     rows, said = exported(url, tmp_path, capsys, "moodle", "--identifier", "email", "--zeros")
-    assert "no e-mail address of them: 1 students" in said and [row[0] for row in rows[1:]] == [
+    assert "no e-mail address (1): tom" in said and [row[0] for row in rows[1:]] == [
         "ada@uni.edu",
         "bob@uni.edu",
         "'@eve",
@@ -167,7 +167,7 @@ def test_of_students_who_share_a_number_none_gets_the_others_grade(tmp_path, cap
     students = STUDENTS | {"eve": STUDENTS["eve"] | {"lms_user_id": "71"}}
     url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", QUESTIONS, POINTS, (), students)
     rows, said = exported(url, tmp_path, capsys, "moodle", "--identifier", "idnumber", "--exercise", "02_tree")
-    assert [row[0] for row in rows] == ["idnumber", "72"] and "several students have the same idnumber (1): 71" in said
+    assert [row[0] for row in rows] == ["idnumber", "72"] and "others have the same idnumber (2): ada, eve" in said
 
 
 def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_path, capsys):

@@ -328,8 +328,8 @@ TEXT_ORDER = SCANNED["survive"].replace(
     "sorted(((key, found[key]) for key in found), reverse=True)",
     "sorted(((key, found[key]) for key in found), key=lambda each: str(each[0][0]), reverse=True)",
 )
-# What sleeps where others must be waited for, in ways that a kill must be drawn for: by another rank, in files that are
-# small, and with a word of the one that is about to die.
+# Answers without a barrier, or with one too few: they sleep where a rank must wait for the others, and some look which
+# ranks are dead, or what is on the disk. Each gets by a check that kills or delays ranks at other changes of the disk.
 SLEEPS = solution_of(EXERCISE, "survive").replace(BARRIER, SLEEP)
 LAST_COMMITS = SLEEPS.replace("if rank == 0:", "if rank == world_size - 1:")
 SHARD_FILE = 'shard_name(common["steps"], each, len(savers))'
@@ -665,16 +665,16 @@ MUTANTS = [
     broken("no barrier", BARRIER, "pass", {MOMENT}, "there is no file")._replace(perhaps=FASTER),
     broken("a sleep for a barrier", BARRIER, SLEEP, {MOMENT}, "there is no file"),
     written("a sleep, and the last rank commits", "survive", LAST_COMMITS, {MOMENT}, "there is no file"),
-    written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "rank"),
-    written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "rank"),
-    written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "rank"),
+    written("a sleep, and small files", "survive", SMALL_FILES, {MOMENT}, "was killed"),
+    written("a sleep, and a last will", "survive", LAST_WILL, {MOMENT}, "was killed"),
+    written("a sleep, and a look who is dead", "survive", LOOKS_WHO_IS_DEAD, {MOMENT}, "ranks were killed, rank 1 in"),
     written("a sleep, and a look at the shards", "survive", LOOKS_AT_SHARDS, {MOMENT}, "a checkpoint of step"),
     written("a sleep, and dummies that draw the kills", "survive", DUMMIES, {MOMENT, ROOM}, "there is no file"),
-    written("a look, and then a sleep", "survive", LOOKS_THEN_SLEEPS, {MOMENT}, "rank"),
-    written("a draft, a barrier, and a sleep", "survive", DRAFT, {MOMENT}, "rank"),
+    written("a look, and then a sleep", "survive", LOOKS_THEN_SLEEPS, {MOMENT}, "was killed"),
+    written("a draft, a barrier, and a sleep", "survive", DRAFT, {MOMENT}, "was killed before disk.rename"),
     written("a wait for names", "survive", WAITS_FOR_NAMES, {MOMENT}, "is torn"),
-    written("a sleep for what another writes", "survive", COMMON_BY_LAST, {MOMENT}, "rank"),
-    written("a sleep for the last piece", "survive", TAIL, {MOMENT}, "rank"),
+    written("a sleep for what another writes", "survive", COMMON_BY_LAST, {MOMENT}, "there is no file"),
+    written("a sleep for the last piece", "survive", TAIL, {MOMENT}, "there is no file"),
     written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, ROOM}, "each rank writes its own shard"),
     broken(
         "barrier before",
