@@ -806,7 +806,8 @@ def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: li
     names = (name, *fields)
     if len(names) > MAX_FIELDS or any(not isinstance(each, str) or len(each) > MAX_NAME for each in names):
         raise BadMessage(f"a NamedTuple of {MAX_FIELDS:,} fields or more, or a name above {MAX_NAME} characters")
-    if not all(map(bound_name, names)) or any(each[0] == "_" for each in fields) or len({*fields}) < len(fields):
+    private = any(each[0] == "_" and each != f"_{at}" for at, each in enumerate(fields))  # `rename=True` makes `_1`
+    if not all(map(bound_name, names)) or private or len({*fields}) < len(fields):
         raise BadMessage("a NamedTuple with a name that Python doesn't allow")
     values = decoder.values(items)
     if len(values) != len(fields):
