@@ -300,9 +300,16 @@ class Judgement:
         return self.link
 
     def _allow(self, link: Link, seconds: float) -> None:
-        """Give a link so many seconds, and tell the grader, which kills a judge that an alarm doesn't reach by then."""
-        link.deadline = min(time.monotonic() + seconds, self.end)
+        """Give a link so many seconds from now, for a cell."""
+        link.deadline = time.monotonic()
+        self._extend(link, seconds)
+
+    def _extend(self, link: Link, seconds: float) -> None:
+        """Let a link's deadline be later. Tell the grader, which kills a judge that an alarm doesn't reach by then."""
+        link.deadline = min(link.deadline + seconds, self.end)
         self.tell({"until": link.deadline + ALARM})
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            _set_alarm(link)
 
     def _restart(self) -> None:
         """Make a new sandbox and run in it every cell that ran in the last one."""
@@ -313,6 +320,7 @@ class Judgement:
         packages = self.settings.packages
         names = sorted({name for defined in self.defines.values() for name in defined["names"]})
         self.link = link = Link(self.enter(), packages, self.shared, self.settings.in_place, names)
+        link.extend = functools.partial(self._extend, link)
         self._allow(link, self.settings.submission_seconds / 4)
         self._begin(link)
 
@@ -443,11 +451,15 @@ def _alarm(link: Link) -> Iterator[None]:
         raise link.end("time", NO_END)
 
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(link.deadline - time.monotonic(), 0) + ALARM)
+    _set_alarm(link)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _set_alarm(link: Link) -> None:
+    signal.setitimer(signal.ITIMER_REAL, max(link.deadline - time.monotonic(), 0) + ALARM)
 
 
 def error_of(ended: Ended) -> dict:

@@ -94,8 +94,11 @@ class Link:
     """The connection to one sandbox: it asks one thing at a time, and accepts what `wire.protocol` says may answer it.
 
     `shared`: what the instructor's cells bind on both sides, by name. `names`: the names that the exercise asks a
-    student to define. `deadline`: when the current cell's time is up, in seconds of time.monotonic().
+    student to define. `deadline`: when the current cell's time is up, in seconds of time.monotonic(). `extend`: makes
+    it so many seconds later.
     """
+
+    extend: Callable[[float], None]
 
     def __init__(
         self,

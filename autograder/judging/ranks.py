@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..inside.nursery import BORN, MAX_REPORT, MAX_WORDS, UNBORN
@@ -99,21 +100,31 @@ class Party:
             "serves": serve is not None,
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
-        left = max(min(timeout, link.deadline - time.monotonic()), 0)
         with link.sandbox.captured() as self.capture:
-            self._drive(left, serve)
+            self._drive(timeout, serve and partial(self._served, serve))
         return [rank.value for rank in self.ranks]
+
+    def _served(self, serve: Callable[[int, Any], Any], rank: int, question: Any) -> Any:
+        """Return what `serve` answers. The time for which it holds up the ranks itself doesn't count for the cell."""
+        from collectives.ranks import Killed, Later
+
+        answer = serve(rank, question)
+        if isinstance(answer, Killed):
+            self.link.extend(answer.more)
+        elif isinstance(answer, Later):
+            self.link.extend(answer.seconds)
+        return answer
 
     def _drive(self, timeout: float, serve: Callable[[int, Any], Any] | None) -> None:
         from collectives.ranks.local import RanksError, drive
 
-        link = self.link
+        link, deadline = self.link, self.link.deadline
         try:
-            drive(self.ranks, timeout, serve, relay)  # type: ignore[arg-type]
+            drive(self.ranks, max(min(timeout, deadline - time.monotonic()), 0), serve, relay)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None
-            if time.monotonic() >= link.deadline:
+            if time.monotonic() >= deadline:
                 raise link.end("time", "Out of time: this was still running when its time was up.") from None
             raise
         finally:

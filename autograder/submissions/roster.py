@@ -107,8 +107,7 @@ def read(path: Path) -> tuple[list[Person], list[str]]:
             f"{path} has the columns {', '.join(header)}; a class list has Canvas's (Student, ID, Section), Moodle's "
             "(First name, Email address, or Identifier, Full name), or at least id"
         )
-    people: dict[str, Person] = {}
-    places: dict[str, list[int]] = {}
+    found: dict[str, list[tuple[int, Person]]] = {}  # by id, in whatever letters: files and exports tell none apart
     left_out = []
     for number, row in enumerate(rows, start=2):
         person = person_of({name: cell.strip() for name, cell in zip(header, row, strict=True)})
@@ -117,21 +116,22 @@ def read(path: Path) -> tuple[list[Person], list[str]]:
         if not STUDENT_ID.fullmatch(person.id):
             left_out.append(f"row {number} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _")
         else:
-            people[person.id] = person
-            places.setdefault(person.id, []).append(number)
-    for student, rows_of in places.items():
-        if len(rows_of) > 1:
-            del people[student]
-            left_out.append(f"rows {', '.join(map(str, rows_of))} give the same id, {student}")
+            found.setdefault(person.id.casefold(), []).append((number, person))
+    for same in found.values():
+        if len(same) > 1:
+            places = ", ".join(str(number) for number, _ in same)
+            left_out.append(f"rows {places} give the same id, {same[0][1].id}")
+    people = [person for (_, person), *others in found.values() if not others]
     if not people:
         raise BadRoster("; ".join((f"{path} holds no student", *left_out[:3])))
-    return list(people.values()), left_out
+    return people, left_out
 
 
 def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[str]]:
     """Write the class list into the gradebook at `url`, which is created if it is missing, without markup in names.
 
-    Students can edit their names on most platforms, and a script there would run as the instructor.
+    Students can edit their names on most platforms, and a script there would run as the instructor. A student whom the
+    gradebook has keeps the spelling of the id there.
 
     Returns the ids that are new; those of students whom the gradebook has and the list lacks, who stay; and those of
     students who stay as they are, because the row may be of somebody who took their id, see `is_another`.
@@ -140,6 +140,8 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     with Gradebook(url) as gradebook:
         known = points.students(gradebook)
+        spelled = {student.casefold(): student for student in known} | {student: student for student in known}
+        people = [each._replace(id=spelled.get(each.id, spelled.get(each.id.casefold(), each.id))) for each in people]
         others = []
         for person in people:
             about = {name: getattr(person, name).translate(MARKUP) for name in COLUMNS}

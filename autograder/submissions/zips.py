@@ -51,11 +51,15 @@ UNPACKING = 20.0  # seconds to unpack one hand-in
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
 TIME = "%Y%m%dT%H%M%SZ"
 
-# adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file
-# Names are at most MOST_NAME long, so that no expression takes long.
-CANVAS = re.compile(r"(?P<name>\w+?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<file>[^/]+)")
+# adalovelace_LATE_123_456_file.ipynb: name, number of the user, number of the upload, original name of the file.
+# A student chooses the name and the file's name, and either may hold such numbers, too: so every place is found at
+# which they may be. 2026_11_29 is a date. Names are at most MOST_NAME long, so that no expression takes long.
+CANVAS = re.compile(
+    r"(?=_(?!(?:19|20)[0-9]{2}_(?:0?[1-9]|1[0-2])_)(?P<user>[0-9]+)_(?P<upload>[0-9]+)_(?P<file>[^/]+))"
+)
 
 IN_A_HAND_IN = "its name has a slash, so Canvas's name of it may be another's; hand in a file without one in its name"
+OF_BOTH = "its name may be Canvas's or Moodle's, and of two people; hand in a file without numbers in its name"
 
 
 class BadZip(Exception):
@@ -66,8 +70,9 @@ class BadZip(Exception):
 class Candidate:
     """A notebook, or a zip that should hold one. `owner`: the platform's name for the student, "" without one.
 
-    `known_by`: what finds the student in the class list, see `SafeExtractor.class_list`. `path`: the downloaded file;
-    `number`: the member's, if that file is a zip of many hand-ins.
+    `known_by`: what finds the student in the class list, see `SafeExtractor.class_list`. `doubt`: why it is refused,
+    if its name doesn't say whose it is. `sure`: false if the name could be an unlisted person's, too. `path`: the
+    downloaded file; `number`: the member's, if that file is a zip of many hand-ins.
     """
 
     shown: str
@@ -78,6 +83,19 @@ class Candidate:
     time: datetime
     path: Path
     number: int | None
+    doubt: str = ""
+    sure: bool = True
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a name that Canvas gives a hand-in. `person`: all before the upload's number, without "_LATE"."""
+
+    person: str
+    late: bool
+    user: str
+    upload: int
+    file: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +151,7 @@ class SafeExtractor(ExtractorPlugin):
             kept = meanwhile / str(number)
             kept.write_bytes(notebook)
             notebooks_of = taken.setdefault(student, [])
-            listed = self.listed(candidate) == {student}
+            listed = candidate.sure and self.listed(candidate) == {student}
             notebooks_of.append(Taken(student, candidate.owner, time, candidate.upload, candidate.shown, kept, listed))
         return taken
 
@@ -210,7 +228,7 @@ class SafeExtractor(ExtractorPlugin):
     def is_one_submission(self, name: str) -> bool:
         """Return whether a zip's name is that of one student's upload, rather than of a zip with many."""
         base = PurePosixPath(name).name
-        return bool(CANVAS.fullmatch(base) or of_moodle(name) or self.own_name(base))
+        return bool(readings(base, self.exercise) or of_moodle(name) or self.own_name(base))
 
     def members(self, path: Path, shown: str) -> Iterator[Candidate]:
         """Yield each hand-in of a zip with many. Refuse the zip once if it is wrong as a whole."""
@@ -235,19 +253,41 @@ class SafeExtractor(ExtractorPlugin):
     def candidate(self, shown: str, name: str, time: datetime, path: Path, number: int | None = None) -> Candidate:
         """Return the hand-in that a file's name describes: whose it is, and which upload."""
         base = PurePosixPath(name).name
-        known_by: tuple[str, str] | None = None
         if moodle := of_moodle(name):
             student, user, file = moodle
-            known_by, owner = ("name", key(student)), f"Moodle's {student}_{user}"
-            file, upload = PurePosixPath(file).name, 0
-        elif match := CANVAS.fullmatch(base):
-            known_by, owner = ("number", match["user"]), f"Canvas's {match['name']}_{match['user']}"
-            file, upload = match["file"], int(match["upload"])
-            if match["late"]:
+            doubt = OF_BOTH if CANVAS.search(f"{student}_{user}_-") else ""
+            file, known_by = PurePosixPath(file).name, ("name", key(student))
+            return Candidate(shown, f"Moodle's {student}_{user}", known_by, file, 0, time, path, number, doubt)
+        if found := readings(base, self.exercise):
+            reading, doubt, sure = self.read(found)
+            if reading.late:
                 self.log.warning("%s: Canvas marks it as late", shown)
-        else:
-            owner, file, upload = "", base, 0
-        return Candidate(shown, owner, known_by, file, upload, time, path, number)
+            owner, known_by = f"Canvas's {reading.person}", ("number", reading.user)
+            file, upload = reading.file, reading.upload
+            return Candidate(shown, owner, known_by, file, upload, time, path, number, doubt, sure)
+        return Candidate(shown, "", None, base, 0, time, path, number)
+
+    def read(self, found: list[Reading]) -> tuple[Reading, str, bool]:
+        """Return the right one of the ways to read a name of Canvas's, a doubt, and whether it is surely the right one.
+
+        Canvas's own numbers are in one of them. The others are in what a student has chosen: his name, so that the
+        file may seem another's, or the file's name, such as a student's number before the exercise.
+        """
+        users = list(dict.fromkeys(reading.user for reading in found))
+        if len(users) == 1:
+            return found[0], "", True
+        if not any(kind == "number" for kind, _ in self.people):
+            return found[-1], "", True  # its `person` has Canvas's numbers in it, so it is nobody else's
+        listed = [reading for reading in found if ("number", reading.user) in self.people]
+        own = [self.own_name(reading.file) for reading in listed]
+        claims = [match["student"] if match else "" for match in own]
+        agree = [r for r, claim in zip(listed, claims, strict=True) if {claim} == self.people["number", r.user]]
+        if len(agree) == 1:
+            return agree[0], "", True
+        if len(listed) == 1 and claims[0].isdecimal():
+            return listed[0], "", False
+        may_be = f"its name may be of Canvas's user {' or '.join(users)}"
+        return found[-1], f"{may_be}: let no number stand before the name of the file, and hand it in again", True
 
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
@@ -257,8 +297,10 @@ class SafeExtractor(ExtractorPlugin):
 
     def whose(self, candidate: Candidate) -> tuple[str, datetime]:
         """Return the student's id and the time of a candidate, from its names. Raise `BadZip` to refuse it."""
+        if candidate.doubt:
+            raise BadZip(candidate.doubt)
         own = self.own_name(candidate.file)
-        student = self.student(candidate, own["student"] if own else None)
+        student = self.student(candidate, unicodedata.normalize("NFC", own["student"]) if own else None)
         time = candidate.time
         if own:
             try:
@@ -283,17 +325,10 @@ class SafeExtractor(ExtractorPlugin):
 
         Raise `BadZip` if it has no id, or that of somebody whom the class list has under another number.
         """
-        kind, number = candidate.known_by or ("", "")
+        kind, _ = candidate.known_by or ("", "")
         ids = self.listed(candidate)
         if len(ids) == 1:
             student = next(iter(ids))
-            # Of the name `eve_71_72_9002_a.zip`, `eve_71` may be the student's own, and 72 the number.
-            numbered = re.match(r"\d+_", candidate.file) and not candidate.file.startswith(self.exercise)
-            if kind == "number" and numbered and claimed != student:
-                raise BadZip(
-                    f"its name may be of Canvas's user {number} or {candidate.upload}: let no number "
-                    "stand before the name of the file, and hand it in again"
-                )
             if claimed not in (None, student):
                 self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
             return student
@@ -316,15 +351,27 @@ class SafeExtractor(ExtractorPlugin):
         return student
 
 
+def readings(name: str, exercise: str) -> list[Reading]:
+    """Return each way to read the name that Canvas gives a hand-in; none for other names."""
+    found = []
+    for match in CANVAS.finditer(name):
+        if not f"{match['upload']}_{match['file']}".startswith(exercise):  # which begins with a number, too
+            before = name[: match.start()]
+            person = f"{before.removesuffix('_LATE')}_{match['user']}"
+            found.append(Reading(person, before.endswith("_LATE"), match["user"], int(match["upload"]), match["file"]))
+    return found
+
+
 def of_moodle(name: str) -> tuple[str, str, str] | None:
     """Return (full name, the user's number, file) from a name that Moodle gives a hand-in, or None for other names.
 
-    Moodle writes `Ada Lovelace_1234_assignsubmission_file_/file.ipynb`, and without folders `..._file_file.ipynb`.
+    Moodle writes `Ada Lovelace_1234_assignsubmission_file_/file.ipynb`, and without folders `..._file_file.ipynb`. What
+    is in the folder of an online text is no file of a student's.
     """
-    before, _, file = name[:MOST_NAME].partition("_assignsubmission_file_")
+    before, _, rest = name[:MOST_NAME].partition("_assignsubmission_")
     student, _, user = PurePosixPath(before).name.rpartition("_")
-    file = file.removeprefix("/")
-    return (student, user, file) if student and user.isdecimal() and file else None
+    file = rest.removeprefix("file_").removeprefix("/")
+    return (student, user, file) if student and user.isdecimal() and file and rest.startswith("file_") else None
 
 
 def is_in_a_hand_in(name: str) -> bool:
@@ -332,7 +379,8 @@ def is_in_a_hand_in(name: str) -> bool:
 
     Canvas's own are files. A student's file name with a slash would make a folder, and the rest would name another.
     """
-    return not of_moodle(name) and any(CANVAS.fullmatch(f"{folder}-") for folder in PurePosixPath(name).parts[:-1])
+    folders = PurePosixPath(name.partition("_assignsubmission_")[0]).parts[:-1]  # Moodle's own is none of them
+    return any(CANVAS.search(f"{folder}-") for folder in folders)
 
 
 def moment(date: list[int]) -> datetime:
@@ -354,7 +402,7 @@ def configure(config: Config) -> None:
 def is_stray(path: Path) -> bool:
     """Return whether a downloaded file is nobody's hand-in: no zip, no notebook, and no name that a platform gives."""
     kinds = (".zip", ".ipynb")
-    of_platform = CANVAS.fullmatch(path.name[:MOST_NAME]) or "_assignsubmission_file_" in str(path)
+    of_platform = CANVAS.search(path.name[:MOST_NAME]) or "_assignsubmission_file_" in str(path)
     return not path.is_dir() and path.suffix.lower() not in kinds and not of_platform
 
 
@@ -376,13 +424,15 @@ def collect(sources: list[Path], exercise: str, into: Path) -> tuple[list[str], 
     archive = downloaded / exercise / "archive"
     shutil.rmtree(archive, ignore_errors=True)
     archive.mkdir(parents=True)
-    for source in sources:
+    for number, source in enumerate(sources, start=1):
+        place = archive / str(number) if len(sources) > 1 else archive  # two downloads may have files of one name
         if source.is_dir():
-            shutil.copytree(source, archive, symlinks=True, ignore=ours, dirs_exist_ok=True)
+            shutil.copytree(source, place, symlinks=True, ignore=ours, dirs_exist_ok=True)
         elif is_stray(source):
             strays.append(source.name)
         else:
-            shutil.copy2(source, archive)
+            place.mkdir(exist_ok=True)
+            shutil.copy2(source, place)
     structure = f"{downloaded.resolve()}/{{assignment_id}}/{{collect_step}}"
     settings = [
         "--extractor=autograder.submissions.zips.SafeExtractor",

@@ -21,7 +21,7 @@ from enum import Enum
 from fractions import Fraction
 from operator import itemgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 MAX_BYTES = 64 * 2**20  # bytes of a message
 MAX_DEPTH = 100  # levels of nested lists
@@ -269,6 +269,7 @@ class Decoder:
         self.filled = 0  # how many they are
         self.filling = 0.0  # seconds of processor time that it took to put them into sets and dicts
         self.storages: dict[int, Any] = {}
+        self.named: dict[tuple[str, ...], type[Named]] = {}  # by name and fields
 
     def read(self, message: bytes) -> Any:
         """Return the value of a message. Raise BadMessage if no `Encoder` wrote it."""
@@ -794,6 +795,23 @@ class Named(tuple):
     """
 
     _fields: tuple[str, ...] = ()
+    _field_defaults: ClassVar[dict[str, Any]] = {}
+
+    def __new__(cls, *values: Any, **named: Any) -> Named:
+        values += tuple(named.pop(name) for name in cls._fields[len(values) :] if name in named)
+        if named or len(values) != len(cls._fields):
+            raise TypeError(f"{cls.__name__} takes a value for each of {', '.join(cls._fields)}")
+        return super().__new__(cls, values)
+
+    def __getnewargs__(self) -> tuple:
+        return tuple(self)
+
+    @classmethod
+    def _make(cls, values: Iterable) -> Named:
+        return cls(*values)
+
+    def _replace(self, **values: Any) -> Named:
+        return type(self)(**self._asdict() | values)
 
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))
@@ -812,10 +830,10 @@ def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: li
     values = decoder.values(items)
     if len(values) != len(fields):
         raise BadMessage("a NamedTuple of other values than fields")
-    kind = type(
-        name, (Named,), {"_fields": (*fields,), **{each: property(itemgetter(at)) for at, each in enumerate(fields)}}
-    )
-    value = decoder.objects[number] = kind(values)
+    if names not in decoder.named:
+        own = {each: property(itemgetter(at)) for at, each in enumerate(fields)}
+        decoder.named[names] = type(name, (Named,), {"_fields": names[1:], **own})
+    value = decoder.objects[number] = decoder.named[names](*values)
     return value
 
 

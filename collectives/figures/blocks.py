@@ -262,7 +262,7 @@ def gates(world_size: int = 2) -> Blocks:
     """Return a figure of Megatron's gates f and g around an MLP, forward and backward: one sums, one does nothing."""
     stories = [_gates_story(world_size, backward) for backward in (False, True)]
     choices = {"direction": ["forward", "backward"]}
-    return Blocks(stories, world_size, f"The gates f and g on {world_size} ranks", choices)
+    return Blocks(stories, world_size, f"f and g on {world_size} ranks", choices)
 
 
 def _gates_story(world_size: int, backward: bool) -> Story:

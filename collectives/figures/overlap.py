@@ -5,6 +5,7 @@
     mesh()         # all-reduces on the critical path: only a faster link shortens them
 
 The tasks come from `training.timeline`. A collective takes what NCCL takes on nodes of eight H100, by `network`.
+Gathers and reduce-scatters share the link, so they run one after another.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def fsdp_step(forward, num_bytes, world_size, rate, prefetch, num_layers: int = 
     in_node, nodes = _filled(world_size)
     gather, scatter = (price(name, in_node, nodes, rate) for name in ("all_gather", "reduce_scatter"))
     layers = [Layer(forward, 2 * forward, num_bytes)] * num_layers
-    timeline = run(sharded(layers, gather, scatter, prefetch=prefetch))
+    timeline = run(sharded(layers, gather, scatter, prefetch=prefetch, streams=1))  # one link for both
     return {
         "timeline": timeline,
         "gather": gather(num_bytes),
@@ -150,7 +151,8 @@ def mesh_step(hidden, tokens, tp_size, inside, across, prefetch, num_layers: int
     parameters, activation_bytes = 12 * hidden**2 / tp_size, 2 * tokens * hidden
     forward = 2 * parameters * tokens / FLOPS
     layers = [Layer(forward, 2 * forward, 2 * parameters)] * num_layers
-    timeline = run(tensor_and_sharded(layers, reduce, gather, scatter, activation_bytes, prefetch=prefetch))
+    one_link = {"prefetch": prefetch, "streams": 1}
+    timeline = run(tensor_and_sharded(layers, reduce, gather, scatter, activation_bytes, **one_link))
     blocking = 2 * len(HALVES) * num_layers * reduce(activation_bytes)  # always exposed: nothing computes meanwhile
     return {
         "timeline": timeline,

@@ -5,7 +5,7 @@
      "steps": [
       {"phase": "reduce_scatter", "transfers": [[3, 0, 1, "reduce"], [0, 1, 2, "reduce"]]}]}
 
-| field | |
+| field | meaning |
 |---|---|
 | `format`, `version` | always `"collectives-schedule"` and `1` |
 | `world_size`, `num_chunks` | the number of ranks, and of chunks in each rank's buffer |

@@ -3,7 +3,7 @@
 Each `gpu` in the file has threadblocks, `tb`, which run concurrently. A threadblock sends to at most one peer and
 receives from at most one, and runs its `step`s in order:
 
-| type | |
+| type | meaning |
 |---|---|
 | `s` | send chunks to the peer |
 | `r` | receive chunks and store them |

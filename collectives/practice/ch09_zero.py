@@ -325,13 +325,17 @@ def _slips(name: str, before: State, want: State, summed: torch.Tensor, world_si
 
 
 def check_small_updates(function: Callable, world_size: int, updates: int = 30, start: float = 5.0) -> None:
-    """Check that updates too small for bf16 add up: from `start`, each moves a parameter by Adam's learning rate."""
+    """Check that updates too small for bf16 add up, from `start`: each moves a parameter by a learning rate at most.
+
+    The mean gradients are 1 and -1 all the time, and 1 or -1 but for each third time, when they have the other sign.
+    """
     size = 4
     state = _new_state(torch.full((size,), start).bfloat16())
     right = _new_state(torch.full((size,), start).bfloat16())
-    summed = torch.full((size,), float(world_size)).bfloat16()  # every rank's gradient is 1
     call = f"{function.__name__} on {world_size} ranks"
-    for _ in range(updates):
+    for update in range(updates):
+        most = 1 if update % 3 < 2 else -1
+        summed = world_size * torch.tensor([1, -1, most, -most]).bfloat16()
         got = own_answer(__name__, function, state, summed.clone(), world_size, call=call, in_place=True)
         want = adam(right, summed, world_size)
     _check_steps(state, right, f"{call}, called {updates} times,")
@@ -347,9 +351,16 @@ def check_small_updates(function: Callable, world_size: int, updates: int = 30, 
                 "half of that. You update the bf16 parameters instead of the fp32 masters: keep state.master in fp32 "
                 "from one update to the next, and round only what you return"
             )
+        if torch.equal(got, want) and not hint:
+            place = int((~torch.isclose(state.master, right.master)).nonzero()[0])
+            raise NotYet(
+                f"{call}: {updates} updates bring state.master[{place}] from {start:g} to {state.master[place]:.6g}; "
+                f"it must be {right.master[place]:.6g}"
+            )
+        place = int((got != want).nonzero()[0])
         raise NotYet(
-            f"{call}: {updates} updates of {LR:g} each bring a parameter from {start:g} to {got[0].item():g}; "
-            f"it must be {want[0].item():g}{hint}"
+            f"{call}: {updates} updates of {LR:g} each bring a parameter from {start:g} to {got[place].item():g}; "
+            f"it must be {want[place].item():g}{hint}"
         )
 
 

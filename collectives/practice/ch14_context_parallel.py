@@ -50,7 +50,9 @@ WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells i
     "torch.nn.attention.flex_attention",
     "torch._higher_order_ops.flex_attention",
 )
+WITHOUT_KERNELS = ".*(scaled_dot_product|_attention|attention_forward|transformer_encoder_layer).*"
 HOLDS = (
+    ".WITHOUT_KERNELS",
     ".LLAMA_8B",
     ".LLAMA_70B",
     ".ONE_NODE",
@@ -102,7 +104,7 @@ class _NoKernels(TorchDispatchMode):
 
 
 def _refuse_fused(name: str) -> None:
-    if re.search("scaled_dot_product|_attention|attention_forward", name):
+    if re.fullmatch(WITHOUT_KERNELS, name):
         name = "scaled_dot_product_attention" if "scaled_dot_product" in name else name
         raise LibraryUsed(f"torch's own {name} is for comparing, afterwards; write this part yourself")
 

@@ -5,6 +5,8 @@ Each module of checks says what that is, by names within the package; a name tha
 - `HOLDS`: what the setup cell imports, and what runs beside the learner's functions;
 - `WITHOUT`: modules of torch's that answer the exercise, by full names. Where a submission runs, they aren't there,
   nor is anything below them;
+- `WITHOUT_KERNELS`: an expression for the full names of torch's operators that answer the exercise. Where a submission
+  runs, their kernels refuse: C++ would find them without any module;
 - `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach. A rank
   holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
@@ -38,7 +40,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +51,8 @@ FILES = tuple(  # of the package that its held code reads: what draws a schedule
 )
 HOLDS = ("ranks", "practice.wall")
 # What modules of checks call it, and a part that several hold.
-DECLARED = {"HOLDS", "ON_RANKS", "SENDS_ALONE", "WITHOUT", "DRAWN"}
+DECLARED = {"HOLDS", "ON_RANKS", "SENDS_ALONE", "WITHOUT", "WITHOUT_KERNELS", "DRAWN"}
+COLLECTIVES = r"c10d::(?!(send|recv_|recv_any_source_|barrier|monitored_barrier_|check_for_nan)$).*"
 POINTER = ctypes.sizeof(ctypes.c_void_p)  # where in an object, behind its count of references, its type stands
 _EVERY = tuple(f"{PACKAGE}.practice.{name}" for name in ("wall", "checks", "on_ranks"))  # what all exercises need
 
@@ -126,7 +129,8 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
     long the first time, in a process that forks for each answer.
     """
     functions, asked = survey(), _of_checks(modules)
-    _kernels()
+    for expression in (COLLECTIVES, *_kernels_of(asked)):
+        _kernels(expression)
     if not asked:
         return Plan([], [], [], ())
     if not on_ranks:
@@ -169,6 +173,9 @@ def build(modules: Iterable[str], on_ranks: bool) -> None:
         cache.cache_clear()
     if on_ranks and withheld.modules:
         sys.meta_path.insert(0, _Missing(withheld.modules))
+    if not on_ranks:
+        for expression in _kernels_of(_of_checks(modules)):
+            _take_kernels(expression, _refuse_operator)
 
 
 def covered(modules: Iterable[str]) -> list[Path]:
@@ -274,34 +281,51 @@ def _take_collectives() -> None:
 
     Operators of torch's call the backend's; from now on their kernels refuse. The backend's own methods go.
     """
-    from torch._C import _dispatch_library
     from torch._C._distributed_c10d import Backend
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel is replaced
-        for name, key in _kernels():
-            library = _dispatch_library("IMPL", "c10d", key, __file__, 0)
-            library.impl(name, key, functools.partial(_refuse_collective, name), False)  # type: ignore[call-arg]
-            # The old kernel is back when this object ends or is reset: so it never ends, and has no method any more.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
-            ctypes.c_void_p.from_address(id(library) + POINTER).value = id(object)
-    for name in {operator.rstrip("_") for operator, _ in _kernels()} & {*vars(Backend)}:
+    _take_kernels(COLLECTIVES, _refuse_collective)
+    for name in {operator.rstrip("_") for _, operator, _ in _kernels(COLLECTIVES)} & {*vars(Backend)}:
         delattr(Backend, name)
 
 
+def _take_kernels(expression: str, refuse: Callable[..., None]) -> None:
+    """Have the kernels of these operators of torch's refuse in this process, for good, whichever thread calls them."""
+    from torch._C import _dispatch_library
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a kernel is replaced
+        for namespace, operator, key in _kernels(expression):
+            library = _dispatch_library("IMPL", namespace, key, __file__, 0)
+            library.impl(operator, key, functools.partial(refuse, operator), False)  # type: ignore[call-arg]
+            # The old kernel is back when this object ends or is reset: so it never ends, and has no method any more.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
+            ctypes.c_void_p.from_address(id(library) + POINTER).value = id(object)
+
+
 @functools.cache
-def _kernels() -> list[tuple[str, str]]:
-    """Return torch's operators for collectives, each with every dispatch key for which it has a kernel."""
+def _kernels(expression: str) -> list[tuple[str, str, str]]:
+    """Return torch's operators of these names, as (namespace, operator, dispatch key), for each key with a kernel."""
     import torch.distributed
 
-    others = {"send", "recv_", "recv_any_source_", "barrier", "monitored_barrier_", "check_for_nan"}
-    names = {each.name for each in torch._C._jit_get_all_schemas() if each.name.startswith("c10d::")}
-    keys = re.compile("^([A-Z]\\w*): registered", re.MULTILINE)
+    schemas = [each for each in torch._C._jit_get_all_schemas() if re.fullmatch(expression, each.name)]
+    names = {f"{each.name}.{each.overload_name}".rstrip(".") for each in schemas}
+    keys = re.compile("^([A-Z]\\w*)(?:\\[alias\\])?: registered", re.MULTILINE)
     return [
-        (name.removeprefix("c10d::"), key)
-        for name in sorted(names - {f"c10d::{each}" for each in others})
+        (*name.split("::"), key)  # type: ignore[misc]
+        for name in sorted(names)
         for key in keys.findall(torch._C._dispatch_dump(name))
     ]
+
+
+def _kernels_of(modules: Iterable[str]) -> list[str]:
+    """Return the expressions for operators that these modules of checks are `WITHOUT_KERNELS`."""
+    return [found for each in modules if (found := getattr(sys.modules[each], "WITHOUT_KERNELS", ""))]
+
+
+def _refuse_operator(name: str, *_: Any, **__: Any) -> None:
+    from .checks import LibraryUsed
+
+    raise LibraryUsed(f"torch's own {name} is for comparing, afterwards; write this part yourself")
 
 
 def _refuse_collective(name: str, *_: Any, **__: Any) -> None:

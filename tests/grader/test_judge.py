@@ -562,6 +562,13 @@ UNREADABLE = {
     "g(**{'no name': 1})": "'no name', which is no name",
 }
 READABLE = {"namedtuple('P', ['a', 'def'], rename=True)(1, 2)": "(1, 2)", "np.zeros(6_000_000).sum()": "0"}
+# What a test may do with the value `x` of a student's own NamedTuple P, of 1 and 2.
+AS_NAMED = (
+    "x._replace(b=3) == (1, 3)",
+    "type(x)(*x) == type(x)._make(x) == type(x)(1, b=2) == x",
+    "__import__('copy').deepcopy(x) == x and type(__import__('copy').copy(x)) is type(x)",
+    "repr(x) == 'P(a=1, b=2)' and x._field_defaults == {}",
+)
 
 
 def test_a_value_that_the_grader_cannot_read_costs_its_own_test_and_no_other(judges):
@@ -592,19 +599,21 @@ def test_a_value_that_the_grader_cannot_read_costs_its_own_test_and_no_other(jud
         def f(number, g):
             return [{", ".join(f"lambda g: {value}" for value in [*UNREADABLE, *READABLE])}][number](g)
         def fails(): raise ValueError(range(10**9), "a range")
+        own = namedtuple("P", "a b")(1, 2)
         one, other, none = np.zeros(5_000_000), np.zeros(5_000_000), range(10**9)
         from IPython.display import display
         display({{"text/plain": "[" * 3_000_000}}, raw=True)
     """
     tests = [f"f({number}, lambda value=0, **_: 1)" for number in range(len(UNREADABLE))]
     tests += [f"assert f({number}, None) == {READABLE[value]}" for number, value in enumerate(READABLE, len(tests))]
+    tests += [f"assert (lambda x: {test})(own)" for test in AS_NAMED]
     tests.append("try: fails()\nexcept ValueError as error: assert 'a range' in str(error)")
     tests.append("assert len(one) == 5_000_000 and len(other) == 5_000_000 and none is None")
     errors, remarks = judged(judges, ("given", given), ("answer", answers), *(("test", test) for test in tests))
     assert remarks == [] and len(errors) == len(tests)
     for error, words in zip(errors, UNREADABLE.values(), strict=False):
         assert words in error
-    assert errors[len(UNREADABLE) :] == [None] * (len(READABLE) + 2)
+    assert errors[len(UNREADABLE) :] == [None] * (len(READABLE) + len(AS_NAMED) + 2)
 
 
 def test_honest_values_that_the_judge_cannot_make_cost_their_own_test_and_no_other(judges):

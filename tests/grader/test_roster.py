@@ -66,6 +66,8 @@ def test_a_second_list_changes_what_it_says_keeps_the_rest_and_names_whom_it_lac
     assert students(url)["ada"] == ("Ada", "Lovelace", "king@uni.edu", "71")
     said = capsys.readouterr().out
     assert "not in this list (1): bob" in said and "has 2 students, 1 of them new" in said
+    roster.main([str(listed(tmp_path, "id,first_name\nADA,Augusta\n")), "--db", url])  # another spelling of hers
+    assert students(url)["ada"] == ("Augusta", "Lovelace", "king@uni.edu", "71") and "ADA" not in students(url)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_a_second_list_changes_what_it_says_keeps_the_rest_and_names_whom_it_lac
         ("name\nAda\n", "has the columns name; a class list has Canvas's"),
         ("id\n../ada\n", "row 2 gives the id"),
         ("id\nada\nada\n", "rows 2, 3 give the same id, ada"),
+        ("id\nada\nAda\n", "rows 2, 3 give the same id, ada"),
         ("First name,Email address\nAda,\n", "gives the id ''"),
         ("id\n", "holds no student"),
     ],

@@ -270,6 +270,44 @@ def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_
     assert of_moodle == "it says that it is tom's, but the class list knows tom otherwise"
 
 
+def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_honest_one_out(folder, tmp_path):
+    """Canvas takes dots out of a name last, so `x_7.1_9._x` becomes `x_71_9_x`; and it keeps marks on letters."""
+    people = {
+        "ada@uni.edu": {"lms_user_id": "71"},
+        "eve": {"lms_user_id": "72"},
+        "neha": {"lms_user_id": "73"},
+        "bob": {"lms_user_id": "74"},
+    }
+    url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
+    files = {
+        f"lovelaceada_71_9001_{own('20231234', '20260301T090000Z')}": zipped((NOTEBOOK, b"of ada")),
+        f"lovelaceada_71_9_x_72_9002_{own('eve')}": zipped((NOTEBOOK, b"of eve")),
+        f"eve_71_1_x_72_9003_{NOTEBOOK}": b"of eve, whose name says 71, too",
+        f"eve_71_99_{own('9004')}": zipped((NOTEBOOK, b"of 99, who isn't listed, or of ada's upload 99")),
+        f"नेहाशर्मा_73_9005_{NOTEBOOK}": b"of neha",
+        f"eve_72_9006_q_5_assignsubmission_file_{own('bob')}": zipped((NOTEBOOK, b"of eve, as if it were Moodle's")),
+        f"eve_72_9007_a/Bob Ross_501_assignsubmission_file_{NOTEBOOK}": b"of eve, in a folder",
+    }
+    found, refused = extracted(folder, {"submissions_2026_03_02.zip": zipped(*files.items())}, url)
+    assert {student: notebook for student, (_, notebook) in found.items()} == {"eve": b"of eve", "neha": b"of neha"}
+    of_ada, _, of_both, of_another, _, as_moodles, in_folder = files
+    why = {name.partition("/")[2]: reason for name, reason in refused.items()}
+    assert "Canvas's user 71 or 72" in why[of_both] and "several people" in why[of_another]
+    assert "Canvas's or Moodle's" in why[as_moodles] and "a slash" in why[in_folder]
+    (folder / "alone").mkdir()
+    found, refused = extracted(folder / "alone", {of_ada: files[of_ada]}, url)
+    assert found == {"ada@uni.edu": ("20260301T090000Z", b"of ada")} and not refused
+
+
+def test_two_downloads_of_one_name_are_both_taken_in(tmp_path):
+    for section, student in (("a", "ada"), ("b", "bob")):
+        (tmp_path / section).mkdir()
+        packed = zipped((own(student), zipped((NOTEBOOK, GOOD))))
+        (tmp_path / section / "submissions.zip").write_bytes(packed)
+    taken, refused, _ = zips.collect([tmp_path / "a", tmp_path / "b"], EXERCISE, tmp_path / "submitted")
+    assert taken == ["ada", "bob"] and not refused
+
+
 @pytest.mark.parametrize("unpacked", [False, True])
 def test_a_slash_in_a_name_on_canvas_makes_no_hand_in_of_somebody_else(folder, tmp_path, unpacked):
     people = {"ada": {"lms_user_id": "71"}, "mal": {"lms_user_id": "72"}, "bob": {"lms_user_id": "73"}}

@@ -128,7 +128,7 @@ def test_the_index_claims_agreement_for_values_and_bytes_and_not_for_seconds():
     """E09: values and bytes agree, the clock doesn't."""
     page = text_of("index")
     assert "The readings agree, at every size" not in page
-    assert "simulation and real ranks agree on values, and real ranks and `price` on bytes" in page
+    assert "simulation and real ranks agree on values, and that real ranks send the bytes that `price` counts" in page
     assert "*Seconds* come from two models" in page
 
 

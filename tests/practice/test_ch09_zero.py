@@ -391,7 +391,7 @@ MUTANTS = [
         "both means begin at 0 and are too small at first",
     ),
     Mutant("uphill", "update", "state.master -= lr", "state.master += lr", BOTH_OF_B, "it goes downhill: subtract"),
-    Mutant("not squared", "update", "gradient**2", "gradient", {"b1-adam"}, "the gradient was not squared"),
+    Mutant("not squared", "update", "gradient**2", "gradient", BOTH_OF_B, "the gradient was not squared"),
     Mutant("no root", "update", "square.sqrt()", "square", {"b1-adam"}, "divide by the root of the squares"),
     Mutant(
         "the mean the wrong way round",

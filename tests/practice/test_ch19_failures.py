@@ -287,7 +287,30 @@ IN_SLOTS = {
         job.generator.set_state(torch.from_numpy(meta["random"]))
     """,
 }
+# Waits by looking at the disk: a name without "part-" is whole, and a torn save may have left it.
+BY_NAMES = {
+    "survive": solution_of(EXERCISE, "survive")
+    .replace(
+        "    disk.write(shard_name(job.steps, rank, world_size), shard)\n"
+        "    dist.barrier()  # now all shards are whole\n",
+        "    mine = shard_name(job.steps, rank, world_size)\n"
+        "    if mine not in disk.names():\n"
+        "        disk.write(f'part-{mine}', shard)\n"
+        "        disk.rename(f'part-{mine}', mine)\n"
+        "    needed = {shard_name(job.steps, each, world_size) for each in range(world_size)}\n"
+        "    while not needed <= {*disk.names()}:\n"
+        "        __import__('time').sleep(0.02)\n",
+    )
+    .replace("    ### END SOLUTION", "")
+    .replace(
+        "                disk.delete(name)\n",
+        "                disk.delete(name)\n"
+        "    while 'latest' not in disk.names() or disk.read('latest')['steps'] != job.steps:\n"
+        "        __import__('time').sleep(0.02)\n",
+    )
+}
 RIGHT = {
+    "a wait for names, and no barrier": BY_NAMES,
     "a letter for each second, sorted": BY_SECONDS,
     "fractions, lives and tensors": WITH_FRACTIONS,
     "no marker, readable shards": SCANNED,
@@ -438,6 +461,30 @@ ONE_WRITES_ALL = solution_of(EXERCISE, "survive").replace(
     "        for each in range(world_size):\n"
     "            disk.write(shard_name(job.steps, each, world_size), every[each])",
 )
+EACH_WRITES_ALL = """
+    FIELDS = "weights", "mean", "square"
+
+    def save(rank, world_size, job, disk):
+        parts = [None] * world_size
+        dist.all_gather_object(parts, [getattr(job, field) for field in FIELDS])
+        disk.write(f"{rank}-{job.steps % 4}", [job.steps, job.data.position, job.generator.get_state(), parts])
+
+    def resume(rank, world_size, job, disk):
+        found = []
+        for name in disk.names():
+            try:
+                found.append(disk.read(name))
+            except EOFError:
+                pass
+        if not found:
+            return
+        job.steps, job.data.position, state, parts = max(found, key=lambda each: each[0])
+        job.generator.set_state(state)
+        for field, each in zip(FIELDS, zip(*parts)):
+            padded = torch.zeros(len(job.weights) * world_size, dtype=torch.float64)
+            padded[: job.num_weights] = torch.cat(each)[: job.num_weights]
+            setattr(job, field, padded.chunk(world_size)[rank].clone())
+"""
 LAST_WILL = SLEEPS.replace(
     WRITTEN,
     "import os, tempfile, threading, time\n"
@@ -675,7 +722,8 @@ MUTANTS = [
     written("a wait for names", "survive", WAITS_FOR_NAMES, {MOMENT}, "is torn"),
     written("a sleep for what another writes", "survive", COMMON_BY_LAST, {MOMENT}, "there is no file"),
     written("a sleep for the last piece", "survive", TAIL, {MOMENT}, "there is no file"),
-    written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, ROOM}, "each rank writes its own shard"),
+    written("one rank writes all", "survive", ONE_WRITES_ALL, {MOMENT, OTHER, ROOM}, "each rank writes its own shard"),
+    written("each rank writes all", "survive", EACH_WRITES_ALL, {MOMENT, OTHER, ROOM}, "and no other"),
     broken(
         "barrier before",
         f"{WRITTEN}\n    {BARRIER}",
@@ -734,6 +782,7 @@ MUTANTS = [
 @pytest.fixture(autouse=True)
 def a_write_is_held_up_for_longer_than_wrong_answers_sleep(monkeypatch):
     monkeypatch.setattr(ch19_failures, "HELD", 1.0)
+    monkeypatch.setattr(ch19_failures, "TO_THE_END", 2.0)
 
 
 @pytest.mark.ranks

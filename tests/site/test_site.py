@@ -35,6 +35,7 @@ LOOK = """async () => {
     return {
         title: document.title.trim(),
         headings: [...document.querySelectorAll("h1")].filter((node) => node.checkVisibility()).length,
+        unnamed: [...document.querySelectorAll("article th")].filter((cell) => !cell.textContent.trim()).length,
         theme: root.dataset.theme,
         overflow: root.scrollWidth - root.clientWidth,
         prose: prose.textContent,
@@ -116,6 +117,11 @@ def test_a_page_has_a_title_and_one_heading(look, name, screen):
     seen = look(name, screen)
     assert seen["title"]
     assert seen["headings"] == 1
+
+
+@every_page
+def test_every_column_of_a_table_has_a_name(look, name):
+    assert look(name)["unnamed"] == 0
 
 
 @every_chapter
