@@ -118,13 +118,15 @@ class Party:
     def _drive(self, timeout: float, serve: Callable[[int, Any], Any] | None) -> None:
         from collectives.ranks.local import RanksError, drive
 
-        link, deadline = self.link, self.link.deadline
+        link = self.link
+        if serve is None:  # else it may move the deadline, and the alarm ends what goes on for too long
+            timeout = max(min(timeout, link.deadline - time.monotonic()), 0)
         try:
-            drive(self.ranks, max(min(timeout, deadline - time.monotonic()), 0), serve, relay)  # type: ignore[arg-type]
+            drive(self.ranks, timeout, serve, relay)  # type: ignore[arg-type]
         except (RanksError, OSError) as error:
             if link.sandbox.is_spent() or isinstance(error, OSError):
                 raise link.lost() from None
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= link.deadline:
                 raise link.end("time", "Out of time: this was still running when its time was up.") from None
             raise
         finally:

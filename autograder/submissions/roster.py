@@ -116,7 +116,7 @@ def read(path: Path) -> tuple[list[Person], list[str]]:
         if not STUDENT_ID.fullmatch(person.id):
             left_out.append(f"row {number} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _")
         else:
-            found.setdefault(person.id.casefold(), []).append((number, person))
+            found.setdefault(lowered(person.id), []).append((number, person))
     for same in found.values():
         if len(same) > 1:
             places = ", ".join(str(number) for number, _ in same)
@@ -140,13 +140,15 @@ def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[st
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     with Gradebook(url) as gradebook:
         known = points.students(gradebook)
-        spelled = {student.casefold(): student for student in known} | {student: student for student in known}
-        people = [each._replace(id=spelled.get(each.id, spelled.get(each.id.casefold(), each.id))) for each in people]
+        spelled = {lowered(student): student for student in known} | {student: student for student in known}
         others = []
-        for person in people:
+        for number, given_as in enumerate(people):
+            person = given_as._replace(id=spelled.get(given_as.id, spelled.get(lowered(given_as.id), given_as.id)))
+            people[number] = person
+            fixed = person.fixed and person.id == given_as.id
             about = {name: getattr(person, name).translate(MARKUP) for name in COLUMNS}
             name = f"{about['first_name']} {about['last_name']}"
-            if person.id in known and not person.fixed and is_another(known[person.id], name, about["email"]):
+            if person.id in known and not fixed and is_another(known[person.id], name, about["email"]):
                 others.append(person.id)
                 continue
             given = {name: value for name, value in about.items() if value and name != "id"}
@@ -163,6 +165,11 @@ def is_another(student: Student, name: str, address: str) -> bool:
     had, given = keys_of(student), key(name)
     same_address = bool(address) and (student.email or "").casefold() == address.strip().casefold()
     return bool(had and given) and given not in had and not same_address
+
+
+def lowered(student: str) -> str:
+    """Return an id in the form for comparing: its unaccented letters in lower case. Beyond those, "ß" would be "ss"."""
+    return "".join(each.lower() if each.isascii() else each for each in student)
 
 
 def key(name: str) -> str:

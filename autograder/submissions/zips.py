@@ -262,32 +262,31 @@ class SafeExtractor(ExtractorPlugin):
             reading, doubt, sure = self.read(found)
             if reading.late:
                 self.log.warning("%s: Canvas marks it as late", shown)
-            owner, known_by = f"Canvas's {reading.person}", ("number", reading.user)
+            known_by = ("number", reading.user)
+            person = f"user {reading.user}" if known_by in self.people else reading.person
+            owner = f"Canvas's {person if sure else base}"
             file, upload = reading.file, reading.upload
             return Candidate(shown, owner, known_by, file, upload, time, path, number, doubt, sure)
         return Candidate(shown, "", None, base, 0, time, path, number)
 
     def read(self, found: list[Reading]) -> tuple[Reading, str, bool]:
-        """Return the right one of the ways to read a name of Canvas's, a doubt, and whether it is surely the right one.
+        """Return the first of the ways to read a name of Canvas's, a doubt, and whether it is surely the right one.
 
-        Canvas's own numbers are in one of them. The others are in what a student has chosen: his name, so that the
-        file may seem another's, or the file's name, such as a student's number before the exercise.
+        Canvas's own numbers are in one of them. The others are in what a student has chosen: the file's name, such as a
+        student's number before the exercise, or his own name, left of Canvas's numbers, so that the file may seem
+        another's. Then what is read as the file's name begins with his own numbers, and claims nobody's id.
         """
-        users = list(dict.fromkeys(reading.user for reading in found))
-        if len(users) == 1:
-            return found[0], "", True
-        if not any(kind == "number" for kind, _ in self.people):
-            return found[-1], "", True  # its `person` has Canvas's numbers in it, so it is nobody else's
-        listed = [reading for reading in found if ("number", reading.user) in self.people]
-        own = [self.own_name(reading.file) for reading in listed]
-        claims = [match["student"] if match else "" for match in own]
-        agree = [r for r, claim in zip(listed, claims, strict=True) if {claim} == self.people["number", r.user]]
-        if len(agree) == 1:
-            return agree[0], "", True
-        if len(listed) == 1 and claims[0].isdecimal():
-            return listed[0], "", False
+        first, users = found[0], list(dict.fromkeys(reading.user for reading in found))
+        match = self.own_name(first.file)
+        claim = unicodedata.normalize("NFC", match["student"]) if match else ""
+        whose = self.people.get(("number", first.user), set())
+        typed = claim and not whose and (claim in self.ids or not self.ids)  # what is typed is all there is
+        if len(users) == 1 or {claim} == whose or typed:
+            return first, "", True
+        if claim.isdecimal():  # a number, but not as the class list has it; or Canvas's own, behind an edited name
+            return first, "", False
         may_be = f"its name may be of Canvas's user {' or '.join(users)}"
-        return found[-1], f"{may_be}: let no number stand before the name of the file, and hand it in again", True
+        return first, f"{may_be}: let no number stand before the name of the file, and hand it in again", True
 
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
@@ -332,7 +331,8 @@ class SafeExtractor(ExtractorPlugin):
             if claimed not in (None, student):
                 self.log.warning("%s: it is from %s, according to the class list", candidate.shown, student)
             return student
-        if kind == "number" and any(claimed in ids for (listed, _), ids in self.people.items() if listed == kind):
+        known = (students for (listed, _), students in self.people.items() if listed == kind)
+        if claimed not in ids and any(claimed in students for students in known):
             raise BadZip(f"it says that it is {claimed}'s, but {candidate.owner} isn't {claimed} in the class list")
         student = claimed or re.sub(r"[^\w.@-]+", "-", candidate.owner.partition(" ")[2]).strip("-.@")
         if not student:

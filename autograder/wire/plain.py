@@ -797,7 +797,7 @@ class Named(tuple):
     _fields: tuple[str, ...] = ()
     _field_defaults: ClassVar[dict[str, Any]] = {}
 
-    def __new__(cls, *values: Any, **named: Any) -> Named:
+    def __new__(cls, /, *values: Any, **named: Any) -> Named:
         values += tuple(named.pop(name) for name in cls._fields[len(values) :] if name in named)
         if named or len(values) != len(cls._fields):
             raise TypeError(f"{cls.__name__} takes a value for each of {', '.join(cls._fields)}")
@@ -810,7 +810,7 @@ class Named(tuple):
     def _make(cls, values: Iterable) -> Named:
         return cls(*values)
 
-    def _replace(self, **values: Any) -> Named:
+    def _replace(self, /, **values: Any) -> Named:
         return type(self)(**self._asdict() | values)
 
     def _asdict(self) -> dict[str, Any]:
@@ -832,7 +832,7 @@ def _new_named(decoder: Decoder, number: int, name: str, fields: list, items: li
         raise BadMessage("a NamedTuple of other values than fields")
     if names not in decoder.named:
         own = {each: property(itemgetter(at)) for at, each in enumerate(fields)}
-        decoder.named[names] = type(name, (Named,), {"_fields": names[1:], **own})
+        decoder.named[names] = type(name, (Named,), {"_fields": names[1:], "__match_args__": names[1:], **own})
     value = decoder.objects[number] = decoder.named[names](*values)
     return value
 

@@ -325,16 +325,16 @@ def _slips(name: str, before: State, want: State, summed: torch.Tensor, world_si
 
 
 def check_small_updates(function: Callable, world_size: int, updates: int = 30, start: float = 5.0) -> None:
-    """Check that updates too small for bf16 add up, from `start`: each moves a parameter by a learning rate at most.
+    """Check that updates too small for bf16 add up, from `start`: each moves a parameter by about a learning rate.
 
-    The mean gradients are 1 and -1 all the time, and 1 or -1 but for each third time, when they have the other sign.
+    The mean gradients are 1 and -1 all the time, and 2 or -2 but for each third time, when they are -1/2 or 1/2.
     """
     size = 4
     state = _new_state(torch.full((size,), start).bfloat16())
     right = _new_state(torch.full((size,), start).bfloat16())
     call = f"{function.__name__} on {world_size} ranks"
     for update in range(updates):
-        most = 1 if update % 3 < 2 else -1
+        most = 2 if update % 3 < 2 else -0.5
         summed = world_size * torch.tensor([1, -1, most, -most]).bfloat16()
         got = own_answer(__name__, function, state, summed.clone(), world_size, call=call, in_place=True)
         want = adam(right, summed, world_size)

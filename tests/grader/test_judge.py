@@ -567,7 +567,7 @@ AS_NAMED = (
     "x._replace(b=3) == (1, 3)",
     "type(x)(*x) == type(x)._make(x) == type(x)(1, b=2) == x",
     "__import__('copy').deepcopy(x) == x and type(__import__('copy').copy(x)) is type(x)",
-    "repr(x) == 'P(a=1, b=2)' and x._field_defaults == {}",
+    "repr(x) == 'P(a=1, b=2)' and x._field_defaults == {} and type(x).__match_args__ == x._fields",
 )
 
 

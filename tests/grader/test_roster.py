@@ -66,8 +66,14 @@ def test_a_second_list_changes_what_it_says_keeps_the_rest_and_names_whom_it_lac
     assert students(url)["ada"] == ("Ada", "Lovelace", "king@uni.edu", "71")
     said = capsys.readouterr().out
     assert "not in this list (1): bob" in said and "has 2 students, 1 of them new" in said
-    roster.main([str(listed(tmp_path, "id,first_name\nADA,Augusta\n")), "--db", url])  # another spelling of hers
+    roster.main(
+        [str(listed(tmp_path, "id,first_name,email\nADA,Augusta,king@uni.edu\n")), "--db", url]
+    )  # another spelling of hers
     assert students(url)["ada"] == ("Augusta", "Lovelace", "king@uni.edu", "71") and "ADA" not in students(url)
+    capsys.readouterr()
+    roster.main([str(listed(tmp_path, "id,first_name,last_name\nAda,Grace,Hopper\nweiß,,\nweiss,,\n")), "--db", url])
+    assert "left as they were (1): ada" in capsys.readouterr().err  # of somebody who is called so, too
+    assert students(url)["ada"][:2] == ("Augusta", "Lovelace") and {"weiß", "weiss"} <= students(url).keys()
 
 
 @pytest.mark.parametrize(

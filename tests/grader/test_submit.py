@@ -262,12 +262,17 @@ def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_
         "tom": b"of tom",
     }
     of_canvas, also_of_canvas, of_moodle = refused.values()
+    (folder / "later").mkdir()
+    found, refused = extracted(
+        folder / "later", {"moodle.zip": zipped((f"Stranger_502_assignsubmission_file_/{own('tom')}", of_eve))}, url
+    )
+    assert not found and [*refused.values()] == [of_moodle]
     for alias in ("ADA", "71"):
         (folder / alias).mkdir()
         found, refused = extracted(folder / alias, {own(alias): of_eve}, url)
         assert not found and f"{alias} is in the class list, but as" in "".join(refused.values())
     assert "Canvas's user 71 or 72" in of_canvas and "Canvas's user 75 or 72" in also_of_canvas
-    assert of_moodle == "it says that it is tom's, but the class list knows tom otherwise"
+    assert of_moodle == "it says that it is tom's, but Moodle's Stranger_502 isn't tom in the class list"
 
 
 def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_honest_one_out(folder, tmp_path):
@@ -281,8 +286,9 @@ def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_
     url = gradebook_of(f"sqlite:///{tmp_path / 'gradebook.db'}", {}, {}, students=people)
     files = {
         f"lovelaceada_71_9001_{own('20231234', '20260301T090000Z')}": zipped((NOTEBOOK, b"of ada")),
-        f"lovelaceada_71_9_x_72_9002_{own('eve')}": zipped((NOTEBOOK, b"of eve")),
-        f"eve_71_1_x_72_9003_{NOTEBOOK}": b"of eve, whose name says 71, too",
+        f"lovelaceada_71_9_x_72_9002_{own('eve')}": zipped((NOTEBOOK, b"of eve, whose name says 71")),
+        f"evileve_72_9003_{NOTEBOOK}": b"of eve",
+        f"evileve_72_9008_71_1_{own('ada@uni.edu')}": zipped((NOTEBOOK, b"of eve, whose file's name says 71")),
         f"eve_71_99_{own('9004')}": zipped((NOTEBOOK, b"of 99, who isn't listed, or of ada's upload 99")),
         f"नेहाशर्मा_73_9005_{NOTEBOOK}": b"of neha",
         f"eve_72_9006_q_5_assignsubmission_file_{own('bob')}": zipped((NOTEBOOK, b"of eve, as if it were Moodle's")),
@@ -290,13 +296,20 @@ def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_
     }
     found, refused = extracted(folder, {"submissions_2026_03_02.zip": zipped(*files.items())}, url)
     assert {student: notebook for student, (_, notebook) in found.items()} == {"eve": b"of eve", "neha": b"of neha"}
-    of_ada, _, of_both, of_another, _, as_moodles, in_folder = files
+    of_ada, by_name, _, by_file, of_another, _, as_moodles, in_folder = files
     why = {name.partition("/")[2]: reason for name, reason in refused.items()}
-    assert "Canvas's user 71 or 72" in why[of_both] and "several people" in why[of_another]
+    assert "Canvas's user 71 or 72" in why[by_name] and "several people" in why[of_another]
+    assert "Canvas's user 72 or 9008 or 71" in why[by_file]
     assert "Canvas's or Moodle's" in why[as_moodles] and "a slash" in why[in_folder]
     (folder / "alone").mkdir()
     found, refused = extracted(folder / "alone", {of_ada: files[of_ada]}, url)
     assert found == {"ada@uni.edu": ("20260301T090000Z", b"of ada")} and not refused
+    for place, people in {"no list": {}, "ids alone": {"20231234": {}, "al_2_17": {}}}.items():
+        url = gradebook_of(f"sqlite:///{tmp_path / f'{place}.db'}", {}, {}, students=people)
+        (folder / place).mkdir()
+        typed = {f"lovelaceada_71_9001_{own('20231234')}": "20231234", f"turing_72_9002_{own('al_2_17')}": "al_2_17"}
+        found, refused = extracted(folder / place, dict.fromkeys(typed, zipped((NOTEBOOK, GOOD))), url)
+        assert {*found} == {*typed.values()} and not refused
 
 
 def test_two_downloads_of_one_name_are_both_taken_in(tmp_path):

@@ -392,7 +392,7 @@ MUTANTS = [
     ),
     Mutant("uphill", "update", "state.master -= lr", "state.master += lr", BOTH_OF_B, "it goes downhill: subtract"),
     Mutant("not squared", "update", "gradient**2", "gradient", BOTH_OF_B, "the gradient was not squared"),
-    Mutant("no root", "update", "square.sqrt()", "square", {"b1-adam"}, "divide by the root of the squares"),
+    Mutant("no root", "update", "square.sqrt()", "square", BOTH_OF_B, "divide by the root of the squares"),
     Mutant(
         "the mean the wrong way round",
         "update",

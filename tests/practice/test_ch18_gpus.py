@@ -633,6 +633,13 @@ MUTANTS = [
         {PROTOCOL},
         "small calls take more than twice",
     ),
+    broken(
+        "told by the order alone",
+        SUFFERS,
+        'if {"LL": True, "LL128": patient.order.nodes > 1, "Simple": patient.order.cards}[protocols]:',
+        {PROTOCOL},
+        "the sweep is as ordered",
+    ),
     broken("small calls alone", SUFFERS, "if slow_start:", {PROTOCOL}, "NCCL may use LL"),
     broken(
         "faster than the order",
