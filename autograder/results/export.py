@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Bool, Dict, Unicode
 
 from .. import points, sheet
-from ..submissions.roster import is_another, key, keys_of
+from ..submissions.roster import is_another, key, keys_of, lowered
 from ..submissions.unzip import printable
 
 
@@ -362,7 +362,7 @@ FORMATS = {"canvas": CanvasExporter, "moodle": MoodleExporter, "worksheet": Mood
 
 
 def _folded(text: str) -> str:
-    return text.strip().casefold()
+    return lowered(text.strip())
 
 
 def number(points_of: float) -> str:

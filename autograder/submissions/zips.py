@@ -41,7 +41,7 @@ from traitlets.config import Config
 from .. import cage, points, sheet
 from . import unzip
 from .intake import EARLIEST
-from .roster import STUDENT_ID, key, keys_of
+from .roster import STUDENT_ID, key, keys_of, lowered
 from .unzip import MOST_NAME, is_notebook, printable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +60,8 @@ CANVAS = re.compile(
 
 IN_A_HAND_IN = "its name has a slash, so Canvas's name of it may be another's; hand in a file without one in its name"
 OF_BOTH = "its name may be Canvas's or Moodle's, and of two people; hand in a file without numbers in its name"
+NO_FILE = "it is beside a text, not a file that was handed in; hand it in as a file"
+MOODLE = "_assignsubmission_"  # and what kind of hand-in it is
 
 
 class BadZip(Exception):
@@ -124,7 +126,7 @@ class SafeExtractor(ExtractorPlugin):
         """Write one notebook for each student into `extracted_path`, and `refused.csv` beside it."""
         self.exercise = self.parent.coursedir.assignment_id
         self.ids: set[str] = set()
-        self.spelled: dict[str, str] = {}  # an id, address or number, case folded -> the student of the class list
+        self.spelled: dict[str, str] = {}  # an id, address or number, lowered -> the student of the class list
         self.people = self.class_list()
         self.refused: list[tuple[str, str]] = []
         beside = Path(extracted_path).parent
@@ -202,7 +204,7 @@ class SafeExtractor(ExtractorPlugin):
             everybody = points.students(gradebook).values()
             self.ids = {each.id for each in everybody}
             for text in ("lms_user_id", "email", "id"):  # an id comes before another's number
-                self.spelled |= {(getattr(each, text) or "").casefold(): each.id for each in everybody}
+                self.spelled |= {lowered(getattr(each, text) or ""): each.id for each in everybody}
             for student in everybody:
                 number = key(student.lms_user_id or "")
                 for known_by in (("number", number), *(("name", name) for name in keys_of(student))):
@@ -228,7 +230,7 @@ class SafeExtractor(ExtractorPlugin):
     def is_one_submission(self, name: str) -> bool:
         """Return whether a zip's name is that of one student's upload, rather than of a zip with many."""
         base = PurePosixPath(name).name
-        return bool(readings(base, self.exercise) or of_moodle(name) or self.own_name(base))
+        return bool(readings(base, self.exercise) or MOODLE in name or self.own_name(base))
 
     def members(self, path: Path, shown: str) -> Iterator[Candidate]:
         """Yield each hand-in of a zip with many. Refuse the zip once if it is wrong as a whole."""
@@ -255,22 +257,24 @@ class SafeExtractor(ExtractorPlugin):
         base = PurePosixPath(name).name
         if moodle := of_moodle(name):
             student, user, file = moodle
-            doubt = OF_BOTH if CANVAS.search(f"{student}_{user}_-") else ""
+            others = {each.user for each in readings(f"_{file}", self.exercise)}
+            of_canvas = CANVAS.search(f"{student}_{user}_-") or any(("number", each) in self.people for each in others)
+            doubt = OF_BOTH if of_canvas else ""
             file, known_by = PurePosixPath(file).name, ("name", key(student))
             return Candidate(shown, f"Moodle's {student}_{user}", known_by, file, 0, time, path, number, doubt)
+        if MOODLE in name:
+            return Candidate(shown, "", None, base, 0, time, path, number, NO_FILE)
         if found := readings(base, self.exercise):
-            reading, doubt, sure = self.read(found)
+            reading, owner, doubt, sure = self.read(found)
             if reading.late:
                 self.log.warning("%s: Canvas marks it as late", shown)
             known_by = ("number", reading.user)
-            person = f"user {reading.user}" if known_by in self.people else reading.person
-            owner = f"Canvas's {person if sure else base}"
             file, upload = reading.file, reading.upload
-            return Candidate(shown, owner, known_by, file, upload, time, path, number, doubt, sure)
+            return Candidate(shown, f"Canvas's {owner}", known_by, file, upload, time, path, number, doubt, sure)
         return Candidate(shown, "", None, base, 0, time, path, number)
 
-    def read(self, found: list[Reading]) -> tuple[Reading, str, bool]:
-        """Return the first of the ways to read a name of Canvas's, a doubt, and whether it is surely the right one.
+    def read(self, found: list[Reading]) -> tuple[Reading, str, str, bool]:
+        """Return the first way to read a name of Canvas's, who sent it, a doubt, and whether it is surely right.
 
         Canvas's own numbers are in one of them. The others are in what a student has chosen: the file's name, such as a
         student's number before the exercise, or his own name, left of Canvas's numbers, so that the file may seem
@@ -281,12 +285,13 @@ class SafeExtractor(ExtractorPlugin):
         claim = unicodedata.normalize("NFC", match["student"]) if match else ""
         whose = self.people.get(("number", first.user), set())
         typed = claim and not whose and (claim in self.ids or not self.ids)  # what is typed is all there is
+        owner = f"user {first.user}" if whose else first.person
         if len(users) == 1 or {claim} == whose or typed:
-            return first, "", True
-        if claim.isdecimal():  # a number, but not as the class list has it; or Canvas's own, behind an edited name
-            return first, "", False
+            return first, owner, "", True
+        if claim.isdecimal() and not any(("number", user) in self.people for user in users[1:]):
+            return first, f"{first.person} ({claim})", "", False  # not the id; or Canvas's own, behind an edited name
         may_be = f"its name may be of Canvas's user {' or '.join(users)}"
-        return first, f"{may_be}: let no number stand before the name of the file, and hand it in again", True
+        return first, owner, f"{may_be}: leave numbers out of the name of the file, and hand it in again", True
 
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
@@ -340,7 +345,7 @@ class SafeExtractor(ExtractorPlugin):
                 f"its name has no student; call it <student>_{self.exercise}_<time>.zip, as `make submit` does"
             )
         student = unicodedata.normalize("NFC", student)
-        if student not in self.ids and (listed := self.spelled.get(student.casefold())):
+        if student not in self.ids and (listed := self.spelled.get(lowered(student))):
             raise BadZip(
                 f"{printable(student)} is in the class list, but as an address, a number or a spelling of {listed}"
             )
@@ -353,9 +358,9 @@ class SafeExtractor(ExtractorPlugin):
 
 def readings(name: str, exercise: str) -> list[Reading]:
     """Return each way to read the name that Canvas gives a hand-in; none for other names."""
-    found = []
+    found, own = [], re.compile(rf"{re.escape(exercise)}(?![0-9])")  # which may begin with a number, too
     for match in CANVAS.finditer(name):
-        if not f"{match['upload']}_{match['file']}".startswith(exercise):  # which begins with a number, too
+        if not own.match(f"{match['upload']}_{match['file']}"):
             before = name[: match.start()]
             person = f"{before.removesuffix('_LATE')}_{match['user']}"
             found.append(Reading(person, before.endswith("_LATE"), match["user"], int(match["upload"]), match["file"]))
@@ -365,10 +370,9 @@ def readings(name: str, exercise: str) -> list[Reading]:
 def of_moodle(name: str) -> tuple[str, str, str] | None:
     """Return (full name, the user's number, file) from a name that Moodle gives a hand-in, or None for other names.
 
-    Moodle writes `Ada Lovelace_1234_assignsubmission_file_/file.ipynb`, and without folders `..._file_file.ipynb`. What
-    is in the folder of an online text is no file of a student's.
+    Moodle writes `Ada Lovelace_1234_assignsubmission_file_/file.ipynb`, and without folders `..._file_file.ipynb`.
     """
-    before, _, rest = name[:MOST_NAME].partition("_assignsubmission_")
+    before, _, rest = name[:MOST_NAME].partition(MOODLE)
     student, _, user = PurePosixPath(before).name.rpartition("_")
     file = rest.removeprefix("file_").removeprefix("/")
     return (student, user, file) if student and user.isdecimal() and file and rest.startswith("file_") else None
@@ -379,7 +383,7 @@ def is_in_a_hand_in(name: str) -> bool:
 
     Canvas's own are files. A student's file name with a slash would make a folder, and the rest would name another.
     """
-    folders = PurePosixPath(name.partition("_assignsubmission_")[0]).parts[:-1]  # Moodle's own is none of them
+    folders = PurePosixPath(name.partition(MOODLE)[0]).parts[:-1]  # Moodle's own is none of them
     return any(CANVAS.search(f"{folder}-") for folder in folders)
 
 

@@ -351,7 +351,7 @@ def check_small_updates(function: Callable, world_size: int, updates: int = 30, 
                 "half of that. You update the bf16 parameters instead of the fp32 masters: keep state.master in fp32 "
                 "from one update to the next, and round only what you return"
             )
-        if torch.equal(got, want) and not hint:
+        if torch.equal(got.float(), want.float()) and not hint:
             place = int((~torch.isclose(state.master, right.master)).nonzero()[0])
             raise NotYet(
                 f"{call}: {updates} updates bring state.master[{place}] from {start:g} to {state.master[place]:.6g}; "

@@ -215,7 +215,7 @@ SLOW = {
     "blanks": "x = 1\n" + "\t \n" * 8_000,  # in seconds 60 and, as Python, 6: four times as long for twice as many
     "names": "a" + ".b" * 8_000,  # 3 s
     "tags": "a.b\n" * 20_000,  # nbconvert cleans and parses what Pygments makes of it: 10 s
-    "magic": "%%perl\n" + "<!--" * 10_000,
+    "magic": "%%perl\n" + "<!--" * 20_000,
     "markdown": "```python\n" + "\t \n" * 1_600 + "x\n```",
 }
 

@@ -278,7 +278,7 @@ def test_a_number_or_an_id_in_a_name_of_the_own_choice_keeps_no_listed_students_
 def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_honest_one_out(folder, tmp_path):
     """Canvas takes dots out of a name last, so `x_7.1_9._x` becomes `x_71_9_x`; and it keeps marks on letters."""
     people = {
-        "ada@uni.edu": {"lms_user_id": "71"},
+        "ada@uni.edu": {"lms_user_id": "71", "first_name": "Ada", "last_name": "Lovelace"},
         "eve": {"lms_user_id": "72"},
         "neha": {"lms_user_id": "73"},
         "bob": {"lms_user_id": "74"},
@@ -290,19 +290,29 @@ def test_numbers_in_a_name_on_canvas_make_no_hand_in_somebody_elses_and_keep_no_
         f"evileve_72_9003_{NOTEBOOK}": b"of eve",
         f"evileve_72_9008_71_1_{own('ada@uni.edu')}": zipped((NOTEBOOK, b"of eve, whose file's name says 71")),
         f"eve_71_99_{own('9004')}": zipped((NOTEBOOK, b"of 99, who isn't listed, or of ada's upload 99")),
+        f"lovelaceada_5_assignsubmission_file_x_72_9009_{NOTEBOOK}": b"of eve, as Moodle's Ada",
+        f"Eve Evil_502_assignsubmission_onlinetext_/{own('bob')}": zipped((NOTEBOOK, b"of eve, beside a text")),
         f"नेहाशर्मा_73_9005_{NOTEBOOK}": b"of neha",
         f"eve_72_9006_q_5_assignsubmission_file_{own('bob')}": zipped((NOTEBOOK, b"of eve, as if it were Moodle's")),
         f"eve_72_9007_a/Bob Ross_501_assignsubmission_file_{NOTEBOOK}": b"of eve, in a folder",
     }
     found, refused = extracted(folder, {"submissions_2026_03_02.zip": zipped(*files.items())}, url)
     assert {student: notebook for student, (_, notebook) in found.items()} == {"eve": b"of eve", "neha": b"of neha"}
-    of_ada, by_name, _, by_file, of_another, _, as_moodles, in_folder = files
+    of_ada, by_name, _, by_file, of_another, marked, beside, _, as_moodles, in_folder = files
     why = {name.partition("/")[2]: reason for name, reason in refused.items()}
     assert "Canvas's user 71 or 72" in why[by_name] and "several people" in why[of_another]
     assert "Canvas's user 72 or 9008 or 71" in why[by_file]
     assert "Canvas's or Moodle's" in why[as_moodles] and "a slash" in why[in_folder]
+    assert "Canvas's or Moodle's" in why[marked] and "beside a text" in why[beside]
+    (folder / "later").mkdir()
+    later = {
+        f"lovelaceada_71_72_9010_{EXERCISE}_20260302T100000Z.zip": zipped((NOTEBOOK, b"of eve, whose name ends so"))
+    }
+    found, refused = extracted(folder / "later", later, url)
+    assert not found and "Canvas's user 71 or 72" in "".join(refused.values())
     (folder / "alone").mkdir()
-    found, refused = extracted(folder / "alone", {of_ada: files[of_ada]}, url)
+    again = f"lovelaceada_71_9300_{own('20231234', '20260228T090000Z')}"
+    found, refused = extracted(folder / "alone", {of_ada: files[of_ada], again: files[of_ada]}, url)
     assert found == {"ada@uni.edu": ("20260301T090000Z", b"of ada")} and not refused
     for place, people in {"no list": {}, "ids alone": {"20231234": {}, "al_2_17": {}}}.items():
         url = gradebook_of(f"sqlite:///{tmp_path / f'{place}.db'}", {}, {}, students=people)

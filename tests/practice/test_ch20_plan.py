@@ -634,7 +634,7 @@ def test_trials_that_learn_nothing_are_worth_a_part_of_the_points(pick, least, m
 
 
 def test_a_table_learned_from_other_clusters_is_worth_a_small_part_of_the_points(capsys):
-    """Three layouts for each kind of cluster, those with the most credit on sixty others of all kinds."""
+    """Three layouts for each kind of cluster, those with the most credit on thirty others of all kinds."""
 
     def kind(model, machine, batch=None):
         rates = tuple(1e-9 / machine[link]["beta"] > rate for link, rate in {"inside": 60, "between": 10}.items())
@@ -644,7 +644,7 @@ def test_a_table_learned_from_other_clusters_is_worth_a_small_part_of_the_points
         return tuple(said[name] for name in ("tp", "pp", "stage", "micro_batch", "recompute"))
 
     worth = {}  # {kind: [{layout: its credit} of each case]}
-    for case in (case for seed in range(200, 212) for case in random_cases(seed)):
+    for case in (case for seed in range(200, 206) for case in random_cases(seed)):
         least = case.real(ch20_plan.best(case)).seconds
         fits = [plan for plan in ch20_plan.grid(case) if case.needs(plan) <= case.machine["memory"]]
         credits = {
