@@ -282,7 +282,7 @@ class SafeExtractor(ExtractorPlugin):
         """
         first, users = found[0], list(dict.fromkeys(reading.user for reading in found))
         match = self.own_name(first.file)
-        claim = unicodedata.normalize("NFC", match["student"]) if match else ""
+        claim = match["student"] if match else ""
         whose = self.people.get(("number", first.user), set())
         typed = claim and not whose and (claim in self.ids or not self.ids)  # what is typed is all there is
         owner = f"user {first.user}" if whose else first.person
@@ -296,7 +296,8 @@ class SafeExtractor(ExtractorPlugin):
     def own_name(self, file: str) -> re.Match | None:
         """Match the name that `make submit` gives a zip. Browsers and Canvas add -1 or (1) to a second one."""
         return re.fullmatch(
-            rf"(?P<student>.+)_{re.escape(self.exercise)}_(?P<time>\d{{8}}T\d{{6}}Z)( ?\(\d+\)|-\d+)?\.zip", file
+            rf"(?P<student>.+)_{re.escape(self.exercise)}_(?P<time>\d{{8}}T\d{{6}}Z)( ?\(\d+\)|-\d+)?\.zip",
+            unicodedata.normalize("NFC", file),
         )
 
     def whose(self, candidate: Candidate) -> tuple[str, datetime]:
@@ -304,7 +305,7 @@ class SafeExtractor(ExtractorPlugin):
         if candidate.doubt:
             raise BadZip(candidate.doubt)
         own = self.own_name(candidate.file)
-        student = self.student(candidate, unicodedata.normalize("NFC", own["student"]) if own else None)
+        student = self.student(candidate, own["student"] if own else None)
         time = candidate.time
         if own:
             try:
@@ -406,7 +407,7 @@ def configure(config: Config) -> None:
 def is_stray(path: Path) -> bool:
     """Return whether a downloaded file is nobody's hand-in: no zip, no notebook, and no name that a platform gives."""
     kinds = (".zip", ".ipynb")
-    of_platform = CANVAS.search(path.name[:MOST_NAME]) or "_assignsubmission_file_" in str(path)
+    of_platform = CANVAS.search(path.name[:MOST_NAME]) or f"{MOODLE}file_" in str(path)
     return not path.is_dir() and path.suffix.lower() not in kinds and not of_platform
 
 

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import ranks
@@ -58,7 +57,6 @@ HOLDS = (
     ".ONE_NODE",
     ".EIGHT_NODES",
     ".on_a_rank",
-    "._NoFused",
     "._NoKernels",
     "._refuse_fused",
 )  # see `wall`
@@ -80,14 +78,6 @@ Pair = tuple[np.ndarray, np.ndarray]  # output [heads, queries, size], log_sum [
 
 
 # What answers may not use
-
-
-class _NoFused(TorchFunctionMode):
-    """Refuses torch's own attention inside this context."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        _refuse_fused(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
 
 
 class _NoKernels(TorchDispatchMode):
@@ -139,7 +129,7 @@ def without_the_library() -> Iterator[None]:
         needs,
         best,
     )
-    with on_a_rank(), refusing_functions(*answers), _NoFused(), _NoKernels():
+    with on_a_rank(), refusing_functions(*answers), wall.refusing_operators(WITHOUT_KERNELS), _NoKernels():
         yield
 
 

@@ -1049,8 +1049,8 @@ class Story:
         """Live one life, compare it with the undisturbed run, and return its witness.
 
         After one in which a rank is held up, one more begins there, see `_live_from_then`. In such a one, and with
-        `looks`, no rank may write another's shard. Raises `NotYet` at the first
-        difference, or if a life ends in any way but a return on all ranks or the kill.
+        `looks`, no rank may write another's shard. Raises `NotYet` at the first difference, or if a life ends in any
+        way but a return on all ranks or the kill.
         """
         self.both_whole = False
         self._train_on(max(self.allowed), life)

@@ -422,20 +422,19 @@ def _up(modules: Iterable[str]) -> Iterator[None]:
     """Put the wall up inside this context."""
     holds, missing = _full_names(modules, on_ranks=False), _withheld_by(modules)
     withheld = [each for each in _functions(missing) if not f"{each.name}.".startswith(holds)]
-    with _refusing(withheld, missing), _refusing_operators(_kernels_of(modules)):
+    with _refusing(withheld, missing), refusing_operators(*_kernels_of(modules)):
         yield
 
 
-def _refusing_operators(expressions: Iterable[str]) -> contextlib.AbstractContextManager[Any]:
-    """Refuse, inside this context, torch's functions of the names of these operators, in this thread."""
-    patterns = [*expressions]
-    if not patterns:
+def refusing_operators(*expressions: str) -> contextlib.AbstractContextManager[Any]:
+    """Refuse, inside this context, torch's functions of these names, in this thread."""
+    if not expressions:
         return contextlib.nullcontext()
     from torch.overrides import TorchFunctionMode
 
     class Refusing(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            if any(re.fullmatch(pattern, getattr(func, "__name__", "")) for pattern in patterns):
+            if any(re.fullmatch(each, getattr(func, "__name__", "")) for each in expressions):
                 _refuse_operator(func.__name__)
             return func(*args, **(kwargs or {}))
 
