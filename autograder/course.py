@@ -29,13 +29,13 @@ from nbgrader.apps.api import NbGraderAPI
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from nbgrader.preprocessors import SaveAutoGrades
-from nbgrader.utils import capture_log, temp_attrs
+from nbgrader.utils import capture_log, parse_utc, temp_attrs
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
-from . import release
+from . import points, release
 from .judging import preprocessor
 from .judging.judges import preloading
 from .judging.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole
@@ -315,7 +315,8 @@ class Course:
 
     def _what(self, ready: Ready) -> list:
         database = hashlib.sha256(self.database.encode()).hexdigest()
-        return [sorted(ready.keys.items()), ready.timestamp, database]
+        when = ready.timestamp and str(parse_utc(ready.timestamp))  # however it is written
+        return [sorted(ready.keys.items()), when, database]
 
     def _is_written(self, submission: Submission, ready: Ready) -> bool:
         """Return whether the gradebook and the page are complete: `mark` writes its file last, after both."""
@@ -502,6 +503,6 @@ def shown(path: Path) -> str:
 
 def shown_url(url: str) -> str:
     """Return a gradebook's URL without its password, and without a query, which may hold one; for SQLite, its file."""
-    if url.startswith("sqlite:///"):
-        return shown(Path(url.removeprefix("sqlite:///")))
+    if file := points.file_of(url):
+        return shown(file)
     return make_url(url).set(query={}).render_as_string()  # which masks the password

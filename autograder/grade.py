@@ -270,11 +270,13 @@ def find(
         if not student_place.is_dir():
             continue
         try:
-            places = handed_in(student_place)
+            places, left_alone = handed_in(student_place)
         except OSError as error:
             print(f"{printable(student_place.name)}: NOT GRADED: {error.strerror}")
             skipped.append(Submission(student_place.name, "", student_place))
             continue
+        for path in left_alone:
+            print(f"{printable(student_place.name)}/{printable(path.name)}: left alone: the folder beside it counts")
         for place, name in places:
             submission = Submission(student_place.name, name, place)
             if name not in known:
@@ -292,14 +294,18 @@ def find(
     return gradable, skipped
 
 
-def handed_in(student_place: Path) -> list[tuple[Path, str]]:
-    """Return (place, exercise) for each thing in a student's folder: notebooks, and whatever is no other file."""
+def handed_in(student_place: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
+    """Return (place, exercise) for each thing in a student's folder: notebooks, and whatever is no other file.
+
+    Also return the notebooks that don't count, because a folder has the same exercise.
+    """
     below = sorted(student_place.iterdir())
     folders = [(path, path.name) for path in below if not path.name.startswith(".") and path.suffix != ".ipynb"]
     folders = [(path, name) for path, name in folders if path.is_symlink() or not path.is_file()]
     taken = {name for _, name in folders}
     files = [(path, path.stem) for path in below if path.suffix == ".ipynb" and not path.name.startswith(".")]
-    return folders + [(path, name) for path, name in files if name not in taken]
+    left_alone = [path for path, name in files if name in taken and path.is_file()]
+    return folders + [(path, name) for path, name in files if name not in taken], left_alone
 
 
 # What it prints, and where

@@ -6,10 +6,11 @@ a thousand. Here 15 exercises of a thousand students (150,000 grades) take secon
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from nbgrader.api import (
     Assignment,
@@ -24,6 +25,11 @@ from nbgrader.api import (
     TaskCell,
 )
 from sqlalchemy import select
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file of a gradebook in SQLite; None if its URL names another database."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
 @dataclass
@@ -104,17 +110,34 @@ def results(
 
 
 def maxima(gradebook: Gradebook) -> dict[str, tuple[str, float]]:
-    """Return {id of a graded cell: (its grade_id, its maximum of points)}."""
-    cells: dict[str, tuple[str, float]] = {}
+    """Return {id of a graded cell: (its name, see `called`; its maximum of points)}."""
+    cells: dict[str, tuple[tuple[str, str, str], float]] = {}
     for kind in (GradeCell, TaskCell):
         # Both joined tables have a column `id`; `__table__.c.id` says which one.
         rows = gradebook.db.execute(
-            select(BaseCell.__table__.c.id, BaseCell.__table__.c.name, kind.__table__.c.max_score).join(
-                kind.__table__, kind.__table__.c.id == BaseCell.__table__.c.id
+            select(
+                BaseCell.__table__.c.id,
+                BaseCell.__table__.c.name,
+                kind.__table__.c.max_score,
+                Notebook.name.label("notebook"),
+                Notebook.assignment_id,
             )
+            .join(kind.__table__, kind.__table__.c.id == BaseCell.__table__.c.id)
+            .join(Notebook, Notebook.id == BaseCell.__table__.c.notebook_id)
         )
-        cells |= {row.id: (row.name, row.max_score) for row in rows}
-    return cells
+        cells |= {row.id: ((row.assignment_id, row.notebook, row.name), row.max_score) for row in rows}
+    names = called(place for place, _ in cells.values())
+    return {cell: (names[place], most) for cell, (place, most) in cells.items()}
+
+
+def called(places: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+    """Return a name for each cell, a tuple (assignment, notebook, grade_id): no other of the assignment has it.
+
+    It is the grade_id. Where two notebooks of an assignment have one in common, the notebook's name comes before it.
+    """
+    every = set(places)
+    times = Counter((assignment, name) for assignment, _, name in every)
+    return {place: place[2] if times[place[0], place[2]] == 1 else f"{place[1]}/{place[2]}" for place in every}
 
 
 def most_points(gradebook: Gradebook) -> dict[str, float]:

@@ -11,7 +11,8 @@ from typing import Any
 
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")  # how a formula begins in a spreadsheet
 # And within a cell, where a spreadsheet that separates cells otherwise would begin another one.
-INNER = re.compile(r"""([;,|"'\t\r\n]\s*)(?=[=+\-@＝＋－＠])""")
+# An apostrophe after one of these is such a guard already, and so is a second one.
+INNER = re.compile(r"""([;,|"\t\r\n]\s*|(?<=[^;,|"'\s])'\s*)(?=[=+\-@＝＋－＠])""")
 csv.field_size_limit(2**31 - 1)  # Moodle's worksheet has a student's whole text in a cell
 NUMBER = re.compile(r"-?\d+([.,]\d+)?%?")
 

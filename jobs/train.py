@@ -431,6 +431,7 @@ def run(
     what a product reached on a CPU. The other arguments are those of `train`.
     """
     ranks.preload(*fsdp.IMPORTS)
+    backend = backend or ranks.fastest_backend(world_size)
     facts, numbers = ranks.run(measured_machine, world_size, job, timeout=timeout, backend=backend)[0]
     machine = numbers or cluster(facts, world_size)
     predicted = plan(job, machine, world_size) | {"date": now()}

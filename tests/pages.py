@@ -16,6 +16,12 @@ def wait_until_laid_out(page) -> None:
     )
 
 
+def hold_time(page) -> None:
+    """Let the page's time stand still but for `page.clock.run_for`, whatever the machine does meanwhile."""
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+
+
 def fits(page) -> bool:
     """Whether nothing has to be scrolled to the side."""
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")

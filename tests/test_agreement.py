@@ -113,14 +113,19 @@ def test_the_price_is_the_closed_form_and_never_below_the_lower_bound(row, world
     assert cost.seconds == pytest.approx(sum(map(float.__mul__, map(float, counted), map(float, terms))), rel=1e-9)
 
 
-DTYPES = [torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.uint8]
+DTYPES = {  # by the number of elements: the others are asked for at one length
+    12: [torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.uint8],
+    0: [torch.float32],
+    1: [torch.float32],
+    1001: [torch.float32],
+}
 
 
 def run_everything(rank, world_size, num_elements):
-    """Every algorithm on every dtype, on a real rank: the buffers that result, and what was sent."""
+    """Every algorithm on these dtypes, on a real rank: the buffers that result, and what was sent."""
     outcomes = []
     for schedule in every_schedule(world_size, num_elements):
-        for dtype in DTYPES:
+        for dtype in DTYPES[num_elements]:
             buffer = make_buffer(rank, num_elements, dtype)
             with BytesSent() as sent:
                 execute(schedule, buffer)
@@ -143,12 +148,14 @@ def every_schedule(world_size, num_elements):
     yield from (s for s in schedules(world_size) if even or s.collective != "all_to_all")
 
 
-@pytest.mark.parametrize("num_elements", [0, 1, 12, 1001])
+@pytest.mark.parametrize("num_elements", DTYPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 def test_real_ranks_end_with_the_numbers_of_the_simulation_and_send_the_bytes_of_the_price(world_size, num_elements):
     """Bit for bit: a rank adds what arrives to what it has, in numpy as in torch, in the schedule's order."""
     by_rank = ranks.run(run_everything, world_size, num_elements)
-    cases = [(schedule, dtype) for schedule in every_schedule(world_size, num_elements) for dtype in DTYPES]
+    cases = [
+        (schedule, dtype) for schedule in every_schedule(world_size, num_elements) for dtype in DTYPES[num_elements]
+    ]
     for index, (schedule, dtype) in enumerate(cases):
         outcomes = [outcomes[index] for outcomes in by_rank]
         executed = torch.stack([buffer for buffer, *_ in outcomes])

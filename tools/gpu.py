@@ -1,9 +1,12 @@
-"""Measures what a machine with one or more GPUs can tell, beside what was predicted, into book/data/gpu.json.
+"""Measures what a machine with one or more GPUs can tell, beside what was predicted, into book/data/gpu_here.json.
 
     make gpu                                   # everything that fits into ten minutes
     make gpu PARTS="products attention"        # some of it; later commands add to the file
     python3 tools/gpu.py --save OUT            # on a bare machine with torch 2.6 or later, numpy and cloudpickle
-    python3 tools/gpu.py --merge OUT           # takes what another machine has saved into book/data/gpu.json
+    python3 tools/gpu.py --merge OUT           # takes in what another machine has saved
+
+Chapter 18 shows the file, once the book is built again. What the chapter itself tells was measured before and is in
+book/data/gpu.json; to keep more there: --merge OUT --save book/data/gpu.json.
 
 Every part predicts all its cases before it measures the first (`registered`), and says what it skips and why. Nothing
 is downloaded. The parts, in this order:
@@ -63,7 +66,7 @@ from collectives.training.kernels import Fitted  # noqa: E402
 from collectives.training.registry import MODELS  # noqa: E402
 from collectives.training.software import Software  # noqa: E402
 
-TARGET = ROOT / "book" / "data" / "gpu.json"
+TARGET = ROOT / "book" / "data" / "gpu_here.json"
 TRAIN = ROOT / "jobs" / "train.py"
 NO_GPU = 3  # exit status
 MINUTES = 9.0  # a lent machine runs a command for ten
@@ -114,9 +117,9 @@ class Here:
         return Cluster(self.known.name, 1, self.count, nics_per_node=self.count)
 
     @property
-    def backend(self) -> str | None:
-        """What carries messages between ranks: NCCL, or what `ranks` picks where a CPU stands in."""
-        return None if self.small else "nccl"
+    def backend(self) -> str:
+        """What carries messages between ranks: NCCL, or gloo where a CPU stands in."""
+        return "gloo" if self.small else "nccl"
 
     @property
     def left(self) -> float:

@@ -5,10 +5,11 @@ import gzip
 import io
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -22,6 +23,7 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PATIENCE = 120  # seconds for a page to load, or for what is waited for to appear, on a busy machine
 TEXT = {".html", ".css", ".js", ".json", ".svg", ".xml", ".txt", ".ipynb"}
 
 
@@ -77,5 +79,18 @@ def browsing() -> Iterator[Browser]:
         raise FileNotFoundError("Chromium is missing. On Debian or Ubuntu run: sudo apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        browser.new_context, browser.new_page = patient(browser.new_context), patient(browser.new_page)
         yield browser
         browser.close()
+
+
+def patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the contexts or pages that a function makes wait for `PATIENCE` seconds."""
+
+    @functools.wraps(make)
+    def made(**settings):
+        opened = make(**settings)
+        opened.set_default_timeout(1000 * PATIENCE)
+        return opened
+
+    return made

@@ -30,11 +30,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collectives.ranks import crowding
+
 from ..inside import fork_server, memory
 from ..inside.shell import Shell, lay_out, make_shell
 from ..names import names_in
 from ..sandbox import gloo
-from ..sandbox.envelope import Limits, enter
+from ..sandbox.envelope import CannotSandbox, Limits, enter
 from ..wire import channel, protocol
 from .link import Confined, Ended, Link
 from .proxies import Missing, Remote, note_preloaded
@@ -54,7 +56,8 @@ MOST_WORDS = 1_000
 class Settings:
     """How submissions are judged. An instructor's `nbgrader_config.py` may change each field.
 
-    `cell_seconds`: time limit of one cell. `submission_seconds`: time limit of the whole notebook.
+    `cell_seconds`: time limit of one cell; on a busy machine longer, by `collectives.ranks.crowding`.
+    `submission_seconds`: time limit of the whole notebook; up to twice that if the machine is busy when it begins.
     `packages`: packages whose classes cross as data and whose functions exist on both sides.
     `preload`: modules imported once for all submissions. Default: what the instructor's cells import; see
     `judges.preloading`.
@@ -147,7 +150,11 @@ class Judgement:
         self.shown = 0  # bytes of outputs so far, as JSON
         self.pieces = 0  # outputs so far, see `protocol.pieces`
         self.restarts = 0
-        self.end = time.monotonic() + settings.submission_seconds
+        self.cell_begun = time.monotonic()
+        self.allowed = 0.0  # seconds of the cell, on a machine with nothing else to do
+        # Twice as long at most: a student's code could have left the load, in the notebook before.
+        self.most = settings.submission_seconds * min(crowding(), 2)
+        self.end = self.cell_begun + self.most
         for name in settings.inside:
             self._send_inside(name)
 
@@ -289,7 +296,7 @@ class Judgement:
         if self.link is not None and self.link.ended is not None and self.link.ended.verdict == "hostile":
             raise self.link.ended  # nothing that this notebook's code says counts any more
         if time.monotonic() >= self.end:
-            message = f"Out of time: the whole notebook took longer than {self.settings.submission_seconds:g} seconds."
+            message = f"Out of time: the whole notebook took longer than {self.most:.0f} seconds."
             raise Ended("time", message)
         if self.link is not None and self.link.ended is None and self.link.sandbox.is_spent():
             self.link.lost()  # what an earlier cell left running ended it, so this cell gets a new one
@@ -301,13 +308,18 @@ class Judgement:
 
     def _allow(self, link: Link, seconds: float) -> None:
         """Give a link so many seconds from now, for a cell."""
-        link.deadline = time.monotonic()
+        link.deadline = self.cell_begun = time.monotonic()
+        self.allowed = 0.0
         self._extend(link, seconds)
 
     def _extend(self, link: Link, seconds: float) -> None:
-        """Let a link's deadline be later. Tell the grader, which kills a judge that an alarm doesn't reach by then."""
-        link.deadline = min(link.deadline + seconds, self.end)
-        self.tell({"until": link.deadline + ALARM})
+        """Let a link's deadline be later, by so many seconds and by what the machine's load now adds to the cell's.
+
+        Tell the grader, which kills a judge that an alarm doesn't reach by then.
+        """
+        self.allowed += seconds
+        link.deadline = min(max(link.deadline, self.cell_begun + self.allowed * crowding()), self.end)
+        self.tell({"until": link.deadline + ALARM, "end": self.end})
         if signal.getitimer(signal.ITIMER_REAL)[0]:
             _set_alarm(link)
 
@@ -339,8 +351,16 @@ class Judgement:
             if link.sandbox.is_spent():
                 raise link.lost()
             link.sandbox.close()
-            link.sandbox = self.enter()
+            try:
+                link.sandbox = self.enter()
+            except CannotSandbox as error:
+                raise link.end("fault", f"No new sandbox for this test: {error}") from None
+            paused, begun, allowed, deadline = time.monotonic(), self.cell_begun, self.allowed, link.deadline
+            self._allow(link, self.settings.submission_seconds / 4)
             self._begin(link)
+            pause = time.monotonic() - paused  # the time of earlier cells isn't the test's
+            self.cell_begun, self.allowed, link.deadline = begun + pause, allowed, deadline + pause
+            self._extend(link, 0)
 
     def _send_inside(self, dotted: str) -> None:
         """Replace a course function so that it runs entirely in the sandbox when an argument is a student's object.
@@ -376,7 +396,10 @@ def _run_ranks(link: Link, unsandboxed: Callable[[], Any], *args: Any, **kwargs:
     """Run ranks in the sandbox, or as `unsandboxed` does; return their results with the traffic that they caused."""
     link.sandbox.settle()
     party = Party(link, link.sandbox.nursery) if link.sandbox.nursery else None
-    result = party.run(*args, **kwargs) if party else unsandboxed()
+    try:
+        result = party.run(*args, **kwargs) if party else unsandboxed()
+    finally:
+        link.extend(0)  # by then, the machine may be busier
     if isinstance(result, list):
         result = Seen(result)
         if party and (capture := party.capture):

@@ -136,7 +136,7 @@ class Judges:
             except channel.TooLate:
                 most = self.settings.submission_seconds
                 whole = f"Out of time: the whole notebook took longer than {most:g} seconds."
-                answer.end(Ended("time", whole if time.monotonic() >= begun + most + GRACE else NO_END))
+                answer.end(Ended("time", whole if time.monotonic() >= answer.most + GRACE else NO_END))
             except BadMessage:
                 answer = _Answer(notebook)
                 answer.end(Ended("hostile", "Forged: what this notebook puts out is too large to keep."))
@@ -158,15 +158,15 @@ class Judges:
             pid = json.loads(channel.receive(connection))["pid"]
             try:
                 channel.send(connection, message)
-                until = end = time.monotonic() + self.settings.submission_seconds + GRACE
+                until = answer.most = time.monotonic() + self.settings.submission_seconds
                 while True:
-                    news = channel.receive(connection, min(until, end), room)
+                    news = channel.receive(connection, min(until, answer.most) + GRACE, room)
                     room -= len(news)
                     known = json.loads(news)
                     if "over" in known:
                         return
                     if "until" in known:
-                        until = known["until"] + GRACE
+                        until, answer.most = known["until"], known["end"]
                     else:
                         answer.take(known)
             except channel.TooLate:
@@ -180,12 +180,16 @@ class Judges:
 
 
 class _Answer:
-    """A copy of a notebook, with what its judge has told of its cells so far. `remarks`: as of `Judged`."""
+    """A copy of a notebook, with what its judge has told of its cells so far. `remarks`: as of `Judged`.
+
+    `most`: when the notebook's time is up, in seconds of time.monotonic().
+    """
 
     def __init__(self, notebook: NotebookNode):
         self.notebook = deepcopy(notebook)
         self.remarks: dict[str, str] = {}
         self.done = 0  # cells
+        self.most = 0.0
 
     def take(self, news: dict) -> None:
         """Take in what the judge tells of a cell."""

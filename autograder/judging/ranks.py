@@ -100,7 +100,13 @@ class Party:
             "serves": serve is not None,
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
-        with link.sandbox.captured() as self.capture:
+        with contextlib.ExitStack() as running:
+            try:
+                self.capture = running.enter_context(link.sandbox.captured())
+            except (OSError, RuntimeError) as error:  # no room for its ring, or no thread
+                raise link.end(
+                    "fault", f"What crosses between ranks can't be followed on this machine: {error}"
+                ) from None
             self._drive(timeout, serve and partial(self._served, serve))
         return [rank.value for rank in self.ranks]
 

@@ -184,6 +184,14 @@ class Exporter(ExportPlugin):
                     known.setdefault((kind, text), set()).add(student.id)
         return known
 
+    def compare_points(self, exercise: str, maxima: Iterable[str], platform: str) -> None:
+        """Note where the platform has another maximum. The export doesn't scale grades."""
+        for text in sorted({each.strip() for each in maxima}):
+            points = sheet.NUMBER.fullmatch(text) and float(text.rstrip("%").replace(",", "."))
+            if points is not None and points != self.most[exercise]:
+                most = f"{self.most[exercise]:g}"
+                self.note(f"{exercise}: the maximum is {text} points in {platform}, but {most} in the gradebook")
+
     def tell_unmatched(self, matched: list[str | None]) -> None:
         """Note which graded students the platform's file lacks. Raises `CannotExport` if it lacks all of them."""
         found = {*matched}
@@ -237,11 +245,15 @@ class CanvasExporter(Exporter):
         matched = self.match(
             Row([row[i] for i in (*logins, number)], [row[number]], canvas_name(row[0])) for row in people
         )
-        for row in points:
-            self.compare_points(row, places)
+        for name, place in places.items():
+            self.compare_points(name, [row[place] for row in points], "Canvas")
         for row, student in zip(people, matched, strict=True):
             for name, place in places.items():
-                row[place] = (self.grade(student, name) if student else "") or row[place]
+                grade = self.grade(student, name) if student else ""
+                if grade and row[place].strip() == "EX":
+                    self.note(f"{name}: {student} is excused in Canvas, and stays so")
+                elif grade:
+                    row[place] = grade
         self.tell_unmatched(matched)
         return [[row[i] for i in keep] for row in (header, *below)]
 
@@ -256,13 +268,6 @@ class CanvasExporter(Exporter):
                 f"CanvasExporter.columns={{{exercise!r}: 'name (id)'}}"
             )
         return places[0]
-
-    def compare_points(self, row: list[str], places: dict[str, int]) -> None:
-        """Note where Canvas has another maximum. The export doesn't scale grades."""
-        for name, place in places.items():
-            text = row[place].strip()
-            if sheet.NUMBER.fullmatch(text) and float(text.rstrip("%").replace(",", ".")) != self.most[name]:
-                self.note(f"{name}: the maximum is {text} points in Canvas, but {self.most[name]:g} in the gradebook")
 
 
 class MoodleExporter(Exporter):
@@ -346,6 +351,8 @@ class MoodleWorksheetExporter(Exporter):
         matched = self.match(
             Row([row[i] for i in logins], [row[i] for i in numbers], row[at["Full name"]]) for row in below
         )
+        if "Maximum grade" in at:
+            self.compare_points(exercise, [row[at["Maximum grade"]] for row in below], "Moodle")
         for row, student in zip(below, matched, strict=True):
             grade = self.grade(student, exercise) if student else ""
             if grade and row[at.get("Grade can be changed", at["Grade"])].strip() == "No":
@@ -422,8 +429,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def existing(url: str) -> str:
     """Return the gradebook's URL; raise `CannotExport` if its file is missing, because SQLite would create it."""
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
-        raise CannotExport(f"there is no gradebook {url.removeprefix('sqlite:///')}: run `make grade` first")
+    file = points.file_of(url)
+    if file and not file.is_file():
+        raise CannotExport(f"there is no gradebook {file}: run `make grade` first")
     return url
 
 

@@ -74,8 +74,9 @@ class Shown:
         """
         self.times.update(texts)
         missing = [text for text in dict.fromkeys(texts) if text not in self.html]
-        for text in [text for text in missing if text in _slow]:
-            self._add(text, *_slow[text])
+        for text in missing:
+            if known := _slow.get(text):  # which another page's thread may drop at any moment
+                self._add(text, *known)
         missing = [text for text in missing if text not in self.html]
         items = [json.dumps(text).encode() for text in missing]
         with closing(cage.each(rendering.rendered, items, MOST_SECONDS, PAGE_SECONDS)) as answers:

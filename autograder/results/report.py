@@ -214,15 +214,18 @@ class HandedOut(NamedTuple):
 def handed_out(gradebook: Gradebook) -> dict[str, HandedOut]:
     """Return {exercise: the released cells that the gradebook stores}."""
     released: dict[str, HandedOut] = defaultdict(lambda: HandedOut({}, set()))
+    about = SourceCell.name, SourceCell.source, SourceCell.locked, SourceCell.cell_type
     rows = gradebook.db.execute(
-        select(SourceCell.name, SourceCell.source, SourceCell.locked, SourceCell.cell_type, Assignment.name.label("of"))
+        select(*about, Notebook.name.label("notebook"), Assignment.name.label("of"))
         .join(Notebook, SourceCell.notebook_id == Notebook.id)
         .join(Assignment, Notebook.assignment_id == Assignment.id)
-    )
+    ).all()
+    names = points.called((row.of, row.notebook, row.name) for row in rows)
     for row in rows:
-        released[row.of].cells[row.name] = row.source or ""
+        name = names[row.of, row.notebook, row.name]
+        released[row.of].cells[name] = row.source or ""
         if row.cell_type == "code" and not row.locked:
-            released[row.of].answers.add(row.name)
+            released[row.of].answers.add(name)
     return released
 
 
@@ -240,8 +243,9 @@ def together(
 
 
 def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Return a graded submission's code, {grade_id: source}, and the reasons to look at it."""
-    cells: dict[str, str] = {}
+    """Return a graded submission's code, {its cell's name, see `points.called`: source}, and why to look at it."""
+    found: dict[tuple[str, str, str], str] = {}
+    every: list[tuple[str, str, str]] = []  # of text, too
     reasons: list[str] = []
     paths = sorted(folder.glob("*.ipynb"))
     for path in paths:
@@ -254,8 +258,11 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
             for cell in notebook["cells"]:
                 name = cell["metadata"].get("nbgrader", {}).get("grade_id")
                 own += name is None and cell["cell_type"] == "code" and "autograder" not in cell["metadata"]
-                if name is not None and cell["cell_type"] == "code":
-                    cells[name] = "".join(cell["source"])
+                if name is None:
+                    continue
+                every.append(("", path.stem, name))
+                if cell["cell_type"] == "code":
+                    found[every[-1]] = "".join(cell["source"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reasons.append(f"{path.name} cannot be read: {type(error).__name__}")
             continue
@@ -268,6 +275,8 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
         reasons += [str(note) for note in about.get("notes", [])]
         if own > MOST_OWN_CELLS:
             reasons.append(f"{own} code cells that the student added")
+    names = points.called(every)
+    cells = {names[place]: source for place, source in found.items()}
     return cells, reasons if paths else ["in the gradebook, but its graded notebook is missing"]
 
 

@@ -57,6 +57,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",
     "MPLBACKEND": "Agg",
+    "PYTHONHASHSEED": "0",  # so that sets of names have the same order in every grading
     "OMP_NUM_THREADS": "1",  # submissions share the cores, and 64 threads would be a quarter of `processes`
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -623,7 +624,8 @@ continuation()
 def _python(folders: Sequence[str], settings: str) -> list[str]:
     """Return the command of the warm process. `folders`: added to its `sys.path`. `settings`: a descriptor to read."""
     program = _PROGRAM.format(folders=list(dict.fromkeys([str(PACKAGE.parent), *folders])))
-    return [sys.executable, "-I", "-B", "-c", program, settings]
+    # -I without its -E: the environment is `ENVIRONMENT` alone, and PYTHONHASHSEED in it must count.
+    return [sys.executable, "-P", "-s", "-B", "-c", program, settings]
 
 
 def _filter() -> bytes:

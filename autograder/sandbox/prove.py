@@ -99,7 +99,10 @@ def _answer(sandbox: Sandbox, silent: str) -> list[str]:
 
 def _outliving(sandbox: Sandbox) -> list[str]:
     """Close a sandbox in which a canary left a daemon; return a fault if any process survives."""
-    namespace = os.readlink(f"/proc/{sandbox.init}/ns/pid")
+    try:
+        namespace = os.readlink(f"/proc/{sandbox.init}/ns/pid")
+    except FileNotFoundError:
+        return ["has ended its init"]
     before = members(namespace)
     sandbox.close()
     after = members(namespace)

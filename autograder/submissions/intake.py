@@ -7,6 +7,8 @@ that the student added, each after the cell that it followed. What happened to t
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import nbformat
@@ -32,9 +34,11 @@ from traitlets.utils.importstring import import_item
 from .. import cage
 from ..names import defined
 from . import notebooks as files
+from . import unzip
 from .notebooks import Cell
 
 MOST_BYTES = 20_000_000  # in a notebook's file, with outputs and pictures
+MOST_COPIES = 20  # files beside a notebook that are looked at
 MOST_SECONDS = 10.0  # for reading one notebook's JSON
 MARKER = re.compile(r"^.*(BEGIN|END) SOLUTION.*\n?", re.MULTILINE)  # nbgrader's lines around an answer
 EARLIEST = datetime(2000, 1, 1)
@@ -168,9 +172,39 @@ def take(place: Path | Unreadable, made_from: Template) -> Taken:
             raise place
         if place.name != f"{made_from.name}.ipynb":
             notes.append(f"The file is called {shown_name(place.name)}; it was graded as {made_from.name}.ipynb.")
-        return rebuilt(made_from, read_cells(contents(place), notes), notes)
+        raw = contents(place)
+        notes += better_copies(place, raw, made_from.name)
+        return rebuilt(made_from, read_cells(raw, notes), notes)
     except Unreadable as reason:
         return refused(made_from, str(reason))
+
+
+def better_copies(place: Path, raw: bytes, exercise: str) -> list[str]:
+    """Return a note for each copy beside a notebook that has more answers, or is another version of it.
+
+    `raw`: the notebook's bytes.
+    """
+    found = []
+    paths = _copies_beside(place, exercise)
+    if place.parent.name == exercise:  # a folder was handed in, which may hold itself once more
+        below = [path.relative_to(place.parent) for path in place.parent.glob(f"*/{glob.escape(place.name)}")]
+        paths = sorted([*paths, *(PurePosixPath(path) for path in below if not unzip.is_litter(PurePosixPath(path)))])
+    for path in paths[:MOST_COPIES]:
+        with contextlib.suppress(Unreadable):
+            copy = contents(place.parent / path)
+            more = unzip.more_answers(copy, raw)
+            differs = more == 0 and copy != raw and unzip.is_notebook(path.name, exercise)
+            if b'"grade_id"' in copy and (more > 0 or differs):
+                what = "has more answers" if more > 0 else "differs"
+                found.append(f"{shown_name(str(path))} beside it {what}, but {shown_name(place.name)} was graded.")
+    return found
+
+
+def _copies_beside(place: Path, exercise: str) -> list[PurePosixPath]:
+    """Return the names of the files beside a notebook that could be meant as another version of it."""
+    own = PurePosixPath(place.name)
+    names = [PurePosixPath(path.name) for path in sorted(place.parent.glob("*.ipynb")) if path != place]
+    return [name for name in names if not unzip.is_litter(name) and unzip.could_be_meant(name, own, exercise)]
 
 
 def contents(path: Path) -> bytes:

@@ -16,17 +16,18 @@ import argparse
 import re
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nbgrader.api import Gradebook, Student
 from sqlalchemy.exc import SQLAlchemyError
 
-from .. import points, sheet
+from .. import once, points, sheet
 
 MARKUP = str.maketrans("<>", "‹›")  # formgrader puts a name into its page as it is
 STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
+MOST = 128  # characters of a name or an address: the gradebook's columns, which PostgreSQL keeps to
 TEST_STUDENT = "student, test"  # Canvas adds a "Student, Test" to each export; in other letters it may be a name
 
 
@@ -37,7 +38,8 @@ class BadRoster(ValueError):
 class Person(NamedTuple):
     """A student as the gradebook has one. `id` names folders and pages; `lms_user_id` is the platform's number.
 
-    `fixed`: whether no student can edit the two.
+    `decides`: which of the two no student can edit, and says who a row is about: "number" (Canvas), "id" (the
+    instructor's own list), or "".
     """
 
     id: str
@@ -45,7 +47,7 @@ class Person(NamedTuple):
     last_name: str = ""
     email: str = ""
     lms_user_id: str = ""
-    fixed: bool = False
+    decides: str = ""
 
 
 COLUMNS = Person._fields[:-1]  # those of the gradebook
@@ -58,7 +60,7 @@ def of_canvas(row: dict[str, str]) -> Person | None:
         return None
     last, _, first = (part.strip() for part in names.partition(","))
     login = row.get("SIS Login ID") or row.get("SIS User ID") or row["ID"]
-    return Person(login, first, last, login if "@" in login else "", row["ID"], fixed=True)
+    return Person(login, first, last, login if "@" in login else "", row["ID"], "number")
 
 
 def of_moodle(row: dict[str, str]) -> Person | None:
@@ -77,7 +79,7 @@ def of_worksheet(row: dict[str, str]) -> Person | None:
 
 def of_nbgrader(row: dict[str, str]) -> Person | None:
     """Return the student in a row with the gradebook's own columns. The list is the instructor's own."""
-    return Person(**{name: row.get(name, "") for name in COLUMNS}, fixed=True)
+    return Person(**{name: row.get(name, "") for name in COLUMNS}, decides="id")
 
 
 # The columns by which a file is recognized, and how to read its rows.
@@ -113,7 +115,7 @@ def read(path: Path) -> tuple[list[Person], list[str]]:
         person = person_of({name: cell.strip() for name, cell in zip(header, row, strict=True)})
         if person is None:
             continue
-        if not STUDENT_ID.fullmatch(person.id):
+        if not is_id(person.id):
             left_out.append(f"row {number} gives the id {person.id!r}; an id has 1 to 64 letters, digits and . @ - _")
         else:
             found.setdefault(lowered(person.id), []).append((number, person))
@@ -127,34 +129,108 @@ def read(path: Path) -> tuple[list[Person], list[str]]:
     return people, left_out
 
 
-def write(people: list[Person], url: str) -> tuple[list[str], list[str], list[str]]:
+class Written(NamedTuple):
+    """What a class list changed, by ids: `new` students; those whom the list `lacks`, who stay; and `left` as they are.
+
+    Those are left whose row may be of somebody who took their id, see `is_another`. `namesakes`: {a new student: one of
+    the same name whom the list lacks}. `cleared`: those whose number the list gives to another, and who have none now.
+    """
+
+    new: list[str]
+    lacks: list[str]
+    left: list[str]
+    namesakes: dict[str, str]
+    cleared: list[str]
+
+
+def write(people: list[Person], url: str) -> Written:
     """Write the class list into the gradebook at `url`, which is created if it is missing, without markup in names.
 
     Students can edit their names on most platforms, and a script there would run as the instructor. A student whom the
-    gradebook has keeps the spelling of the id there.
-
-    Returns the ids that are new; those of students whom the gradebook has and the list lacks, who stay; and those of
-    students who stay as they are, because the row may be of somebody who took their id, see `is_another`.
+    gradebook has keeps the id there: known by it in any spelling, by Canvas's number, which nobody can edit, or by name
+    and address together.
     """
-    if url.startswith("sqlite:///"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    with Gradebook(url) as gradebook:
+    if file := points.file_of(url):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with once.shared(), Gradebook(url) as gradebook:
         known = points.students(gradebook)
-        spelled = {lowered(student): student for student in known} | {student: student for student in known}
-        others = []
-        for number, given_as in enumerate(people):
-            person = given_as._replace(id=spelled.get(given_as.id, spelled.get(lowered(given_as.id), given_as.id)))
-            people[number] = person
-            fixed = person.fixed and person.id == given_as.id
-            about = {name: getattr(person, name).translate(MARKUP) for name in COLUMNS}
-            name = f"{about['first_name']} {about['last_name']}"
-            if person.id in known and not fixed and is_another(known[person.id], name, about["email"]):
-                others.append(person.id)
-                continue
-            given = {name: value for name, value in about.items() if value and name != "id"}
-            gradebook.update_or_create_student(person.id, **given)
-    ids = [person.id for person in people]
-    return [student for student in ids if student not in known], sorted(known.keys() - {*ids}), others
+        update = _Update(known, people)
+        people = [update.person(row) for row in people]
+        for student, values in update.given.items():
+            gradebook.update_or_create_student(student, **values)
+        cleared = sorted(update.lent - update.given.keys())
+        for student in cleared:
+            gradebook.update_or_create_student(student, lms_user_id=None)
+        new = {person.id: key(person.first_name + person.last_name) for person in people if person.id not in known}
+        lacks = sorted(known.keys() - {person.id for person in people})
+        namesakes = {student: each for student, name in new.items() for each in lacks if name in keys_of(known[each])}
+    return Written([*new], lacks, sorted(update.left), namesakes, cleared)
+
+
+class _Update:
+    """What a class list changes, read row by row beside the gradebook's students.
+
+    `given`: {a student: what to write of the student}; `left`: who stay as they are; `lent`: whose number is another's.
+    """
+
+    def __init__(self, known: dict[str, Student], people: list[Person]) -> None:
+        self.known = known
+        self.spelled = {lowered(student): student for student in known} | {student: student for student in known}
+        self.numbered = _unique((each.lms_user_id, each.id) for each in known.values())
+        self.addressed = _unique(
+            ((name, (each.email or "").casefold()), each.id) for each in known.values() for name in keys_of(each)
+        )
+        self.numbers = {self.by_id(row): row.lms_user_id for row in people}
+        self.owners = {row.lms_user_id: self.by_id(row) for row in people}
+        self.given: dict[str, dict[str, str]] = {}
+        self.left: set[str] = set()
+        self.lent: set[str] = set()
+
+    def by_id(self, row: Person) -> str | None:
+        """Return the student whose id a row gives, in whatever letters."""
+        return self.spelled.get(row.id) or self.spelled.get(lowered(row.id))
+
+    def is_anothers(self, student: Student) -> bool:
+        """Return whether Canvas's list gives a student's number to another one of the gradebook."""
+        owner = self.owners.get(student.lms_user_id)
+        return bool(owner) and owner != student.id
+
+    def person(self, row: Person) -> Person:
+        """Return a row's person with the id that the gradebook has for it, and note what to write."""
+        about = {name: getattr(row, name).translate(MARKUP)[:MOST] for name in COLUMNS}
+        name, address = f"{about['first_name']} {about['last_name']}", about["email"]
+        by_id, by_number = self.by_id(row), self.numbered.get(row.lms_user_id) if row.decides else None
+        if row.decides == "number" and by_id and by_number and by_id != by_number:
+            strangers = {each for each in (by_id, by_number) if is_another(self.known[each], name, address)}
+            renumbered = self.numbers.get(by_number, row.lms_user_id) != row.lms_user_id  # by a row of its own
+            if strangers == {by_number} or (renumbered and not strangers):  # the number was wrong, the login is right
+                self.lent.add(by_number)
+                by_number = None
+            elif not strangers:  # without names nobody knows which of them is right
+                self.left |= {by_id, by_number}
+                return row._replace(id=by_id)
+        by_name = self.addressed.get((key(name), address.casefold())) if address else None
+        ways = (by_id, by_number, by_name) if row.decides == "id" else (by_number, by_id, by_name)
+        person = row._replace(id=next(filter(None, ways), row.id))
+        had = self.known.get(person.id)
+        if row.decides == "number":  # a login may be given again, and only the number can't
+            without = had and (had.lms_user_id in (None, "", row.lms_user_id) or self.is_anothers(had))
+            sure = by_number or (without and by_id == row.id)
+        else:
+            sure = row.decides == "id" and by_id == row.id
+        if person.id in self.given or (had and not sure and is_another(had, name, address)):
+            self.left.add(person.id)
+        else:
+            self.given[person.id] = {name: value for name, value in about.items() if value and name != "id"}
+        return person
+
+
+def _unique(pairs: Iterable[tuple[Any, str]]) -> dict[Any, str]:
+    """Return what is one student's alone: {text: the student}."""
+    found: dict[Any, set[str]] = {}
+    for text, student in pairs:
+        found.setdefault(text, set()).add(student)
+    return {text: min(students) for text, students in found.items() if text and len(students) == 1}
 
 
 def is_another(student: Student, name: str, address: str) -> bool:
@@ -165,6 +241,11 @@ def is_another(student: Student, name: str, address: str) -> bool:
     had, given = keys_of(student), key(name)
     same_address = bool(address) and (student.email or "").casefold() == address.strip().casefold()
     return bool(had and given) and given not in had and not same_address
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text can be a student's id, in letters and in bytes: a folder's name has at most 255."""
+    return bool(STUDENT_ID.fullmatch(text)) and len(text.encode()) <= 192
 
 
 def lowered(student: str) -> str:
@@ -194,7 +275,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = parser.parse_args(arguments)
     try:
         people, left_out = read(command.csv)
-        new, lacking, others = write(people, command.db)
+        new, lacking, others, namesakes, cleared = write(people, command.db)
     except BadRoster as reason:
         print(f"cannot read the class list: {reason}", file=sys.stderr)
         return 2
@@ -206,11 +287,15 @@ def main(arguments: list[str] | None = None) -> int:
     if others:
         print(
             f"left as they were ({len(others)}): {', '.join(others[:10])}. The gradebook has another name for them, "
-            "and not this address; ask who took whose id, and change the gradebook by hand",
+            "and not this address, or two rows are theirs; ask who took whose id, and change the gradebook by hand",
             file=sys.stderr,
         )
+    if cleared:
+        print(f"without a number now, because it is another's ({len(cleared)}): {', '.join(cleared[:10])}")
     if lacking:
         print(f"in the gradebook, but not in this list ({len(lacking)}): {', '.join(lacking[:10])}")
+    for student, other in namesakes.items():
+        print(f"{student} is new, and has the name of {other}, who isn't in this list: one person? See the guide")
     print(f"the class list has {len(people)} student{'s' * (len(people) != 1)}, {len(new)} of them new")
     return 0
 

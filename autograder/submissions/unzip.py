@@ -22,6 +22,7 @@ MOST_NAME = 255  # characters in a member's name, with its folders
 # Deflate is unpacked piece by piece. bzip2 and LZMA turn kilobytes into gigabytes in one piece.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma", 9: "deflate64", 93: "zstandard"}
+EMPTY = b"raise NotImplementedError()", b"YOUR ANSWER HERE"  # what nbgrader leaves in place of answers
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
 
@@ -79,16 +80,91 @@ def only_notebook(packed: bytes, exercise: str) -> bytes:
                 if wrong := fault(info):
                     raise Failed(wrong)
             files = [info for info in infos if not is_left_out(info)]
-            found = [info for info in files if is_notebook(PurePosixPath(info.filename).name, exercise)]
+            found = [info for info in files if is_notebook(path_of(info).name, exercise)]
+            if len(found) > 1:
+                found = without_ours(own, found)
             if len(found) > 1:
                 raise Failed(f"the zip holds {len(found)} notebooks called {exercise}.ipynb; hand in one")
             if not found:
                 nested = any(info.filename.lower().endswith(".zip") for info in files)
                 but = ", but a zip in a zip; hand in the notebook itself" if nested else ""
                 raise Failed(f"the zip holds no {exercise}.ipynb{but}")
-            return read_member(own, found[0], MOST_BYTES)
+            notebook = read_member(own, found[0], MOST_BYTES)
+            if copy := better_copy(own, files, found[0], notebook, exercise):
+                which = f"{printable(copy)} beside {exercise}.ipynb is newer, or has more answers"
+                raise Failed(f"{which}; hand in one of them, called {exercise}.ipynb")
+            return notebook
     except DAMAGE as error:
         raise Failed(f"the zip cannot be read ({words(error)}); pack it again") from None
+
+
+def without_ours(packed: zipfile.ZipFile, found: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Return notebooks without the course's own, if a student packed its whole folder.
+
+    These are a chapter of the same name, in `book`, which has no cell of nbgrader's, and the exercise as it was given
+    out, in `released`, unless that isn't the older one: perhaps it was worked on.
+    """
+    found = [
+        info
+        for info in found
+        if path_of(info).parent.name != "book" or b'"grade_id"' in read_member(packed, info, MOST_BYTES)
+    ]
+    released = [info for info in found if path_of(info).parent.name == "released"]
+    theirs = [info for info in found if info not in released]
+    older = theirs and all(info.date_time < theirs[0].date_time for info in released)
+    return theirs if older else found
+
+
+def better_copy(
+    packed: zipfile.ZipFile, files: list[zipfile.ZipInfo], own: zipfile.ZipInfo, notebook: bytes, exercise: str
+) -> str:
+    """Return the name of a copy that the student may have meant, such as `03_ring-Copy1.ipynb`, or "".
+
+    It has more answers than the notebook, or as many, newer ones.
+    """
+    for info in files:
+        if not is_copy(path_of(info), path_of(own), exercise):
+            continue
+        try:
+            copy = read_member(packed, info, MOST_BYTES)
+        except Failed:  # it's too large, or damaged: not the notebook's fault
+            continue
+        more = more_answers(copy, notebook)
+        newer = more == 0 and info.date_time > own.date_time and sources(copy) != sources(notebook)
+        if b'"grade_id"' in copy and (more > 0 or newer):
+            return path_of(info).name
+    return ""
+
+
+def is_copy(path: PurePosixPath, own: PurePosixPath, exercise: str) -> bool:
+    """Return whether a file is called as a copy of the exercise's notebook `own`, and not as another exercise's."""
+    number = "(?![0-9])" if exercise[-1:].isdigit() else ""  # hw10 is no copy of hw1; 03_ring2 is one of 03_ring
+    named = re.search(rf"(?<![a-z0-9]){re.escape(exercise)}{number}.*\.ipynb$", path.name, re.IGNORECASE)
+    its_own = path.parent.name == path.name[: -len(".ipynb")] and path.parent != own.parent  # as hw1_bonus has it
+    return bool(named) and not its_own and not is_notebook(path.name, exercise)
+
+
+def could_be_meant(path: PurePosixPath, own: PurePosixPath, exercise: str) -> bool:
+    """Return whether a file beside the notebook `own` is called as another version of it: by a number, or as a copy."""
+    return is_notebook(path.name, exercise) or is_copy(path, own, exercise)
+
+
+def more_answers(copy: bytes, notebook: bytes) -> int:
+    """Return how many more answers a copy has than a notebook, by the empty ones in both."""
+    return sum(notebook.count(empty) - copy.count(empty) for empty in EMPTY)
+
+
+def sources(notebook: bytes) -> Any:
+    """Return the cells' sources, or the bytes if these are no notebook. Runs in the cage."""
+    try:
+        return ["".join(cell["source"]) for cell in json.loads(notebook)["cells"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return notebook
+
+
+def path_of(info: zipfile.ZipInfo) -> PurePosixPath:
+    """Return a member's path, as Windows writes it, too."""
+    return PurePosixPath(info.filename.replace("\\", "/"))
 
 
 def read_member(packed: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
@@ -128,14 +204,19 @@ def is_left_out(info: zipfile.ZipInfo) -> bool:
     """Return whether a member is a folder, or a file that macOS or Jupyter leaves behind."""
     if len(info.filename) > MOST_NAME:
         return False
-    parts = PurePosixPath(info.filename).parts
-    litter = "__MACOSX" in parts or ".ipynb_checkpoints" in parts or (bool(parts) and parts[-1].startswith("._"))
-    return info.is_dir() or litter
+    return info.is_dir() or is_litter(path_of(info))
+
+
+def is_litter(path: PurePosixPath) -> bool:
+    """Return whether macOS, Windows or Jupyter leaves a file beside the student's own: nobody wrote it."""
+    folders = {"__MACOSX", ".ipynb_checkpoints", ".virtual_documents"} & {*path.parts}
+    named = path.name.startswith("._") or path.name.endswith(":Zone.Identifier")
+    return bool(folders) or named or path.name in (".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 def is_notebook(file: str, exercise: str) -> bool:
-    """Return whether a file has the name of the exercise's notebook, perhaps with -1 or (1) added."""
-    return bool(re.fullmatch(rf"{re.escape(exercise)}( ?\(\d+\)|-\d+)?\.ipynb", file))
+    """Return whether a file has the name of the exercise's notebook, perhaps with -1 or (1) added, or both."""
+    return bool(re.fullmatch(rf"{re.escape(exercise)}( ?\(\d+\)|-\d+){{0,2}}\.ipynb", file))
 
 
 def printable(name: str, most: int = 80) -> str:

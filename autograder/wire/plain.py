@@ -481,6 +481,16 @@ def _sequence(word: str) -> Callable:
     return lambda encoder, value, depth: [word, [encoder.tree(item, depth) for item in value]]
 
 
+def _set(word: str) -> Callable:
+    """Write a set of names sorted: Python's own order differs from one process to the next."""
+
+    def written(encoder: Encoder, value: set | frozenset, depth: int) -> list:
+        items = sorted(value) if all(type(item) is str for item in value) else value
+        return [word, [encoder.tree(item, depth) for item in items]]
+
+    return written
+
+
 def _parts(word: str, *names: str) -> Callable:
     return lambda encoder, value, depth: [word, *(encoder.tree(getattr(value, name), depth) for name in names)]
 
@@ -492,7 +502,7 @@ _IMMUTABLE = {
     slice: _parts("slice", "start", "stop", "step"),
     type(...): lambda encoder, value, depth: ["ellipsis"],
     tuple: _sequence("tuple"),
-    frozenset: _sequence("frozenset"),
+    frozenset: _set("frozenset"),
     Decimal: lambda encoder, value, depth: _written_decimal(encoder, value, depth),
     Fraction: _parts("fraction", "numerator", "denominator"),
 }
@@ -616,7 +626,7 @@ def _pairs(encoder: Encoder, value: dict, depth: int) -> list:
 
 _MUTABLE: dict[type, Callable] = {
     list: _sequence("list"),
-    set: _sequence("set"),
+    set: _set("set"),
     dict: _pairs,
     bytearray: lambda encoder, value, depth: ["bytearray", encoder.blob(bytes(value))],
 }

@@ -1,8 +1,8 @@
 """The one-line labels of folded cells: what is inside, instead of "Show code cell source".
 
 A cell with the tag `hide-input` folds its code, and one with `hide-cell` folds its output too. Its option `fold` is the
-label: `:fold: How this figure is drawn`. Without it, a cell that checks claims is labelled with their numbers, and any
-other cell with `USUAL`.
+label: `:fold: The published figures, as a timeline`. Without it, a cell that checks claims is labelled with their
+numbers, one that makes a numbered figure with `DRAWN`, and any other with `USUAL`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-USUAL = "How this is computed"
+USUAL, DRAWN = "How this is computed", "How this figure is drawn"
 CLAIM = re.compile(r'\bclaim\(\s*"([A-Z]\d\d)"')
 
 
 def label(cell: nodes.container) -> str:
     """Return the label of a folded code cell."""
-    if own := cell.get("cell_metadata", {}).get("fold"):
+    metadata = cell.get("cell_metadata", {})
+    if own := metadata.get("fold"):
         return own
-    claims = CLAIM.findall(cell.children[0].astext())
-    return f"The check behind {' and '.join(claims)}" if claims else USUAL
+    if claims := CLAIM.findall(cell.children[0].astext()):
+        return f"The check behind {' and '.join(claims)}"
+    return DRAWN if "figure" in metadata.get("mystnb", {}) else USUAL
 
 
 class Labels(SphinxPostTransform):

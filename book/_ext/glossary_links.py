@@ -1,4 +1,6 @@
-"""Links the first use of each glossary term on a page to its entry, from the chapter that introduces it onwards.
+"""Links the first use of each glossary term on a page to its entry, and the glossary's letters to their first entries.
+
+A term is linked from the chapter that introduces it onwards.
 
 Chapters contain no link markup for terms, so that their notebooks read well too. The terms, and the chapter that
 introduces each (the one that its definition links to), come only from book/glossary.md.
@@ -66,8 +68,24 @@ def is_prose(text: nodes.Text) -> bool:
     return True
 
 
+def add_letters(doctree: nodes.document) -> None:
+    """Put a row of letters before the glossary, each a link to its first entry. Digits share one."""
+    (glossary,) = doctree.findall(addnodes.glossary)
+    first: dict[str, str] = {}
+    for item in glossary.findall(nodes.definition_list_item):
+        term = next(item.findall(nodes.term))
+        letter = term.astext()[0].upper()
+        first.setdefault(letter if letter.isalpha() else "0-9", term["ids"][0])
+    row = nodes.paragraph("", classes=["letters"])
+    for letter, anchor in first.items():
+        row += nodes.reference("", letter, internal=True, refid=anchor)
+    glossary.parent.insert(glossary.parent.index(glossary), row)
+
+
 def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Insert the links into a resolved page."""
+    if page == GLOSSARY:
+        add_letters(doctree)
     order = list(app.env.toctree_includes.get(app.config.root_doc, []))
     if page in UNLINKED or page not in order:
         return

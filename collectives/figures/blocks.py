@@ -638,7 +638,7 @@ def _made(name: str, move: Move) -> str:
     if move.before is REPLICATED:
         return f"Every rank has all of {name}."
     if move.before == PARTIAL:
-        return f"Every rank has a term of {name}, of the full shape."
+        return f"Every rank has a term of each entry of {name}."
     return f"Every rank has a slice of {name}, by {move.before}."
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from .calculator import Choice, Slider, say
-from .player import Figure
+from .player import Figure, capital
 
 MAX_FIGURES = 64  # each adds its data to the page
 
@@ -52,7 +52,7 @@ class Family(Figure):
         except ValueError as refusal:
             figure, text = None, str(refusal)
         self.figures.append(figure)
-        self.told.append(figure.words if figure else [f"{text[:1].upper()}{text[1:]}."])
+        self.told.append(figure.words if figure else [f"{capital(text)}."])
 
     def at(self, **changes) -> Figure | None:
         """Return the figure with `changes` to the start, a choice by its label; None if the function refuses them."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..training.timeline import Span, Timeline
 from .colours import GREY, OPERATIONS, RANK_COLOURS, WRONG, ink_on
-from .player import Figure, listed
+from .player import Figure, capital, listed
 
 PATTERNS = {
     "plain": (),
@@ -290,7 +290,7 @@ def _lane(lane: tuple[str, str]) -> str:
 
 def _capitalized(title: str) -> str:
     """Return a title as it begins a sentence: code, such as `async_op=False`, stays as it is."""
-    return title if re.match(r"\w*[_=]", title) else f"{title[:1].upper()}{title[1:]}"
+    return title if re.match(r"\w*[_=]", title) else capital(title)
 
 
 def _prose(kind: str) -> str:

@@ -17,7 +17,7 @@ from ..topology import Topology
 from .calculator import BYTES, SECONDS, say
 from .colours import ALGORITHMS, GREY, RANK_COLOURS, ink_on
 from .panels import Panel, Strip, finishes, svg, timeline
-from .player import Figure, listed
+from .player import Figure, capital, listed
 from .traffic import TICKS, Lane
 
 MOST_SECONDS = 14  # that a whole schedule plays
@@ -244,7 +244,7 @@ class Race(Network):
         first, last = (self.lanes[title].seconds for title in (order[0], order[-1]))
         if last <= first * 1.005:
             return "It's a tie."
-        return f"{order[0]} wins; {order[-1]} takes {say(last / first)} times as long."
+        return f"{capital(order[0])} wins; {order[-1]} takes {say(last / first)} times as long."
 
     def _alarms(self) -> list[int]:
         return []

@@ -76,6 +76,11 @@ class Figure:
         raise NotImplementedError
 
 
+def capital(text: str) -> str:
+    """Return a text with a capital letter first, and all others as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def listed(items: list[str], last: str = " and ") -> str:
     """Return the items as prose: "a, b and c", or the first `LISTED` items "and 8 more"."""
     shown, more = items[:LISTED], len(items) - LISTED

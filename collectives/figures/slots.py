@@ -8,7 +8,8 @@ so that you can look for the mistake.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +22,7 @@ from ..dataflow import Contents, contributions, live
 from ..formats.address import to_fragment
 from ..schedule import COPY, REDUCE, Schedule, Step, Transfer
 from .colours import RANK_COLOURS, ink_on
-from .player import Figure, listed
+from .player import Figure, capital, listed
 from .still import Still, columns, lanes, places
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import: only `Drawing.still` pays for it
@@ -155,24 +156,13 @@ def _move(transfers: list[Transfer], counts: np.ndarray) -> str:
     takes = "adds it" if transfers[0].combine == REDUCE else "keeps a copy"
     if len(transfers) <= SPOKEN_TRANSFERS:
         return " ".join(_move_one(transfer, takes, counts) for transfer in transfers)
-    shifts = {(t.dst - t.src) % len(counts) for t in transfers}
     if len({chunk for t in transfers for chunk in (t.chunk, t.lands)}) == 1:
         pairs = listed([f"rank {t.src} to rank {t.dst}" for t in transfers])
         return f"Chunk {transfers[0].chunk} goes from {pairs}; each receiver {takes}."
-    stay = all(t.lands == t.chunk for t in transfers)
-    if stay and len(shifts) == 1 and len(transfers) == len(counts) == len({t.src for t in transfers}):
-        shift = shifts.pop()
-        neighbours = {1: "the next rank", len(counts) - 1: "the previous rank"}
-        to = neighbours.get(shift, f"the rank {shift} places ahead")
-        sends = listed([f"rank {t.src} chunk {t.chunk}" for t in transfers])
-        return f"Every rank sends one chunk to {to}, which {takes} ({sends})."
+    if lead := _all_alike(transfers, len(counts)):
+        return f"{lead}: {_chunks(transfers)}."
     combined = "added" if transfers[0].combine == REDUCE else "copied"
-    if stay:
-        routes = _routes(transfers)
-    else:
-        singles = [f"chunk {t.chunk} of rank {t.src} into chunk {t.lands} of rank {t.dst}" for t in transfers]
-        routes = listed(singles, ", ")
-    return f"{len(transfers)} chunks move and are {combined} on arrival: {routes}."
+    return f"{len(transfers)} chunks move and are {combined} on arrival: {_routes(transfers)}."
 
 
 def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
@@ -182,14 +172,91 @@ def _move_one(transfer: Transfer, takes: str, counts: np.ndarray) -> str:
     return f"Rank {transfer.src} sends chunk {transfer.chunk} to rank {transfer.dst}, which {takes}{place}{outcome}."
 
 
+def _all_alike(transfers: list[Transfer], world_size: int) -> str:
+    """Return what every rank does, without a full stop, or "" if not all ranks do the same."""
+    pairs, sizes = {(t.src, t.dst) for t in transfers}, {*Counter(t.src for t in transfers).values()}
+    adds, size = transfers[0].combine == REDUCE, len(transfers) // world_size
+    shifts = sorted({(dst - src) % world_size for src, dst in pairs})
+    if len(pairs) == len(transfers) == world_size * len(shifts) > world_size:
+        whom = f"each of the ranks that are {listed([str(shift) for shift in shifts])} places ahead"
+        ahead = shifts[0]
+        if shifts == [ahead, world_size - ahead]:
+            whom = f"the rank {ahead} places ahead and one to the rank {ahead} places behind"
+        if shifts == [1, world_size - 1]:
+            whom = "each neighbour"
+        if len(shifts) == world_size - 1:
+            whom = "each of the other ranks"
+        told = f"Every rank sends one chunk to {whom}; each receiver {'adds what it gets' if adds else 'keeps copies'}"
+        return told if _rule(transfers) else ""  # a list would leave open which chunk goes to whom
+    if sizes != {size} or not len(pairs) == len({src for src, _ in pairs}) == len({dst for _, dst in pairs}):
+        return ""
+    chunks, them = (f"{size} chunks", "them") if size > 1 else ("one chunk", "it")
+    if all((dst, src) in pairs for src, dst in pairs):
+        swaps = listed([f"{src} with {dst}" for src, dst in sorted(pairs) if src < dst])
+        return f"Every rank swaps {chunks} with a partner ({swaps}) and {'adds' if adds else 'keeps'} what it gets"
+    takes = f"adds {them}" if adds else "keeps copies" if size > 1 else "keeps a copy"
+    partner = _partner(pairs, world_size)
+    return f"Every rank sends {chunks} to {partner}, which {takes}" if partner else ""
+
+
+def _partner(pairs: set[tuple[int, int]], world_size: int) -> str:
+    """Return to whom each rank sends if `pairs` are (src, dst), such as "the next rank in its group of 4", or ""."""
+    for group in (world_size, *(size for size in range(2, world_size) if world_size % size == 0)):
+        shifts = {(dst - src) % group for src, dst in pairs}
+        if len(shifts) == 1 and all(src // group == dst // group for src, dst in pairs):
+            shift = shifts.pop()
+            rank = {1: "the next rank", group - 1: "the previous rank"}.get(shift, f"the rank {shift} places ahead")
+            return rank if group == world_size else f"{rank} in its group of {group}"
+    return ""
+
+
+def _chunks(transfers: list[Transfer]) -> str:
+    """Return which chunks they are, by a rule if there is one: "chunks 4 to 7 from each of ranks 0 to 3"."""
+    if rule := _rule(transfers):
+        return rule
+    if any(t.lands != t.chunk for t in transfers):
+        moved = [f"chunk {t.chunk} of rank {t.src} as chunk {t.lands} of rank {t.dst}" for t in transfers]
+        return listed(moved, last=", ")
+    sent, senders = defaultdict(list), defaultdict(list)
+    for t in transfers:
+        sent[t.src].append(t.chunk)
+    for src, chunks in sent.items():
+        senders[tuple(chunks)].append(src)
+    many = {True: "each of ", False: ""}
+    moved = [
+        f"{_span('chunk', chunks)} from {many[len(ranks) > 1]}{_span('rank', ranks)}"
+        for chunks, ranks in senders.items()
+    ]
+    return listed(moved, last=", ")
+
+
+def _rule(transfers: list[Transfer]) -> str:
+    """Return by which rule a transfer's chunk follows from its ranks, or ""."""
+    if all((t.chunk, t.lands) == (t.dst, t.src) for t in transfers):
+        return "the chunk with the receiver's number, which becomes the chunk with the sender's number"
+    if all(t.chunk == t.lands == t.src for t in transfers):
+        return "the chunk with the sender's number"
+    if all(t.chunk == t.lands == t.dst for t in transfers):
+        return "the chunk with the receiver's number"
+    return ""
+
+
+def _span(noun: str, numbers: Sequence[int]) -> str:
+    """Return "chunk 2", "chunks 2 and 5" or "chunks 2 to 5"."""
+    if len(numbers) == 1:
+        return f"{noun} {numbers[0]}"
+    in_a_row = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
+    return f"{noun}s {f'{numbers[0]} to {numbers[-1]}' if in_a_row else listed([str(number) for number in numbers])}"
+
+
 def _routes(transfers: list[Transfer]) -> str:
     """Return a list such as "chunks 2 and 3 from rank 0 to rank 1, chunk 0 from rank 1 to rank 0"."""
+    if any(t.lands != t.chunk for t in transfers):
+        return _chunks(transfers)
     chunks = defaultdict(list)
     for t in transfers:
-        chunks[t.src, t.dst].append(str(t.chunk))
-    routes = []
-    for (src, dst), moved in chunks.items():
-        routes.append(f"chunk{'s' if len(moved) > 1 else ''} {listed(moved)} from rank {src} to rank {dst}")
+        chunks[t.src, t.dst].append(t.chunk)
+    routes = [f"{_span('chunk', moved)} from rank {src} to rank {dst}" for (src, dst), moved in chunks.items()]
     return listed(routes, last=", ")
 
 
@@ -211,7 +278,7 @@ def _newly(kind: str, before: Frame, after: Frame) -> str:
     """Return which slots became `kind`: "chunk 0 on rank 4 is stale", "8 more slots are finished", or ""."""
     new = (after.kinds == kind) & (before.kinds != kind)
     if new.sum() > SPOKEN_TRANSFERS:
-        return f"{new.sum()} more slots are {kind}"
+        return f"{new.sum()} {'more ' if (before.kinds == kind).any() else ''}slots are {kind}"
     slots = [f"chunk {chunk} on rank {rank}" for rank, chunk in np.argwhere(new)]
     return f"{listed(slots)} {'is' if len(slots) == 1 else 'are'} {kind}" if slots else ""
 
@@ -310,7 +377,7 @@ class Drawing(Figure):
 
 def _title(schedule: Schedule) -> str:
     name = _prose(schedule.name)
-    return f"{name[:1].upper()}{name[1:]}, {schedule.world_size} ranks"
+    return f"{capital(name)}, {schedule.world_size} ranks"
 
 
 def _refuse_if_too_big(schedule: Schedule) -> None:

@@ -397,7 +397,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.save and not options.save.parent.is_dir():  # fail now, not after hours of measuring
         parser.error(f"--save {options.save}: there is no folder {options.save.parent}")
     num_bytes = sizes(options.start, options.stop, options.factor)
-    start = partial(ranks.run, backend=options.backend)
+    start = partial(ranks.run, backend=options.backend or ranks.fastest_backend(world_size))
     settings = dict(dtype=options.dtype, warmup=options.warmup, iterations=options.iterations, start=start)
     results = [run(collective, world_size, num_bytes, **settings) for collective in options.collective]
     if os.environ.get("RANK", "0") == "0":  # under torchrun, every rank runs this line

@@ -22,6 +22,7 @@ from .. import ranks
 from ..algorithms import doubling, halving_doubling, pairwise, ring, tree
 from ..execute import execute
 from ..schedule import Schedule
+from .sweeps import in_size
 
 SIZES = [2**exponent for exponent in (16, 18, 20, 22, 24, 26)]  # bytes of a rank's buffer, 64 KiB to 64 MiB
 ALGORITHMS = [tree.all_reduce, doubling.all_reduce, halving_doubling.all_reduce, pairwise.all_reduce, ring.all_reduce]
@@ -254,7 +255,7 @@ def table(timings: Iterable[Timing]) -> str:
     lines = []
     for world_size in sorted({row.world_size for row in rows}):
         mine = [row for row in rows if row.world_size == world_size]
-        lines.append(f"{world_size} ranks".ljust(24) + "".join(_size(size).rjust(15) for size in sizes) + "   mean")
+        lines.append(f"{world_size} ranks".ljust(24) + "".join(in_size(size).rjust(15) for size in sizes) + "   mean")
         for method in dict.fromkeys(row.method for row in mine):
             by_size = {row.num_bytes: row for row in mine if row.method == method}
             cells = [f"{by_size[size].ratio:.2f} {_short(by_size[size].schedule)}" for size in sizes]
@@ -265,10 +266,6 @@ def table(timings: Iterable[Timing]) -> str:
 
 def _short(schedule: str) -> str:
     return schedule.split()[0][:8] if schedule else ""
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes >> 20} MiB" if num_bytes >= 2**20 else f"{num_bytes >> 10} KiB"
 
 
 def machine() -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""What machines with GPUs have measured: the format of `book/data/gpu.json`, which `make gpu` writes.
+"""What machines with GPUs have measured: the format of `book/data/gpu.json`, and of what `make gpu` writes.
 
     machines = load(Path("book/data/gpu.json"))      # [] if there is no such file: blocked, no GPU
     for machine in machines:
         print(machine.title)                         # 1 x NVIDIA H100 80GB HBM3, torch 2.11.0, NCCL 2.28.9, 2026-11-24
         print(table("products", machine.records["products"]))    # every case: measured beside predicted
         print(machine.skipped)                       # {"bandwidth": "one GPU: a sweep needs two"}
+        print(report(machine))                       # all of that
 
 The file is {"format": FORMAT, "machines": [...]}, one entry for each kind and number of GPUs. An entry has:
 
@@ -156,6 +157,29 @@ def table(part: str, record: Record) -> str:
     ]
     left = [f"{_label(cell)}: not measured, {cell['why']}" for cell in record.header.get("unmeasured", ())]
     return "\n".join([f"{record.header['what']}, measured {record.header['measured'][:10]}", *lines, *left])
+
+
+def report(machine: Machine) -> str:
+    """Return all that a machine has measured, beside what was predicted, and what it skipped."""
+    texts = [machine.title]
+    texts += [f"{part}: {table(part, record)}" for part, record in machine.records.items()]
+    texts += [_lesson(each) for each in machine.lessons]
+    texts += [_trace(each) for each in machine.traces]
+    texts += [f"between the ranks: {machine.paths}"] * bool(machine.paths)
+    texts += [f"skipped {part}: {why}" for part, why in machine.skipped.items()]
+    return "\n".join(texts)
+
+
+def _lesson(lesson: Mapping[str, Any]) -> str:
+    off = f"off by {lesson['difference']:.1e}" if "difference" in lesson else lesson["error"]
+    verdict = "right" if lesson["right"] else "WRONG"
+    return f"lesson of chapter {lesson['chapter']}, {lesson['name']}, {lesson['world_size']} ranks: {verdict}, {off}"
+
+
+def _trace(trace: Mapping[str, Any]) -> str:
+    streams = ", ".join(sorted({span["lane"] for span in trace["spans"]}))
+    times = [f", {name} {seconds * 1e3:.4g} ms" for name, seconds in trace.get("seconds", {}).items()]
+    return f"trace, {trace['name']}: {len(trace['spans'])} spans on {streams}{''.join(times)}"
 
 
 def _label(cell: Mapping[str, Any], *_: float) -> str:

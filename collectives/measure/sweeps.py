@@ -28,6 +28,7 @@ from ..network import COLLECTIVES, FITTED, NEUTRAL, Constants, Way, choose, line
 
 PUBLISHED = Path(__file__).parents[2] / "book" / "data" / "published" / "sweeps.json"
 LEFT_OUT = PUBLISHED.with_name("left_out_sweeps.json")
+EIGHT_NODES = 321, 391  # GB/s: large all-reduces on 8 nodes of 8 H100, by default and tuned; nccl-tests, issue 309
 LARGE = 2**20  # bytes; from here on bandwidth counts as much as latency
 
 
@@ -274,10 +275,23 @@ def worst(of: Sequence[Point], number: int = 5) -> str:
     rows.append("|---|--:|--:|--:|--:|--:|--:|")
     for name in names:
         far = max(by_name[name], key=lambda point: abs(point.error))
-        times = f"{far.measured * 1e6:,.0f} µs | {far.predicted * 1e6:,.0f} µs | {np.expm1(far.error):+.0%}"
+        times = f"{in_time(far.measured)} | {in_time(far.predicted)} | {np.expm1(far.error):+.0%}"
         median = f"{len(by_name[name])} | {summary(by_name[name]).median:.0%}"
-        rows.append(f"| {far.sweep.title} ({name}) | {median} | {far.num_bytes:,} bytes | {times} |")
+        rows.append(f"| {far.sweep.title} ({name}) | {median} | {in_size(far.num_bytes)} | {times} |")
     return "\n".join(rows)
+
+
+def in_size(num_bytes: int) -> str:
+    """Return a size in words, such as "128 MiB"."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.4g} {name}"
+    return f"{num_bytes} bytes"
+
+
+def in_time(seconds: float) -> str:
+    """Return a time in words, such as "875 ms"."""
+    return f"{seconds * 1e3:,.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.3g} µs"
 
 
 def _row(what: str, of: Sequence[Point]) -> str:

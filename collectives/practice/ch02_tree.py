@@ -120,6 +120,8 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         raise NotYet(f"{who} returns the sum, but its buffer does not hold it: work in place")
     if total.dtype.kind == "i" and np.allclose(root.buffer, total, rtol=1e-6, atol=0):
         raise NotYet(f"{who} ends with a rounded sum: send and add the buffer's own dtype, {total.dtype}")
+    if root.buffer.shape == total.shape and same(root.buffer, buffers[0]):
+        raise NotYet(f"{who} ends with what it began with")
     result = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
     raise NotYet(f"{who} ends with {result}")
 

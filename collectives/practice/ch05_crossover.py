@@ -24,7 +24,7 @@ from ..price import price
 from . import checks
 from .checks import Answered, NotYet, call_in_words, check_rows, number_of, own_answer, refusing, show
 
-HOLDS = ()  # see `wall`
+HOLDS = (".ALGORITHMS",)  # see `wall`; of its algorithms the names are left, and the functions refuse
 
 ALGORITHMS = {"ring": ring.all_reduce, "tree": tree.all_reduce, "halving-doubling": halving_doubling.all_reduce}
 GOOD, FAIR = 0.02, 0.25  # how much slower than the best a choice may be, for full and for some points

@@ -276,11 +276,13 @@ def check_exchange(function: Callable, world_size: int, num_elements: int, seed:
     allowed = (world_size - 1) * before[0, 0].nbytes
     for rank, outcome in enumerate(outcomes):
         got, want = outcome.returned, before[:, rank]
-        who = f"with {world_size} ranks, rank {rank}"
+        who = f"with {world_size} rank{'s' * (world_size > 1)}, rank {rank}"
         if isinstance(got, str):
             raise NotYet(f"{who} returns a value of type {got}; return a tensor with a row from each rank")
         if got.shape != want.shape:
             raise NotYet(f"{who} returns a tensor of shape {list(got.shape)}; it must be {list(want.shape)}")
+        if got.dtype.kind not in "iu":  # compared with floats, integers would be rounded, too
+            raise NotYet(f"{who} returns numbers of {got.dtype}, which rounds them; keep the dtype of `chunks`")
         if not np.array_equal(got, want):
             raise NotYet(f"{who}: of what it returns, {_wrong_row(got, want, rank)}")
         sent = sum(outcome.bytes_to.values())

@@ -77,14 +77,14 @@ def _alone(schedule: Schedule, num_nodes: int, ranks_per_node: int) -> str:
 class Price(NamedTuple):
     """What a schedule costs on `MACHINE` for one size, and why.
 
-    `messages`: how many in a row. `waiting`: seconds of their alphas alone. `link`, `most`: the link between nodes that
-    carries the most bytes, as (src, dst), and how many.
+    `messages`: how many in a row. `waiting`: seconds of their alphas alone. `rank`, `most`: the rank that sends most to
+    other nodes, and how many bytes.
     """
 
     seconds: float
     messages: int
     waiting: float
-    link: tuple[int, int]
+    rank: int
     most: int
 
 
@@ -103,11 +103,11 @@ def target(num_bytes: int) -> Price:
 def priced(schedule: Schedule, num_bytes: int) -> Price:
     """Return the price of an all-reduce on `MACHINE`."""
     cost = price(schedule, num_bytes, MACHINE)
-    carried = cost.bytes_on_link
-    across = {(src, dst): n for (src, dst), n in carried.items() if src // RANKS_PER_NODE != dst // RANKS_PER_NODE}
-    busiest = min(across, key=lambda link: (-across[link], link))
+    across = [0] * MACHINE.world_size
+    for (src, dst), carried in cost.bytes_on_link.items():
+        across[src] += carried * (src // RANKS_PER_NODE != dst // RANKS_PER_NODE)
     in_a_row = round(price(schedule, 0, topology.uniform(schedule.world_size, alpha=1, beta=0)).seconds)
-    return Price(cost.seconds, in_a_row, price(schedule, 0, MACHINE).seconds, busiest, across[busiest])
+    return Price(cost.seconds, in_a_row, price(schedule, 0, MACHINE).seconds, across.index(max(across)), max(across))
 
 
 def check_price(function: Callable, within: float | None = None) -> None:
@@ -146,17 +146,20 @@ def report(function: Callable) -> str:
 
 
 def _where_it_goes(schedule: Schedule, yours: Price, best: Price) -> str:
-    """Return, in words, what a schedule pays for messages and its busiest link between nodes, beside the best."""
+    """Return, in words, what a schedule pays for messages and for bytes between nodes, beside the best."""
     more = yours.seconds - best.seconds
     alphas = min(max(yours.waiting - best.waiting, 0), more)  # bytes may hide alphas, if another path is the longest
     words = (
-        f"Of the {_us(more)} beyond the best, {alphas * 1e6:,.0f} are alphas and "
-        f"{(more - alphas) * 1e6:,.0f} bytes. "
+        f"Of the {_us(more)} beyond the best, {alphas * 1e6:,.0f} are for alphas and "
+        f"{(more - alphas) * 1e6:,.0f} for bytes. "
         f"It pays for {yours.messages} messages in a row, {_us(yours.waiting)} of alphas alone (the best: "
-        f"{best.messages}, {_us(best.waiting)}). "
-        f"Of the links that leave a node, {yours.link[0]}→{yours.link[1]} (ranks) carries the most, "
-        f"{yours.most / 2**20:.3g} MiB (in the best none carries more than {best.most / 2**20:.3g} MiB)."
+        f"{best.messages}, {_us(best.waiting)})."
     )
+    if yours.most > best.most:
+        words += (
+            f" To other nodes rank {yours.rank} sends the most, {yours.most / 2**20:.3g} MiB (in the best no rank "
+            f"sends more than {best.most / 2**20:.3g} MiB)."
+        )
     pairs = [[(t.src, t.dst) for t in step] for step in schedule]
     if any(len(set(pair)) < len(pair) for pair in pairs):
         words += (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
@@ -21,10 +22,10 @@ from .. import ranks
 from ..draw import draw
 from ..training import timeline
 from .checks import NotYet, call_in_words, own_answer, refusing_functions, show
-from .on_ranks import PATIENCE, how_it_failed, numbers_in, reported, stand_ins, witnessed
+from .on_ranks import how_it_failed, numbers_in, patience, reported, stand_ins, witnessed
 
 HOLDS = ()  # see `wall`
-ON_RANKS = (".Step", "._noted", "._step_on_rank")
+ON_RANKS = (".Step", "._noted", "._parallel", "._step_on_rank")
 
 if TYPE_CHECKING:
     import torch
@@ -361,7 +362,7 @@ class Step:
         self.parameters, self.buckets, self.world_size = parameters, buckets, world_size
         self.arrived: set[int] = set()
         self.works: list[Any] = []
-        self._packed: int | None = None  # the bucket packed last
+        self._packed: list[tuple[int, torch.Tensor]] = []  # each bucket, as it was packed
 
     def pack(self, bucket: int) -> torch.Tensor:
         """Return the gradients of a bucket, one after another in a flat tensor."""
@@ -369,14 +370,15 @@ class Step:
 
         if bucket not in range(len(self.buckets)):
             raise ValueError(f"pack({bucket}): give the number of a bucket, from 0 to {len(self.buckets) - 1}")
-        self._packed = bucket
         gradients = []
         for number in self.buckets[bucket]:
             gradient = self.parameters[number].grad
             if gradient is None:
                 raise ValueError(f"bucket {bucket} cannot be packed: parameter {number} has no gradient yet")
             gradients.append(gradient)
-        return torch.cat(gradients)
+        flat = torch.cat(gradients)
+        self._packed.append((bucket, flat))
+        return flat
 
     def unpack(self, bucket: int, flat: torch.Tensor) -> None:
         """Write a flat tensor back into the gradients of a bucket."""
@@ -446,7 +448,7 @@ def check_overlapped(
     world_size, gradients = len(orders), _gradients(orders, seed)
     own = ranks.PerRank(gradients), ranks.PerRank(list(order) for order in orders)
     try:
-        done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=PATIENCE, backend="gloo")
+        done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=patience(), backend="gloo")
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             unwritten = finish if f"in {finish.__name__}" in str(error) else arrived
@@ -573,6 +575,14 @@ def _gradients(orders: Sequence[Sequence[int]], seed: int | None) -> np.ndarray:
     return np.multiply.outer(1 + np.arange(world_size) ** 2, np.add.outer(10.0 * np.arange(count), np.arange(1, 5)))
 
 
+def _parallel(one: torch.Tensor, other: Any) -> bool:
+    """Return whether a plain tensor is a multiple of another one, up to rounding."""
+    if type(other) is not type(one) or other.device != one.device:  # such as "meta", which holds no numbers
+        return False
+    mine, its = one.flatten().double(), other.detach().flatten().double()
+    return mine.shape == its.shape and bool(mine @ its >= (1 - 1e-9) * mine.norm() * its.norm())
+
+
 def _step_on_rank(
     rank: int,
     world_size: int,
@@ -593,9 +603,17 @@ def _step_on_rank(
     events: list[Event] = []
     aside = dist.new_group()  # apart from the learner's own collectives
 
+    def bucket_of(tensor: Any) -> int | None:
+        """Return the bucket that was packed into this tensor, or into a multiple of it, else the one packed last."""
+        for alike in (operator.is_, _parallel):
+            for bucket, flat in state._packed:
+                if alike(flat, tensor):
+                    return bucket
+        return state._packed[-1][0] if state._packed else None
+
     @functools.wraps(all_reduce)
     def noted(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        number, launch, backends = state._packed, len(events), gloo_backends()
+        number, launch, backends = bucket_of(tensor), len(events), gloo_backends()
         before = uses(backends)
         plain = type(tensor) is torch.Tensor  # a subclass may compute what it shows
         given = tensor.detach().clone() if plain else None

@@ -480,7 +480,7 @@ def _wrong_sum(got: np.ndarray, own: np.ndarray, shards: np.ndarray, rank: int, 
         return "step 0 was right: does it clean up? (set unit.gradients and unit.reduced back to None)"
     return (
         "is a unit reduced once in each backward pass, when it is complete, is chunk r kept on rank r, and "
-        "do the shards of all passes add up?"
+        "do the shards of all passes add up? Does it set unit.gradients back to None afterwards?"
     )
 
 
@@ -556,6 +556,8 @@ def check_traffic(arrived: Callable, step: Callable, world_size: int, **task: An
             hint = ""
             if 2 * got == 3 * want:
                 hint = ": does it all-reduce where a reduce-scatter is enough, or send gradients in fp32?"
+            elif got > 1.5 * want:
+                hint = ": reduce a unit once, when unit.collect says that all its gradients have arrived"
             raise NotYet(
                 f"with {world_size} ranks, rank {rank} sends {got / want:.3g} times what DDP sends, {got:,} bytes in "
                 f"step {number} instead of {want:,}{hint}"

@@ -180,6 +180,7 @@ class FSDP:
         if unit.is_arriving:
             raise NotYet(f"rank {self.rank} gathers unit {number} while its gather is under way: launch it once")
         self._watch.note("gather", number)
+        self._ready.discard(number)
         unit.is_arriving = True
         pieces = list(output.view(self.world_size, size))
         pieces[self.rank].copy_(shard)
@@ -228,7 +229,8 @@ class FSDP:
         for number, unit in enumerate(self.units):
             if tensor is not None and tensor is getattr(unit, name):
                 return number
-        raise NotYet(f"rank {self.rank}: {does} unit.{name}; this is another tensor, or None")
+        hint = "; to divide first, divide unit.gradients itself" if name == "gradients" else ""
+        raise NotYet(f"rank {self.rank}: {does} unit.{name}; this is another tensor, or None{hint}")
 
 
 def _added(terms: list[torch.Tensor]) -> torch.Tensor:
@@ -379,17 +381,25 @@ def _update(rank: int, number: int, unit: ShardedUnit) -> None:
     unit.grad = None
 
 
-def _ddp(world_size: int, task: Task) -> list[Seen]:
-    """Return the losses and the shards that each rank sees when DDP trains."""
-    return _truth(world_size, task)[0]
+# The mean of the ranks' terms, to the bit. The course's DDP divides the sum; torch's and chapter 8's divide first.
+MEANS: tuple[Callable[[list[torch.Tensor], int], torch.Tensor], ...] = (
+    lambda terms, count: _added(terms) / count,
+    lambda terms, count: _added([term / count for term in terms]),
+    lambda terms, count: _added([term * (1 / count) for term in terms]),
+    lambda terms, count: _added(terms) * (1 / count),
+)
 
 
 PAIRS = 2  # of neighbouring numbers, in each buffer that a rank sends from, that a check looks for on the wire
 
 
 @lru_cache(maxsize=64)  # the same checks grade a whole class
-def _truth(world_size: int, task: Task) -> tuple[list[Seen], list[set[bytes]]]:
-    """Return what `_ddp` does, and bytes that each rank of FSDP must send: of its shards, and of its gradients."""
+def _truth(world_size: int, task: Task, means: int = 0) -> tuple[list[Seen], list[set[bytes]]]:
+    """Return the losses and the shards that each rank sees when DDP trains, and bytes that each rank of FSDP must send.
+
+    `means`: which of `MEANS`. The bytes are of its shards, and of its gradients, divided or not: as torch's first FSDP
+    does, some halve them before the sum, and divide the rest after it.
+    """
     models = [tiny.model(task.depth, task.width, seed=task.seed) for _ in range(world_size)]
     everyone = [[Unit(module, rank, world_size) for module in model] for rank, model in enumerate(models)]
     for units in everyone:
@@ -408,8 +418,10 @@ def _truth(world_size: int, task: Task) -> tuple[list[Seen], list[set[bytes]]]:
                 for rank, unit in enumerate(same):
                     parts = list(unit.gradients.view(world_size, -1))
                     away = parts[:rank] + parts[rank + 1 :]
-                    terms += [{pair} for each in (unit.parameters[unit.mine], *away) for pair in _pairs(each, random)]
-                mean = _added([unit.gradients for unit in same]) / world_size
+                    terms += _pairs([unit.parameters[unit.mine]], random)
+                    for each in away:
+                        terms += _pairs([each, each / 2, each / world_size, each * (1 / world_size)], random)
+                mean = MEANS[means]([unit.gradients for unit in same], world_size)
                 for unit in same:
                     unit.parameters -= LR * mean
                     unit.gradients = None
@@ -418,10 +430,12 @@ def _truth(world_size: int, task: Task) -> tuple[list[Seen], list[set[bytes]]]:
     return seen, terms
 
 
-def _pairs(numbers: torch.Tensor, random: np.random.Generator) -> list[bytes]:
-    """Return the bytes of `PAIRS` neighbours at random; of fewer if there are zeros among them."""
-    pairs = [numbers[place : place + 2].numpy() for place in random.integers(len(numbers) - 1, size=PAIRS)]
-    return [pair.tobytes() for pair in pairs if pair.all()]
+def _pairs(forms: list[torch.Tensor], random: np.random.Generator) -> list[set[bytes]]:
+    """Return `PAIRS` neighbours at random, each as its bytes in all forms; fewer if there are zeros among them."""
+    pairs = [
+        [form[place : place + 2].numpy() for form in forms] for place in random.integers(len(forms[0]) - 1, size=PAIRS)
+    ]
+    return [{form.tobytes() for form in pair} for pair in pairs if pair[0].all()]
 
 
 def _collected(unit: Unit, tensor: torch.nn.Parameter) -> None:
@@ -464,19 +478,39 @@ def check_losses(*hooks: Callable, world_size: int, **task: Any) -> list[Seen]:
         if mine.collectives:
             names = ", ".join(f"dist.{name}" for name in mine.collectives)
             raise NotYet(f"rank {rank} calls {names}; use fsdp.all_gather and fsdp.reduce_scatter, which are counted")
-    for rank, (ddp, mine) in enumerate(zip(_ddp(world_size, order), everyone, strict=True)):
         if [len(mine.losses), len(mine.shards), len(mine.events), len(mine.sent)] != [STEPS] * 4:
             raise NotYet(f"with {world_size} ranks, rank {rank} doesn't report {STEPS} steps")
-        for step in range(STEPS):
-            where = f"with {world_size} ranks, step {step}, rank {rank}"
-            if mine.losses[step] != ddp.losses[step]:
-                early = ". Step 0's is right: are parameters from before the update used after it?" if step else ""
-                raise NotYet(f"{where}: the loss is {mine.losses[step]:.7g}; DDP's is {ddp.losses[step]:.7g}{early}")
-            _check_shards(where, mine.shards[step], ddp.shards[step], world_size)
+    means = _means_of(everyone, world_size, order)
     least = sum(sum(_bytes_allowed(world_size, order)[0] for _ in range(STEPS)) for _ in everyone)
     witnessed(everyone, least / 3)  # one reduction of every gradient, whatever is kept
-    witnessed_terms(everyone, _truth(world_size, order)[1])
+    witnessed_terms(everyone, _truth(world_size, order, means)[1])
     return everyone
+
+
+def _means_of(everyone: list[Seen], world_size: int, task: Task) -> int:
+    """Return by which of `MEANS` the ranks trained; raise `NotYet` where the last of them stops fitting."""
+    left = list(range(len(MEANS)))
+    for step in range(STEPS):
+        faults = {}
+        for means in left:
+            try:
+                _check_step(step, everyone, _truth(world_size, task, means)[0], world_size)
+            except NotYet as fault:
+                faults[means] = fault
+        left = [means for means in left if means not in faults]
+        if not left:
+            raise faults[min(faults)]
+    return left[0]
+
+
+def _check_step(step: int, everyone: list[Seen], right: list[Seen], world_size: int) -> None:
+    """Check the ranks' losses and shards in one step."""
+    for rank, (ddp, mine) in enumerate(zip(right, everyone, strict=True)):
+        where = f"with {world_size} ranks, step {step}, rank {rank}"
+        if mine.losses[step] != ddp.losses[step]:
+            early = ". Step 0's is right: are parameters from before the update used after it?" if step else ""
+            raise NotYet(f"{where}: the loss is {mine.losses[step]:.9g}; DDP's is {ddp.losses[step]:.9g}{early}")
+        _check_shards(where, mine.shards[step], ddp.shards[step], world_size)
 
 
 def _check_shards(where: str, got: list[np.ndarray], want: list[np.ndarray], world_size: int) -> None:
@@ -494,8 +528,8 @@ def _check_shards(where: str, got: list[np.ndarray], want: list[np.ndarray], wor
                 "the old gradients dropped (unit.gradients = None)?"
             )
             raise NotYet(
-                f"{where}: after the update, element {element} of unit {number}'s shard is {mine[element]:.7g}; DDP's "
-                f"is {right[element]:.7g}{hint}"
+                f"{where}: after the update, element {element} of unit {number}'s shard is {mine[element]:.9g}; DDP's "
+                f"is {right[element]:.9g}{hint}"
             )
 
 
@@ -526,8 +560,9 @@ def check_memory(*hooks: Callable, world_size: int, **task: Any) -> None:
             )
         if mine.kept > sum(shards) + max(shards):
             raise NotYet(
-                f"{who} {mine.kept:,} bytes in tensors of its own from one hook to the next; the shards of all "
-                f"gradients are {sum(shards):,}: does it keep parameters or gradients in full under other names?"
+                f"{who} {mine.kept:,} bytes in tensors of its own from one hook to the next, where "
+                f"{sum(shards) + max(shards):,} are allowed, the shards of all gradients and one more: does it keep "
+                "parameters or gradients in full under other names?"
             )
 
 
@@ -542,7 +577,8 @@ def check_overlap(*hooks: Callable, world_size: int, **task: Any) -> None:
                 _check_beside(where, events[:turn], "gather", number + 1, f"forward {number}", f"forward done {number}")
             for number in range(last, 0, -1):
                 during = f"backward {number}", f"backward done {number}"
-                _check_beside(where, events[turn:], "gather", number - 1, *during)
+                freed = events.index(f"forward done {number - 1}")  # the earliest that it may be gathered again
+                _check_beside(where, events[freed:], "gather", number - 1, *during)
                 during = f"backward {number - 1}", f"backward done {number - 1}"
                 _check_beside(where, events[turn:], "reduce", number, *during)
 
@@ -550,8 +586,10 @@ def check_overlap(*hooks: Callable, world_size: int, **task: Any) -> None:
 def _check_beside(where: str, events: list[str], what: str, number: int, begins: str, ends: str) -> None:
     """Check that unit `number` is gathered, or reduced, from before another unit computes until after it has."""
     past = {"gather": "gathered", "reduce": "reduced"}[what]
-    launched, waited = (_position(events, f"{word} {number}") for word in (what, past))
     start, end = _position(events, begins), _position(events, ends)
+    early = [place for place, event in enumerate(events[:start]) if event == f"{what} {number}"]
+    launched = early[-1] if early else _position(events, f"{what} {number}")
+    waited = launched + _position(events[launched:], f"{past} {number}")
     computing = f"unit {begins.split()[1]} computes ({begins.split()[0]})"
     if launched == len(events):
         raise NotYet(f"{where}: unit {number} isn't {past} in that pass; launch its {what} before {computing}")
@@ -583,9 +621,11 @@ def _bytes_allowed(world_size: int, task: Task) -> tuple[float, float]:
 def check_traffic(*hooks: Callable, world_size: int, **task: Any) -> None:
     """Check that right hooks gather each unit once a pass and reduce it once, and send nothing else."""
     everyone = check_losses(*hooks, world_size=world_size, **task)
-    least, most = _bytes_allowed(world_size, Task(**task))
+    order = Task(**task)
+    least, most = _bytes_allowed(world_size, order)
     for rank, mine in enumerate(everyone):
         for step, sent in enumerate(mine.sent):
+            where = f"with {world_size} ranks, rank {rank}, step {step}"
             if not least <= sent <= most:
                 fault = (
                     "does it launch a gather twice, of a unit that is there or under way?"
@@ -596,7 +636,18 @@ def check_traffic(*hooks: Callable, world_size: int, **task: Any) -> None:
                     f"with {world_size} ranks, rank {rank} sends {sent:,} bytes in step {step}; two gathers and a "
                     f"reduce-scatter of every unit are {most:,.0f} (the last unit may stay: {least:,.0f}): {fault}"
                 )
+            for number in range(order.depth):
+                _check_counts(where, mine.events[step], number, is_last=number == order.depth - 1)
     witnessed(everyone, STEPS * world_size * least, STEPS * world_size * most)
+
+
+def _check_counts(where: str, events: list[str], number: int, is_last: bool) -> None:
+    """Check how often a unit is gathered and reduced in a step. The last one may stay between the passes."""
+    gathers, reductions = events.count(f"gather {number}"), events.count(f"reduce {number}")
+    if gathers not in ((1, 2) if is_last else (2,)):
+        raise NotYet(f"{where}: unit {number} is gathered {gathers} times; gather it once in each pass")
+    if reductions != 1:
+        raise NotYet(f"{where}: unit {number} is reduced {reductions} times; reduce it once")
 
 
 # Part b: what a stage holds and sends

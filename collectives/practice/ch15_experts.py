@@ -9,6 +9,7 @@ so the answers must travel, too: a `_Desk`, in the process that starts the ranks
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -276,6 +277,7 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
     `seed`: use random counts, too large to be sent in fewer bytes.
     """
     want = 100 * np.arange(world_size)[:, None] + np.arange(num_experts) + 1
+    want[:, -1] += 2**40  # neither float32 nor int32 holds that
     if seed is not None:
         want = np.random.default_rng(seed).integers(2**40, 2**50, want.shape)
     kind = np.ndarray | str
@@ -295,7 +297,12 @@ def check_all_counts(function: Callable, world_size: int, num_experts: int, seed
         witnessed(everyone, (world_size - 1) * want.nbytes)
         columns = generator().integers(num_experts, size=world_size)
         own = [want[rank, column] for rank, column in enumerate(columns)]
-        witnessed_terms(everyone, [{count.tobytes(), np.float64(count).tobytes()} for count in own])
+        witnessed_terms(everyone, [_on_the_wire(count) for count in own])
+
+
+def _on_the_wire(count: np.int64) -> set[bytes]:
+    """Return how a count may cross: as an int64 or a float64 of a tensor, or pickled, as torch sends objects."""
+    return {count.tobytes(), np.float64(count).tobytes(), pickle.encode_long(int(count))}
 
 
 def _all_counts_on_rank(rank: int, world_size: int, function: Callable, mine: np.ndarray) -> np.ndarray | str:
@@ -373,7 +380,7 @@ def check_layer(function: Callable, case: Case) -> None:
 
 def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any, **named: Any) -> list[Any]:
     try:
-        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.PATIENCE, backend="gloo", **named)
+        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.patience(), backend="gloo", **named)
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet, or calls what is not written yet") from None

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, takewhile
-from random import Random
 from reprlib import repr as brief
 from typing import Any, NamedTuple
 
@@ -72,7 +71,7 @@ def check_bubble(function: Callable, over: str, cases: Iterable[tuple[int, int]]
             "m micro-batches behind one another, on p ranks, take m + p - 1 turns, not m + p": (p - 1) / (m + p),
             "this is half of it: the backwards leave a gap as the forwards do": want / 2,
             "this is twice as much: backwards take longer, but so does everything else": want * 2,
-            "`//` has rounded a fraction down": want // 1,
+            "the fraction is rounded down": want // 1,
         }
 
     check_formula(function, truth, cases, slips, __name__)
@@ -131,11 +130,8 @@ def check_kept_count(function: Callable, of: str, cases: Iterable[tuple[int, int
     check_formula(function, truth, cases, slips, __name__)
 
 
-def random_sizes(seed: int, how_many: int = 8) -> list[tuple[int, int]]:
-    """Return pairs (world_size, num_micro_batches), from 2 and 1 up."""
-    random = Random(seed)
-    return [(random.randint(2, 9), random.randint(1, 24)) for _ in range(how_many)]
-
+# (world_size, num_micro_batches): up to 8 ranks, and up to 12 micro-batches.
+EVERY_SIZE = [(p, m) for p in range(2, 9) for m in range(1, 13)]
 
 # (rank, world_size, num_micro_batches): every rank of up to 7, with up to 9 micro-batches.
 EVERY_RANK = [(rank, p, m) for p in range(1, 8) for rank in range(p) for m in range(1, 10)]

@@ -267,7 +267,12 @@ def _sums_along(
     """Runs beside the learner's code, and only observes."""
     made, sums = _on_a_rank(function, rank, rank, copy.deepcopy(sizes), list(names)), {}
     if not isinstance(made, Mapping) or not all(isinstance(made.get(name), dist.ProcessGroup) for name in names):
-        raise NotYet(f"rank {rank}: {function.__name__} returns {brief(made)}; return a process group for each name")
+        values = made.values() if isinstance(made, Mapping) else ()
+        outside = any(isinstance(each, int) and each == dist.GroupMember.NON_GROUP_MEMBER for each in values)
+        hint = " (dist.new_group returns -100 on a rank outside the group)" if outside else ""
+        raise NotYet(
+            f"rank {rank}: {function.__name__} returns {brief(made)}; return a process group for each name{hint}"
+        )
     for name in names:
         total = torch.tensor(own)
         dist.all_reduce(total, group=made[name])
@@ -521,7 +526,7 @@ def _held_slips(shape: Sequence[int], cuts: Cuts, at: At, sizes: Sizes) -> dict[
         "these pieces are as equal as can be; torch's are ceil(n / count) long, and the last ones shorter": cut(
             cuts, alike
         ),
-        "`//` has rounded the length of a piece down; torch rounds it up": cut(cuts, floored),
+        "the length of a piece is rounded down; torch rounds it up": cut(cuts, floored),
     }
     local = list(start)
     for axis, dim in cuts:

@@ -110,7 +110,7 @@ def check_said(function: Callable, cases: Iterable[Case]) -> None:
     for case in cases:
         call = f"{function.__name__}(<log of {case.name}>)"
         got = _tuples(_asked(function, case.patient.log, call), 3, "(index, host, message)", call)
-        said = {_index(index, call): (str(host), str(message)) for index, host, message in got}
+        said = {_index(index, call): (str(host), str(message).rstrip()) for index, host, message in got}
         for index, line in enumerate(case.patient.log):
             match, quoted = _nccls(line), f"\n  {line}"
             if bool(match) != (index in said):
@@ -126,8 +126,8 @@ def check_said(function: Callable, cases: Iterable[Case]) -> None:
 
 
 def _nccls(line: str) -> re.Match | None:
-    """Match a line of NCCL's own: its host, and its message."""
-    return re.search(r"([\w.-]+):\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN) (.*)", line)
+    """Match a line of NCCL's own: its host, and its message without the spaces at its end."""
+    return re.search(r"([\w.-]+):\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN) (.*?) *$", line)
 
 
 def _index(given: Any, call: str) -> int:
@@ -270,7 +270,7 @@ def check_lateness(function: Callable, cases: Iterable[Case]) -> None:
         result = _asked(function, case.patient.trace, call)
         if not isinstance(result, Mapping):
             raise NotYet(f"{call} returns {brief(result)}; return a dictionary, {{rank: seconds}}")
-        want = _late(case.patient.trace, lambda event, left: left - event.entered)
+        want = _late(case.patient.trace)
         if {*result} != {*want}:
             raise NotYet(f"{call} has the ranks {brief([*result])}; they are {brief(sorted(want))}")
         for rank, seconds in want.items():
@@ -280,30 +280,40 @@ def check_lateness(function: Callable, cases: Iterable[Case]) -> None:
                 raise NotYet(f"{call}: rank {rank} is late by {seconds * 1e3:.3f} ms, not {got * 1e3:.3f}{words}")
 
 
-def _late(trace: list[Event], inside: Callable[[Event, float], float], middle: Callable = median) -> dict[int, float]:
-    """Return the `middle` of {rank: median of the ranks' times inside a call - its own}, over calls that all left."""
-    calls: dict[int, list[Event]] = {}
+def _late(
+    trace: list[Event],
+    inside: Callable[[Event, float], float] = lambda event, left: left - event.entered,
+    usual: Callable = median,
+    middle: Callable = median,
+    groups: Iterable[str] = ("world",),
+) -> dict[int, float]:
+    """Return the `middle` of {rank: `usual` of the ranks' times inside a call - its own}, over calls that all left."""
+    calls: dict[tuple[str, int], list[Event]] = {}
     for event in trace:
-        if event.group == "world":
-            calls.setdefault(event.seq, []).append(event)
+        if event.group in groups:
+            calls.setdefault((event.group, event.seq), []).append(event)
     late: dict[int, list[float]] = {}
     for events in calls.values():
         times = {event.rank: inside(event, event.left) for event in events if event.left is not None}
         if len(times) == len(events):
-            usual = median(times.values())
+            of_all = usual(times.values())
             for rank, own in times.items():
-                late.setdefault(rank, []).append(usual - own)
+                late.setdefault(rank, []).append(of_all - own)
     return {rank: middle(each) for rank, each in late.items()}
 
 
 def _of_lateness(got: float, rank: int, trace: list[Event]) -> str:
-    right = _late(trace, lambda event, left: left - event.entered)[rank]
+    right = _late(trace)[rank]
     clocks = _late(trace, lambda event, left: -event.entered)[rank]
-    mean = _late(trace, lambda event, left: left - event.entered, lambda each: sum(each) / len(each))[rank]
+    longest = _late(trace, usual=max)[rank]
+    mean = _late(trace, middle=lambda each: sum(each) / len(each))[rank]
+    all_groups = _late(trace, groups={event.group for event in trace})[rank]
     slips = {
         "this compares the clocks of hosts, which differ; time inside is on one clock": clocks,
         "who comes late waits least: late is the median minus its own": -right,
         "one call in which a rank is very late moves a mean; take the median over the calls": mean,
+        "this compares with the longest time inside; take the median of all ranks' times": longest,
+        'calls of other groups count here; take those of "world" alone': all_groups,
     }
     return next((f": {words}" for words, slip in slips.items() if np.isclose(got, slip, atol=1e-7)), "")
 
@@ -348,6 +358,8 @@ def _finding(result: Any, call: str) -> tuple[str, Any, Any]:
     pair = [*evidence] if isinstance(evidence, Iterable) and not isinstance(evidence, str) else []
     if len(pair) != 2 or pair[0] not in clinic.DOCUMENTS:
         raise NotYet(f"{call}: its evidence is {brief(evidence)}; it is a document and an index, such as ('log', 17)")
+    if not isinstance(remedy, str):
+        raise NotYet(f"{call}: its remedy is {brief(remedy)}; a remedy is a text")
     return fault, (str(pair[0]), _index(pair[1], call)), remedy
 
 

@@ -436,6 +436,7 @@ def _tensor(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
             "this is half: a layer has two all-reduces in each pass, and each goes round twice": want / 2,
             "the backward pass has as many as the forward pass": want * (1 + full) / (2 + full),
             "full recomputation does the forward pass's all-reduces again": want * 2 / (2 + full),
+            "full recomputation does both of the forward pass's all-reduces again, not one": want * (1 - full / 6),
             "this is the forward pass alone": want / (2 + full),
             "this is one micro-batch": want / m,
             "this is one layer": want / layers,
@@ -485,10 +486,9 @@ def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
         apart: int = tp,
         hidden: tuple[float, float] = (forward.compute, backward.compute),
         least: float = 1 / layers,
-        node: Machine = machine,
     ) -> float:
         """Return the exposed seconds with one thing changed. `often`: the stages that send for every micro-batch."""
-        once = flat.around(node, apart, layout.dp, costs.WIRE * held)
+        once = flat.around(machine, apart, layout.dp, costs.WIRE * held)
         there, back = (n * once for n in rounds[layout.stage])
         there, back = (max(each - behind, each * least) for each, behind in zip((there, back), hidden, strict=True))
         gathers = m if layout.stage == 3 and 3 in often else 1
@@ -498,6 +498,8 @@ def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
     all_micro_batches = m * forward.compute, m * backward.compute
     with_communication = forward.seconds, backward.seconds
     both_passes = (forward.compute + backward.compute,) * 2
+    whole_step = (m * (forward.compute + backward.compute),) * 2
+    each_call = forward.compute, (2 if layout.stage == 3 else 1) * backward.compute
     all_reduce_once = {**_ROUNDS, 0: (0, 1)}
     all_reduce_at_1_and_2 = {**_ROUNDS, 1: (1, 2), 2: (1, 2)}
     no_gather_at_1_and_2 = {**_ROUNDS, 1: (0, 1), 2: (0, 1)}
@@ -509,6 +511,8 @@ def _data(model: Model, machine: Machine, layout: costs.Layout) -> Slips:
             "this hides nothing": exposed(hidden=(0, 0)),
             "the last layer's part has nothing left to hide behind": exposed(least=0),
             "it hides behind the passes of one micro-batch, not of all": exposed(hidden=all_micro_batches),
+            "it hides behind the pass of one micro-batch, not behind the whole step": exposed(hidden=whole_step),
+            "the two calls of stage 3's backward pass share what hides them": exposed(hidden=each_call),
             "it hides behind compute, not behind other communication": exposed(hidden=with_communication),
             "each hides behind its own pass, forward or backward, not behind both": exposed(hidden=both_passes),
             "stage 0 all-reduces, which goes round twice": exposed(rounds=all_reduce_once),
@@ -590,7 +594,8 @@ def refuse(model: Model, machine: Machine, layout: costs.Layout, batch: int) -> 
     """Return why this layout is infeasible, in words; None if it is feasible."""
     if layout.pp > 0 and model.layers % layout.pp:
         return f"{model.layers} layers do not divide by pp {layout.pp}"
-    return planner.refuse(model, machine, layout, batch)
+    words = planner.refuse(model, machine, layout, batch)
+    return words and words.replace(" x cp 1", "").replace("cp 1 x ", "")  # the learner's layouts have no such axis
 
 
 def grid(case: Case) -> Sequence[planner.Plan]:
@@ -700,13 +705,13 @@ def _most_of_it(
     often = f"stage {layout.stage} sends for each of {m} micro-batches"
     why = {
         "compute": f"the last of pp {layout.pp} ranks computes all logits, and the others wait for it",
-        "tensor": f"tp {layout.tp}, {layout.recompute} recomputation; the best plan has {_both(least.layout)}",
+        "tensor": f"{_both(layout)}; the best plan has {_both(least.layout)}",
         "data": often if layout.stage >= 2 and m > 1 else once,
         "pipeline": f"pp {layout.pp}, {m} micro-batches",
         "bubble": f"pp {layout.pp} with {m} micro-batch{'es' if m > 1 else ''}",
     }
     if layout.recompute == "full" != least.layout.recompute:
-        why["compute"] = "full recomputation does the forward pass twice, and everything fits without it"
+        why["compute"] = f"full recomputation does the forward pass twice; the best plan has {_both(least.layout)}"
     excess = {name: getattr(own, name) - getattr(fastest, name) for name in why}
     most = max(excess, key=lambda name: excess[name])
     return f"{excess[most]:.3g} s more {PARTS[most]}: {why[most]}"
@@ -722,7 +727,7 @@ PARTS = {
 
 
 def _both(layout: costs.Layout) -> str:
-    return f"tp {layout.tp}, {layout.recompute} recomputation"
+    return f"tp {layout.tp}, {'no' if layout.recompute == 'none' else layout.recompute} recomputation"
 
 
 def _chosen(function: Callable, case: Case, tried: list[dict[str, Any]]) -> dict[str, Any]:

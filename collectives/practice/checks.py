@@ -101,6 +101,10 @@ class ModuleUsed(LibraryUsed, ImportError):
     """The import of a module that answers the exercise. Code that can do without the module goes on."""
 
 
+class TableUsed(LibraryUsed, AttributeError):
+    """A table of the library's that answers the exercise. Code that can do without it goes on."""
+
+
 class StillRunning(TimeoutError):
     """A call of a learner's function that has computed for `CALL_SECONDS`; raised in the line that it has reached."""
 

@@ -503,7 +503,7 @@ def _sockets_by_pods(random: Random) -> Case:
 
 
 PLUGIN = "IBext_v10"  # NVIDIA's plugin for the same cards, which HPC-X brings
-SOCKET_LINES = (r"via NET/Socket", r"Using network Socket", r"NET plugin Socket")
+SOCKET_LINES = (r"via NET/Socket", r"NET/Socket : Using \[", r"Using network Socket", r"NET plugin Socket")
 
 
 def _by_socket(cluster: Cluster) -> None:
@@ -681,14 +681,18 @@ def _forced(random: Random, protocol: str, nodes: tuple[int, ...], fault: str, w
         setattr(cluster, name, cost * random.uniform(0.95, 1.05))
     if fault == HEALTHY:
         return cluster.case(why)
-    sizes = "(8|65536)" if protocol == "Simple" else "(4194304|1073741824)"
-    proof = "NCCL_PROTO set", rf" {sizes} Bytes -> Algo \w+ proto {protocol.upper()} "
-    order, world = cluster.order, len(cluster.ranks)
+    order, by_wire = cluster.order, 2 * (1 - 1 / len(cluster.ranks)) / cluster.order.wire
 
-    def harmed(row: Row) -> bool:
-        return row.seconds > 1.4 * (order.alpha + 2 * (world - 1) / world * row.num_bytes / order.wire)
+    def suffers(num_bytes: int, seconds: float) -> bool:
+        return seconds > 1.4 * (order.alpha + by_wire * num_bytes)
 
-    return cluster.case(why, fault, "unset NCCL_PROTO", proof, harmed)
+    sizes = {8, 65536} if protocol == "Simple" else {4194304, 1073741824}
+    for size, _, _ in TUNED:
+        if suffers(size, order.alpha * cluster.later + by_wire * size / cluster.slower):
+            sizes.add(size)
+    listed = "|".join(map(str, sorted(sizes)))
+    proof = "NCCL_PROTO set", rf" ({listed}) Bytes -> Algo \w+ proto {protocol.upper()} "
+    return cluster.case(why, fault, "unset NCCL_PROTO", proof, lambda row: suffers(row.num_bytes, row.seconds))
 
 
 def _forced_ll(random: Random) -> Case:

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ranks
-from .checks import LibraryUsed, ModuleUsed, NotYet, generator, without_the_library
+from .checks import LibraryUsed, ModuleUsed, NotYet, TableUsed, generator, without_the_library
 
 HOLDS = ("measure.wire",)  # see `wall`
 ON_RANKS = ("._on_rank", ".finished", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
 SENDS_ALONE = ("._on_rank",)
-_REFUSED = f"{LibraryUsed.__name__}|{ModuleUsed.__name__}"  # as a traceback names them
-PATIENCE = 10.0  # seconds that real ranks may take: a right answer needs well under 1, so 10 mean a deadlock
+_REFUSED = "|".join(each.__name__ for each in (LibraryUsed, ModuleUsed, TableUsed))  # as a traceback names them
+PATIENCE = 10.0  # seconds that real ranks may take, alone: a right answer needs well under 1, so 10 mean a deadlock
 
 
 class Outcome(NamedTuple):
@@ -47,6 +47,11 @@ class Outcome(NamedTuple):
     unwaited: list[str]
 
 
+def patience() -> float:
+    """Return the seconds that real ranks may take now: more on a busy machine, where a right answer takes longer."""
+    return PATIENCE * ranks.crowding()
+
+
 def run_on_ranks(
     function: Callable,
     world_size: int,
@@ -58,12 +63,12 @@ def run_on_ranks(
 ) -> list[Any]:
     """Run part of a check on real ranks and return their reports; a `NotYet` on a rank is raised here.
 
-    `kind`: the type that each rank must report. `timeout`: seconds, by default `PATIENCE`. `apart`: as of `ranks.run`.
+    `kind`: the type that each rank must report. `timeout`: seconds, or `patience()`. `apart`: as of `ranks.run`.
     Raises `NotYet` if a rank fails or doesn't finish.
     """
     try:
         named: dict[str, Any] = {"apart": True} if apart else {}
-        everyone = ranks.run(function, world_size, *args, timeout=timeout or PATIENCE, backend=backend, **named)
+        everyone = ranks.run(function, world_size, *args, timeout=timeout or patience(), backend=backend, **named)
     except ranks.RanksError as error:
         if refusal := re.search(rf"\b(?:{NotYet.__name__}|{_REFUSED}|Unseen): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
@@ -78,6 +83,8 @@ def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
     `who`: what sends to, or receives from, a rank that is not there or the rank itself, if that is the fault.
     """
     words = re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", str(error))
+    words = re.sub(r"(did not (?:begin|finish)) within [\d.]+ s", r"\1 in time", words)  # which grows with the load
+    words = re.sub(r"failed too: RuntimeError: \[.*/gloo/.*", "failed too: another rank closed their connection", words)
     failed = re.match(r"rank \d+(?= failed)", words)
     where = " on ".join(filter(None, (who, failed and failed[0]))) or "a rank"
     last = words.rpartition("\nValueError: ")[2]  # of the rank that failed first
@@ -241,7 +248,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`; return what each did."""
     world_size = len(buffers)
     try:
-        outcomes = ranks.run(_on_rank, world_size, function, ranks.PerRank(buffers), timeout=PATIENCE, backend="gloo")
+        outcomes = ranks.run(_on_rank, world_size, function, ranks.PerRank(buffers), timeout=patience(), backend="gloo")
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet") from None

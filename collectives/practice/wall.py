@@ -13,10 +13,10 @@ Each module of checks says what that is, by names within the package; a name tha
 - `SENDS_ALONE`: of these functions, which run beside the learner's on ranks that the judge starts, those on whose ranks
   torch's own collectives aren't there, either: the learner is to write one with sends and receives.
 
-Every other function of the package refuses, however it was imported: it keeps its name and loses its code. The
-grader calls `plan` once, and `build` in each sandbox before any of the student's code runs. Of the package's files a
-sandbox has `FILES` alone: no source, no script and no data. So the cell body, `importlib`, a second import, `inspect`,
-the garbage collector and other languages find nothing.
+Every other function of the package refuses, however it was imported: it keeps its name and loses its code. Numbers,
+texts and tuples of such stay in the modules of checks. The grader calls `plan` once, and `build` in each sandbox before
+any of the student's code runs. Of the package's files a sandbox has `FILES` alone: no source, no script and no data. So
+the cell body, `importlib`, a second import, `inspect`, the garbage collector and other languages find nothing.
 
 In a notebook the wall is a reminder, in the same words: `watch` puts it up while a cell runs that defines a function or
 a class, as an answer does. While a check runs a learner's functions, the check's own `without_the_library` refuses,
@@ -39,6 +39,7 @@ import re
 import sys
 import threading
 import types
+import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -105,7 +106,13 @@ def _refuse(*_: Any, **__: Any) -> None:
     from collectives.practice.checks import LibraryUsed
 
     frame = sys._getframe()
-    whose = "torch's" if frame.f_globals.get("__name__", "").partition(".")[0] == "torch" else "the library's"
+    module, caller = frame.f_globals.get("__name__", ""), frame.f_back
+    if module.startswith("collectives.practice.ch") and caller and caller.f_code.co_name == "<module>":
+        raise LibraryUsed(
+            f"{frame.f_code.co_name} refuses in a cell that defines an answer: call it in a cell of its own, below "
+            "(when graded it refuses in all your own cells, which costs nothing)"
+        )
+    whose = "torch's" if module.partition(".")[0] == "torch" else "the library's"
     raise LibraryUsed(f"{whose} own {frame.f_code.co_name} is for comparing, afterwards; write this part yourself")
 
 
@@ -152,7 +159,10 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
         [
             (module, name)
             for module, name, full, value in values
-            if _is_table(name, value) and full not in read and not f"{full}.".startswith(holds)
+            if _is_table(name, value)
+            and full not in read
+            and not f"{full}.".startswith(holds)
+            and not (module.__name__ in asked and _is_plain(value))  # such as RECOMPUTE: as in a notebook
         ],
         [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan, _kernels)],
         missing,
@@ -169,6 +179,8 @@ def build(modules: Iterable[str], on_ranks: bool) -> None:
         function.__code__ = refusal
     for module, name in withheld.tables:
         vars(module).pop(name, None)
+        taken = vars(module).setdefault("__getattr__", _Taken(module.__name__))
+        taken.names.add(name)
     for cache in withheld.caches:  # they may remember answers
         cache.cache_clear()
     if on_ranks and withheld.modules:
@@ -221,6 +233,21 @@ class _Missing:
         return None
 
 
+class _Taken:
+    """A module's `__getattr__`, which refuses the tables that were taken out of it."""
+
+    def __init__(self, module: str):
+        self.module, self.names = module, set[str]()
+
+    def __call__(self, name: str) -> Any:
+        if name not in self.names:
+            raise AttributeError(f"module {self.module!r} has no attribute {name!r}")
+        from collectives.practice.checks import TableUsed
+
+        whose = f"the library's own {self.module.rpartition('.')[2]}.{name}"
+        raise TableUsed(f"{whose} is for comparing, afterwards; write this part yourself")
+
+
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
     """Refuse, inside this context, to import these modules of torch's, and to call what they define."""
@@ -228,11 +255,16 @@ def without(*names: str) -> Iterator[None]:
         yield
 
 
-def _functions_in(names: Iterable[str]) -> list[Function]:
+def _functions_in(names: tuple[str, ...]) -> list[Function]:
     """Return the functions that a look into these modules, and those below them, finds, if they are imported."""
     below = tuple(f"{name}." for name in names)
-    modules = [module for name, module in [*sys.modules.items()] if f"{name}.".startswith(below)]
-    things = [each for module in modules for each in vars(module).values()]
+    begun = [name for name in [*sys.modules] if name.startswith(names)]
+    return _defined_by(below, tuple(name for name in begun if f"{name}.".startswith(below)))
+
+
+@functools.lru_cache(maxsize=8)  # a check asks before each call of an answer, and 1,500 functions are found
+def _defined_by(below: tuple[str, ...], modules: tuple[str, ...]) -> list[Function]:
+    things = [each for name in modules for each in vars(sys.modules[name]).values()]
     things += [each for thing in things if isinstance(thing, type) for each in vars(thing).values()]
     things = [getattr(each, "fget", None) or getattr(each, "__func__", each) for each in things]
     found = {
@@ -378,6 +410,13 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(part)
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, None, a tuple of such, or a type's alias: these answer nothing."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float | None) or typing.get_origin(value) is not None
+
+
 def _is_table(name: str, value: Any) -> bool:
     """Return whether a module's global is data, and none of what this module reads: no module, class or function."""
     code = types.ModuleType | type | types.FunctionType | functools._lru_cache_wrapper
@@ -397,7 +436,7 @@ def watch() -> None:
     def begin(info: Any) -> None:
         values = shell.user_ns.values()
         modules = [each.__name__ for each in values if isinstance(each, types.ModuleType) and hasattr(each, "HOLDS")]
-        if modules and _is_answer(info.raw_cell):
+        if modules and _is_answer(shell.transform_cell(re.sub(r"\A%%.*", "", info.raw_cell))):
             running.enter_context(_up(modules))
 
     def end(_: Any) -> None:
@@ -408,13 +447,12 @@ def watch() -> None:
 
 
 def _is_answer(source: str) -> bool:
-    """Return whether a cell defines a function or a class, and runs no check, which needs the library."""
+    """Return whether a cell defines a function or a class. Then a check in it is refused, as it is when graded."""
     try:
         statements = ast.parse(source).body
     except SyntaxError:
         return False
-    defines = any(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in statements)
-    return defines and ".check_" not in source
+    return any(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in statements)
 
 
 @contextlib.contextmanager

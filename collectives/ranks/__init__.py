@@ -1,6 +1,6 @@
 """Real ranks: processes in a process group, on this machine (`run`) or on a cluster (`cluster`)."""
 
-from .local import PerRank, RanksError, default_backend, device, find_cycle, run
+from .local import PerRank, RanksError, crowding, device, fastest_backend, find_cycle, run
 from .process import Killed, Later, ask, preload
 
 __all__ = [
@@ -9,8 +9,9 @@ __all__ = [
     "PerRank",
     "RanksError",
     "ask",
-    "default_backend",
+    "crowding",
     "device",
+    "fastest_backend",
     "find_cycle",
     "preload",
     "run",

@@ -51,7 +51,7 @@ def run(
     *args: Any,
     launcher: str = "local",
     timeout: float = 60.0,
-    backend: str | None = None,
+    backend: str = "gloo",
     start_timeout: float = 120.0,
     submit: Sequence[str] = (),
     **settings: Any,
@@ -67,11 +67,10 @@ def run(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an engine is. `visible`: its CUDA_VISIBLE_DEVICES. `gpus`: how many GPUs torch finds there."""
+    """Where an engine is. `visible`: its CUDA_VISIBLE_DEVICES."""
 
     host: str
     visible: str | None
-    gpus: int
 
 
 class Engines:
@@ -114,12 +113,12 @@ class Engines:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def run(self, function: Callable, *args: Any, timeout: float = 60.0, backend: str | None = None) -> list[Any]:
+    def run(self, function: Callable, *args: Any, timeout: float = 60.0, backend: str = "gloo") -> list[Any]:
         """Call `function(rank, world_size, *args)` on every engine; return their results, by rank.
 
         Ranks see their engine's environment, plus what this process has set since the engines started. `backend`:
-        "gloo" or "nccl"; the default is nccl if every engine has its own GPU. Ranks of one host are consecutive. What
-        ranks print is printed here, rank by rank.
+        "gloo", or "nccl" if every engine has its own GPU. Ranks of one host are consecutive. What ranks print is
+        printed here, rank by rank.
 
         Raises `RanksError`, as `ranks.run` does, if a rank raises, dies, or has not returned `timeout` seconds after it
         began; all ranks are then ended. The engines stay for the next run. If one was lost, the next run starts new
@@ -251,11 +250,8 @@ class Engines:
             "LOCAL_WORLD_SIZE": str(self._places.count(self._places[rank])),
         }
 
-    def _endings(self, task: bytes, timeout: float, backend: str | None) -> list[_Ending]:
+    def _endings(self, task: bytes, timeout: float, backend: str) -> list[_Ending]:
         """Return how every rank ended. Once one has failed, the other engines have `ANSWER_SECONDS` to report."""
-        if backend is None:
-            own_gpu = all(rank < place.gpus for rank, place in zip(self._local_ranks, self._places, strict=True))
-            backend = "nccl" if own_gpu else "gloo"
         [port] = self._ask(self._ids[:1], _open_store)
         answers = [
             self._client[engine].apply_async(_be_a_rank, task, self._environment(rank, port), backend, timeout)
@@ -339,9 +335,7 @@ _NO_ANSWER = _Ending(Report("waits", words="is in an unknown state: its engine d
 
 def _place() -> _Place:
     """Return where this engine is."""
-    import torch
-
-    return _Place(socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count())
+    return _Place(socket.gethostname(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _open_store() -> int:

@@ -37,6 +37,7 @@ from .process import (
 if TYPE_CHECKING:
     import torch
 
+MOST_CROWDED = 5.0
 _RETURNED = ": it has returned and will never answer (if it used isend: did it wait() for it?)"
 
 
@@ -60,7 +61,7 @@ def run(
     world_size: int,
     *args: Any,
     timeout: float = 60.0,
-    backend: str | None = None,
+    backend: str = "gloo",
     enter: Callable[[int], None] | None = None,
     serve: Callable[[int, Any], Any] | None = None,
     apart: bool = False,
@@ -69,9 +70,9 @@ def run(
 
     All ranks get the same `args`, except that each gets only its own element of a `PerRank`.
 
-    Each rank is a process with one torch thread, in a process group over `backend`: "gloo", or "nccl" with one GPU
-    per rank. The default is nccl if there are as many GPUs as ranks. Ranks inherit this process's environment. What
-    they print is printed here, rank by rank.
+    Each rank is a process with one torch thread, in a process group over `backend`: "gloo", which carries tensors on
+    the CPU, or "nccl" with one GPU per rank, which carries tensors on GPUs alone. `device()` is where it needs them.
+    Ranks inherit this process's environment. What they print is printed here, rank by rank.
 
     Raises `RanksError` if a rank raises, dies, or has not returned `timeout` seconds after all ranks began; all ranks
     are then killed. The error names the rank, shows its traceback, and says which rank waits for which, as far as a
@@ -92,7 +93,6 @@ def run(
         if serve is not None:
             raise ValueError("torchrun has started these ranks, so no process is left to serve them")
         return _run_as_launched(function, world_size, args, timeout, backend)
-    backend = backend or default_backend(world_size)
     if any(isinstance(arg, PerRank) for arg in args):
         tasks = [pack(function, mine) for mine in own]
     else:
@@ -120,11 +120,29 @@ def _args_of(rank: int, args: tuple) -> tuple:
     return tuple(arg[rank] if isinstance(arg, PerRank) else arg for arg in args)
 
 
-def default_backend(world_size: int) -> str:
-    """Return "nccl" if each of `world_size` ranks can have its own GPU, else "gloo"."""
+def crowding() -> float:
+    """Return how many times as long as alone work takes here at present, from 1 to `MOST_CROWDED`, by the load.
+
+    With 4 processes that want to run on 2 processors, 2. The load is that of the last minute; without one, as on
+    Windows, 1.
+    """
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 1.0
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(load / processors, 1.0), MOST_CROWDED)
+
+
+def fastest_backend(world_size: int) -> str:
+    """Return "nccl" if each of `world_size` ranks can have its own GPU, else "gloo".
+
+    Under torchrun: if each rank of this node can.
+    """
     import torch
 
-    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world_size else "gloo"
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= local else "gloo"
 
 
 def device() -> torch.device:
@@ -295,7 +313,7 @@ def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
     return None
 
 
-def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: float, backend: str | None) -> list:
+def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: float, backend: str) -> list:
     """Run this process's rank under torchrun; return the results of all ranks."""
     import torch.distributed as dist
 
@@ -304,8 +322,7 @@ def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: 
         raise ValueError(f"this run needs {world_size} ranks, but torchrun started {launched}")
     rank = int(os.environ["RANK"])
     if not dist.is_initialized():
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
-        join_group(rank, launched, backend or default_backend(local), "env://", timeout)
+        join_group(rank, launched, backend, "env://", timeout)
         atexit.register(dist.destroy_process_group)
     result = function(rank, launched, *_args_of(rank, args))
     results = [None] * launched

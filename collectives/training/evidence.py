@@ -62,6 +62,7 @@ class Evidence(NamedTuple):
 
 
 NOTHING, REPOSITORY, NVIDIA = "nothing", "the run's repository", "all of NVIDIA's recipes"
+NARROW = "the run's repository, NVIDIA's recipes with gradients in bf16"
 
 
 def samples(rows: Iterable[runs.Row]) -> tuple[list[Sample], Counter[str]]:
@@ -114,11 +115,32 @@ def refit(used: Sequence[Sample], start: Constants | None = None, steps: int = 1
 
 def judge(used: Sequence[Sample]) -> dict[str, np.ndarray]:
     """Return the errors by constants fitted without the run's repository, and for NVIDIA's recipes without them all."""
-    unseen = fitted.without(used, refit)
-    alone = [errors_of([sample], unseen[repository(sample.source)])[0] for sample in used]
     theirs = np.array([of_nvidia(sample) for sample in used])
     others = refit([sample for sample in used if not of_nvidia(sample)])
-    return {REPOSITORY: np.array(alone), NVIDIA: np.where(theirs, errors_of(used, others), np.nan)}
+    return {
+        REPOSITORY: unseen(used),
+        NARROW: unseen([in_bf16(sample) for sample in used]),
+        NVIDIA: np.where(theirs, errors_of(used, others), np.nan),
+    }
+
+
+def unseen(used: Sequence[Sample]) -> np.ndarray:
+    """Return the error of each sample by constants fitted without its repository."""
+    constants = fitted.without(used, refit)
+    return np.array([errors_of([sample], constants[repository(sample.source)])[0] for sample in used])
+
+
+def in_bf16(sample: Sample) -> Sample:
+    """Return a run with gradients reduced in bf16 if it is a recipe of NVIDIA's for speed, else as it is.
+
+    `runs` prices them in fp32, as Megatron-LM does by default. But NeMo's and Megatron-Bridge's performance recipes set
+    `grad_reduce_in_fp32 = False`: those of Llama 3, Nemotron-4, Mixtral, DeepSeek-V3 and GPT OSS do.
+    """
+    layout = sample.run.layout
+    if not of_nvidia(sample) or "Megatron-LM" in sample.source or layout.software.stack != "fused":
+        return sample
+    narrow = replace(layout, software=replace(layout.software, gradient_bytes=2))
+    return sample._replace(run=sample.run._replace(layout=narrow))
 
 
 def of_nvidia(sample: Sample) -> bool:

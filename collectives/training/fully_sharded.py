@@ -106,8 +106,8 @@ class FullySharded:
         if not storage.nbytes():
             self.events.append(f"gather {number}{again}")
             storage.resize_(unit.parameters.nbytes)
-            shard = unit.shard.detach()
-            work = dist.all_gather_single(unit.parameters, shard, self.group, True)
+            whole, shard = unit.parameters, unit.shard.detach()
+            work = dist.all_gather_single(whole, shard, self.group, async_op=True)
             self._gathers[number] = _launched(work)
 
     def wait(self, number: int) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from gradebooks import gradebook_of
+from nbgrader.api import Gradebook
 
-from autograder import sheet
+from autograder import points, sheet
 from autograder.results import export
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,34 @@ def exported(url, tmp_path, capsys, *arguments, code=0):
     said = capsys.readouterr()
     rows = list(csv.reader(to.open(encoding="utf-8"))) if code == 0 else []
     return rows, said.out + said.err
+
+
+def test_two_notebooks_of_an_assignment_that_have_a_grade_id_in_common_both_count(tmp_path, capsys):
+    """As where the second was begun as a copy of the first. What waits for a person in one of them waits."""
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    with Gradebook(url) as gradebook:
+        gradebook.add_assignment("ps1")
+        for notebook, names in (("one", ("q1", "q2")), ("two", ("q1", "q3"))):
+            gradebook.add_notebook(notebook, "ps1")
+            for name in names:
+                gradebook.add_grade_cell(name, notebook, "ps1", max_score=5, cell_type="code")
+        for student, of_two in (("ada", 0), ("bob", 5)):
+            gradebook.add_student(student)
+            gradebook.add_submission("ps1", student)
+            for notebook, score in (("one", 5), ("two", of_two)):
+                for grade in gradebook.find_submission_notebook(notebook, "ps1", student).grades:
+                    grade.auto_score, grade.needs_manual_grade = score, False
+        gradebook.find_grade("q1", "one", "ps1", "bob").needs_manual_grade = True
+        gradebook.db.commit()
+        found = points.results(gradebook)["ps1"]
+        assert {student: (each.points, each.is_open) for student, each in found.items()} == {
+            "ada": (10, False),
+            "bob": (20, True),
+        }
+        assert {*found["ada"].questions} == {"one/q1", "two/q1", "q2", "q3"}
+        assert points.most_points(gradebook) == {"ps1": 20}
+    assert export.main(["canvas", "--db", url, "--to", str(tmp_path / "out.csv")]) == 0
+    assert "bob" in capsys.readouterr().out  # left out, as somebody must still grade q1
 
 
 def test_canvas_gets_its_own_columns_late_penalties_taken_off_and_what_waits_for_a_person_left_out(
@@ -87,6 +116,13 @@ def test_canvas_s_own_export_comes_back_with_our_columns_filled_in_and_nothing_e
     assert "students that are not in" in said and "(1): eve" in said
     _, said = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), code=2)
     assert "has no column '04_all_reduce'" in said
+
+
+def test_who_is_excused_in_canvas_stays_so(url, tmp_path, capsys):
+    roster = tmp_path / "canvas.csv"
+    roster.write_text('Student,ID,SIS Login ID,Section,02_tree\n"Lovelace, Ada",71,ada,A,EX\n"Ross, Bob",72,bob,A,\n')
+    rows, said = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), "--exercise", "02_tree")
+    assert [row[-1] for row in rows[1:]] == ["EX", "6"] and "ada is excused in Canvas" in said
 
 
 def test_a_number_of_the_registrar_s_that_is_a_classmates_on_canvas_keeps_nobodys_grade_out(url, tmp_path, capsys):
@@ -179,7 +215,7 @@ def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_pat
     sheet.write_text(
         header + 'Participant 501,Somebody,ADA@uni.edu,Submitted,,20.00,Yes,"Monday, 2 March 2026, 9:00 AM",-,\n'
         "Participant 502,Bob Ross,,Submitted,3,20.00,No,-,-,kept\n"
-        "Participant 503,Unknown,,,,20.00,Yes,-,-,\n",
+        "Participant 503,Unknown,,,,100.00,Yes,-,-,\n",
         encoding="utf-8",
     )
     arguments = ["worksheet", "--roster", str(sheet), "--exercise", "02_tree", "--feedback"]
@@ -192,6 +228,7 @@ def test_moodle_s_grading_worksheet_is_filled_in_by_address_or_name(url, tmp_pat
     ]
     assert rows[1][7] == "Monday, 2 March 2026, 9:00 AM"
     assert "the grade of bob cannot be changed" in said
+    assert "02_tree: the maximum is 100.00 points in Moodle, but 20 in the gradebook" in said
 
 
 def test_a_student_who_takes_anothers_name_or_address_as_name_keeps_nobodys_grade_out(tmp_path, capsys):

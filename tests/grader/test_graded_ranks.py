@@ -465,7 +465,8 @@ def test_a_killed_nursery_ends_the_sandbox_and_not_the_grader(judges):
 def test_a_rank_is_killed_by_the_judge_and_resumes_from_what_the_judge_holds(judges):
     given = ("given", GIVEN[1] + "\nfrom collectives.practice import ch19_failures, checks")
     moments = "ch19_failures.check_any_moment(save, resume, 2, most=4, seed=5)"
-    tests = [("test", f"lines = {moments}\nassert len(lines) == 10, lines")]
+    # A rank that goes on while the other is killed may write its shard: then the next run doesn't write it again.
+    tests = [("test", f"lines = {moments}\nassert len(lines) in (9, 10), lines")]
     tests += [("test", "ch19_failures.check_other_ranks(save, resume, [2, 1, 2], seed=5)")]
     errors, _ = judged(judges, given, ("answer", solution_of("19_failures", "survive")), *tests)
     assert errors == [None, None]

@@ -25,7 +25,7 @@ ALWAYS = ("full", "sends_too_early", "deadlock", "never_ends")  # in `make test`
 
 # Every sample submission, with what it deserves: {(student, exercise): `Sample`}.
 DESERVED = {(student, name): sample for name in release.names() for student, sample in samples_of(name).items()}
-PARTIAL = [("partial", exercise) for exercise in release.names()[2::3]]
+PARTIAL = [("partial", exercise) for exercise in release.names()[2::6]]
 TRIED = [one for one in DESERVED if WHOLE or one[0] in ALWAYS or one in PARTIAL]
 FAULTY = [one for one in TRIED if DESERVED[one].words]
 
@@ -52,7 +52,7 @@ def grade(*arguments):
     return subprocess.run([sys.executable, *GRADE, *map(str, arguments)], capture_output=True, text=True)
 
 
-AT_A_TIME = 4  # a submission on real ranks mostly waits
+AT_A_TIME = 2
 
 
 @pytest.fixture(scope="session")
@@ -196,9 +196,8 @@ def test_nothing_but_plain_lines_is_printed(graded):
         ([".", "--exercise", "03_rings"], "no exercise is called 03_rings; there are 02_tree, 03_ring"),
     ],
 )
-def test_a_wrong_command_is_answered_in_one_line(tmp_path, monkeypatch, arguments, reason):
+def test_a_wrong_command_is_answered_in_one_line(tmp_path, monkeypatch, capsys, arguments, reason):
     monkeypatch.chdir(tmp_path)
-    answer = grade(*arguments, "--into", tmp_path / "into")
-    assert answer.returncode == 2
-    assert reason in answer.stderr
-    assert answer.stderr.count("\n") == 1
+    assert grader.main([*arguments, "--into", str(tmp_path / "into")]) == 2
+    answer = capsys.readouterr().err
+    assert reason in answer and answer.count("\n") == 1

@@ -8,6 +8,7 @@ import html
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -128,6 +129,12 @@ def encoded(name):
 
 def named(name):
     return lambda notebook, path: path.with_name(name).write_text(nbformat.writes(notebook))
+
+
+def empty_beside_its_copy(notebook, path):
+    named("squares-Copy1.ipynb")(notebook, path)
+    by_id(notebook, "square").source = "raise NotImplementedError()"
+    path.write_text(nbformat.writes(notebook))
 
 
 def link(notebook, path):
@@ -315,6 +322,11 @@ HANDED_IN = {
     "utf_16": (encoded("utf-16"), "3/5, 2 to grade (The file was written as UTF-16", "the sígn is lost"),
     "latin_1": (encoded("latin-1"), "3/5, 2 to grade (The file was written as LATIN-1", "the sígn is lost"),
     "odd_name": (named("squares (1).ipynb"), "3/5, 2 to grade (The file is called squares (1).ipynb", "squares (1)"),
+    "worked_copy": (
+        empty_beside_its_copy,
+        "0/5, 2 to grade (squares-Copy1.ipynb beside it has more answers, but squares.ipynb was graded.",
+        "squares-Copy1.ipynb beside it has more answers",
+    ),
     "edited_checks": (
         written(edit_checks),
         "0/5, 2 to grade (`square-right`, `square-arrays` changed",
@@ -612,6 +624,40 @@ def test_an_edited_import_runs_in_the_sandbox_and_the_instructors_own_in_the_jud
     rebuilt = intake.rebuilt(template, given, []).notebook.cells
     (edited,) = [cell for cell in rebuilt if cell.source == "import numpy as np, math"]
     assert edited.metadata.autograder.source == "import numpy as np"
+
+
+def test_a_copy_in_the_same_folder_is_noted_if_it_may_be_the_one_that_was_meant(tmp_path):
+    empty = b'{"grade_id": "a", "source": "raise NotImplementedError()", "words": "YOUR ANSWER HERE"}'
+    answered, mended = (empty.replace(b"raise NotImplementedError()", answer) for answer in (b"1", b"2"))
+    in_words = empty.replace(b"YOUR ANSWER HERE", b"because")
+    folder = tmp_path / "squares"
+    for name, mine, other, note in [
+        ("squares (1).ipynb", empty, answered, "squares (1).ipynb beside it has more answers, but squares.ipynb was"),
+        ("squares-1.ipynb", answered, mended, "squares-1.ipynb beside it differs"),
+        ("work/squares.ipynb", empty, answered, "work/squares.ipynb beside it has more answers"),
+        ("squares-Copy1.ipynb", empty, in_words, "squares-Copy1.ipynb beside it has more answers"),
+        ("squares-Copy1.ipynb", answered, mended, None),
+        ("squares (1).ipynb", answered, empty, None),
+        ("squares (1).ipynb", answered, answered, None),
+        ("triangles.ipynb", empty, answered, None),
+    ]:
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / "squares.ipynb").write_bytes(mine)
+        (folder / name).write_bytes(other)
+        notes = intake.better_copies(folder / "squares.ipynb", mine, "squares")
+        assert [note] == [each[: len(note)] for each in notes] if note else notes == []
+
+
+def test_a_notebook_beside_the_folder_that_counts_is_named(tmp_path, capsys):
+    """The instructor has put a mended one there by hand, after a collection has made the folder."""
+    (tmp_path / "ada" / "03_ring").mkdir(parents=True)
+    (tmp_path / "ada" / "03_ring" / "03_ring.ipynb").touch()
+    for name in ("03_ring", "05_crossover"):
+        (tmp_path / "ada" / f"{name}.ipynb").touch()
+    found, skipped = grade.find(tmp_path, ["03_ring", "05_crossover"])
+    assert sorted(str(each) for each in found) == ["ada/03_ring", "ada/05_crossover"] and skipped == []
+    assert capsys.readouterr().out == "ada/03_ring.ipynb: left alone: the folder beside it counts\n"
 
 
 def test_a_folder_that_cannot_be_looked_into_is_named_and_the_others_are_graded(tmp_path, monkeypatch, capsys):

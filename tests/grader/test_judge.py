@@ -3,13 +3,16 @@
 import argparse
 import hmac
 import itertools
+import os
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import cloudpickle
 import nbformat.v4 as v4
@@ -253,6 +256,100 @@ def test_a_name_that_the_student_was_asked_to_bind_is_theirs_and_any_other_stays
     cells = [GIVEN, ("answer", "LIMIT = 4"), ("test", "assert LIMIT == 4")]
     assert judged(judges, *cells, answers=[])[0] == ["AssertionError: "]
     assert judged(judges, *cells, answers=["LIMIT"])[0] == [None]
+
+
+RENEWED = """
+import os, sys, time
+import collectives.ranks
+from autograder.judging import judge
+from autograder.sandbox.envelope import CannotSandbox
+
+entered, refused = [], int(sys.argv[1])
+clock, late, begin = time.monotonic, [0], judge.Judgement._begin
+time.monotonic = lambda: clock() + late[0]
+
+def begin_slowly(self, link):  # as if the student's own cells took 100 seconds in all
+    begin(self, link)
+    late[0] += 100
+
+judge.Judgement._begin = begin_slowly
+
+class Sandbox(judge.Unsandboxed):
+    nursery = object()  # as if ranks began in it
+    closed = False
+
+    def settle(self):
+        pass
+
+    def is_spent(self):
+        return self.closed
+
+    def ended(self):
+        return "closed" if self.closed else super().ended()
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            super().close()
+
+def enter():
+    entered.append(1)
+    if len(entered) == refused:
+        raise CannotSandbox("no sandbox became free")
+    return Sandbox()
+
+def cell(source, **nbgrader):
+    metadata = {"nbgrader": {"locked": True, "grade": False, "solution": False} | nbgrader}
+    return {"cell_type": "code", "source": source, "metadata": metadata, "outputs": []}
+
+collectives.ranks.run = lambda function, world_size: [function(0, world_size)]
+seconds = {"cell_seconds": 60, "submission_seconds": 600}
+settings = judge.Settings(
+    packages=("collectives",), inside=("collectives.ranks.run",), in_place=True, unsandboxed=True, **seconds
+)
+defines = {"answer": {"names": ["f"], "classes": [], "imports": {}}}
+cells = [
+    cell("from collectives import ranks", grade_id="setup"),
+    cell("def f(rank, world_size): return 1", grade_id="answer", locked=False, solution=True),
+    cell("ranks.run(f, 1, apart=True)", grade_id="a1", grade=True, points=1),
+]
+print(judge.Judgement(settings, enter, {}, "seed", lambda _: None).judge(
+    {"metadata": {"autograder": {"defines": defines}}, "cells": cells}
+))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("refused", "remarks"), [(0, "{}"), (2, "{'a1': 'fault'}")])
+def test_a_new_sandbox_within_a_test_costs_it_no_time_and_its_lack_no_points(refused, remarks):
+    """The time of earlier cells isn't the test's; and what the machine refuses is judged again, as at the beginning."""
+    command = [sys.executable, "-c", RENEWED, str(refused)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == remarks, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "times"), [(0.5, 1, 1), (4, 4, 2), (40, 40, 5), (2, 4, 2), (4, 2, 2), (2, 400, 5)]
+)
+def test_on_a_busy_machine_a_cell_and_a_notebook_may_take_as_much_longer(monkeypatch, first, later, times):
+    """On 2 processors, twice as long if 4 processes want them, and five times at most.
+
+    A cell when it begins or later. A notebook when it begins, and twice at most: a student's code can leave load.
+    """
+    settings = judge.Settings(cell_seconds=60, submission_seconds=600, inside=())
+    told, link = [], SimpleNamespace()
+    with monkeypatch.context() as here:
+        here.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+        here.setattr(judge, "make_shell", SimpleNamespace)
+        here.setattr(judge.time, "monotonic", lambda: 1000.0)
+        here.setattr(os, "getloadavg", lambda: (first, 0, 0))
+        judgement = judge.Judgement(settings, None, {}, "", told.append)
+        judgement._allow(link, settings.cell_seconds)
+        here.setattr(os, "getloadavg", lambda: (later, 0, 0))
+        judgement._extend(link, 0)  # as after each run of ranks
+    assert link.deadline == 1000 + 60 * times
+    assert told[-1] == {"until": link.deadline + judge.ALARM, "end": 1000 + 600 * min(max(first / 2, 1), 2)}
 
 
 def test_an_object_of_a_package_takes_no_function_of_the_tests_into_the_sandbox():

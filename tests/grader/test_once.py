@@ -103,3 +103,7 @@ def test_nbgrader_is_restored_after_an_error_and_after_a_block_inside_a_block():
         assert nbgraders_own() == inside
         raise KeyError
     assert nbgraders_own() == before
+
+
+def test_a_new_gradebook_gets_the_version_that_nbgrader_gives_it():
+    assert once.newest_version() == api.get_alembic_version()

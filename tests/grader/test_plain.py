@@ -36,6 +36,12 @@ def across(value):
     return Decoder(RESOLVE).read(Encoder(RESOLVE).message(value))
 
 
+def test_a_set_of_names_is_sent_in_their_order_and_not_in_that_of_this_process():
+    names = ["rack", "host", "gpu", "rail", "chunk", "port", "lane", "ring"]
+    for kind in (set, frozenset):
+        assert json.dumps(sorted(names)).encode() in Encoder(RESOLVE).message(kind(names))
+
+
 @pytest.mark.parametrize(
     "value",
     [

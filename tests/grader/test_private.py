@@ -55,7 +55,7 @@ def test_what_students_get_and_what_grades_them_comes_from_the_private_folder(fo
     assert done.returncode == 2 and "exercises/ is public" in done.stdout
 
 
-def test_no_page_shows_a_line_of_a_private_hidden_test_whoever_makes_the_page_later(folder, tmp_path):
+def test_no_page_shows_a_line_of_a_private_hidden_test_however_it_is_made_later(folder, tmp_path):
     """formgrader makes pages, too, in a process that knows no folder of an instructor's own."""
     public = release.texts()[EXERCISE].read_text()
     hidden = "ch03_ring.check_count({}, schedules, num_elements=120)"

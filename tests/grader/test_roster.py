@@ -132,6 +132,114 @@ def test_canvas_s_list_and_the_instructors_own_change_names_as_nobody_else_can_t
         assert students(url)["ada"][1] == last and not capsys.readouterr().err
 
 
+def test_a_student_stays_the_same_when_a_later_list_has_another_id(tmp_path, capsys):
+    """A login that changes, a list without logins, and Moodle's export of grades after its participants."""
+    canvas = 'Student,ID,SIS Login ID,Section\n"{}, Ada",71,{},A\n'
+    moodle = "First name,Last name,Email address{}\nAda,Lovelace,ada@uni.edu{}\n"
+    for number, (first, *later) in enumerate(
+        (
+            (
+                canvas.format("Lovelace", "ada"),
+                canvas.format("King", "aking"),
+                'Student,ID,Section\n"King, Ada",71,A\n',
+            ),
+            (moodle.format("", ""), moodle.format(",ID number", ",4711")),
+            (canvas.format("Lovelace", "ada"), "id,first_name,last_name,lms_user_id\n20231234,Ada,Lovelace,71\n"),
+            ("id,first_name,last_name,lms_user_id\nada,Ada,Lovelace,20231234\n", canvas.format("Lovelace", "ada")),
+        )
+    ):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        roster.main([str(listed(tmp_path, first)), "--db", url])
+        (known,) = students(url)
+        for text in later:
+            assert roster.main([str(listed(tmp_path, text)), "--db", url]) == 0
+            assert [*students(url)] == [known] and not capsys.readouterr().err
+        assert students(url)[known][3] in ("71", "4711")
+
+
+def test_a_wrong_or_shared_number_moves_nobody_to_another_id(tmp_path, capsys):
+    """In the instructor's own list the id decides; on Canvas a login may be given again."""
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    head, names = "id,first_name,last_name,lms_user_id", ("ada,Ada,L", "bob,Bob,R", "cyd,Cyd,S")
+    for numbers in ((1002, 1003, 1001), (1001, 1002, 1003), (0, 0, 0)):
+        rows = [head, *(f"{name},{number}" for name, number in zip(names, numbers, strict=True)), ""]
+        assert roster.main([str(listed(tmp_path, "\n".join(rows))), "--db", url]) == 0
+        found = {each: (first, number) for each, (first, _, _, number) in students(url).items()}
+        assert found == dict(
+            zip(("ada", "bob", "cyd"), zip(("Ada", "Bob", "Cyd"), map(str, numbers), strict=True), strict=True)
+        )
+    rows = [head, *(f"{name},0" for name in names), "dan,Dan,T,0", ""]
+    assert roster.main([str(listed(tmp_path, "\n".join(rows))), "--db", url]) == 0
+    assert {*students(url)} == {"ada", "bob", "cyd", "dan"}
+    url, canvas = f"sqlite:///{tmp_path / 'canvas.db'}", "Student,ID,SIS Login ID,Section\n"
+    roster.main([str(listed(tmp_path, canvas + '"Lovelace, Ada",71,al,A\n')), "--db", url])
+    capsys.readouterr()
+    again = canvas + '"Khwarizmi, Al",80,al,A\n"King, Ada",71,aking,A\n'
+    assert roster.main([str(listed(tmp_path, again)), "--db", url]) == 0
+    assert students(url) == {"al": ("Ada", "King", None, "71")}
+    assert "left as they were (1): al" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("numbers", [("", "1001", "1003"), ("1002", "1003", "1001")])
+def test_canvas_s_list_corrects_numbers_that_were_typed_for_the_wrong_students(numbers, tmp_path, capsys):
+    url, ids = f"sqlite:///{tmp_path / 'gradebook.db'}", ("ada", "bob", "cyd")
+    own = zip(ids, ("Ada,Lovelace", "Bob,Ross", "Cyd,Smith"), numbers, strict=True)
+    own = "".join(f"{','.join(row)}\n" for row in own)
+    roster.main([str(listed(tmp_path, f"id,first_name,last_name,lms_user_id\n{own}")), "--db", url])
+    canvas = "Student,ID,SIS Login ID,Section\n" + "".join(
+        f'"{name}",{1001 + place},{each},A\n'
+        for place, (each, name) in enumerate(zip(ids, ("Lovelace, Ada", "Ross, Bob", "Smith, Cyd"), strict=True))
+    )
+    assert roster.main([str(listed(tmp_path, canvas)), "--db", url]) == 0
+    assert not capsys.readouterr().err
+    assert [students(url)[each][1:] for each in ids] == [
+        ("Lovelace", None, "1001"),
+        ("Ross", None, "1002"),
+        ("Smith", None, "1003"),
+    ]
+
+
+def test_a_number_that_is_right_stays_whatever_else_a_row_says(tmp_path, capsys):
+    url, head = f"sqlite:///{tmp_path / 'gradebook.db'}", "id,first_name,last_name,lms_user_id\n"
+    roster.main([str(listed(tmp_path, f"{head}ada,Ada,Lovelace,71\nbob,Bob,Ross,72\n")), "--db", url])
+    canvas = 'Student,ID,SIS Login ID,Section\n"Ross, Robert",72,BOB,A\n'
+    assert roster.main([str(listed(tmp_path, canvas)), "--db", url]) == 0
+    assert students(url)["bob"] == ("Robert", "Ross", None, "72")
+    assert roster.main([str(listed(tmp_path, f"{head}bob,Bob,Ross,71\n")), "--db", url]) == 0
+    assert students(url)["ada"][3] == "71"  # the instructor's own list takes no number from others
+
+
+@pytest.mark.parametrize("numbers", [("72", "71"), ("72", ""), ("", "71")])
+@pytest.mark.parametrize("order", [1, -1])
+def test_numbers_of_a_list_without_names_are_corrected_by_the_logins_of_canvas_s(numbers, order, tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    roster.main([str(listed(tmp_path, "id,lms_user_id\nada,{}\nbob,{}\n".format(*numbers))), "--db", url])
+    capsys.readouterr()
+    rows = ['"Lovelace, Ada",71,ada,A', '"Ross, Bob",72,bob,A'][::order]
+    canvas = "\n".join(["Student,ID,SIS Login ID,Section", *rows, ""])
+    assert roster.main([str(listed(tmp_path, canvas)), "--db", url]) == 0
+    assert students(url) == {"ada": ("Ada", "Lovelace", None, "71"), "bob": ("Bob", "Ross", None, "72")}
+    assert not capsys.readouterr().err
+
+
+def test_a_number_typed_for_one_with_another_name_on_canvas_goes_to_its_owner(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    own = "id,first_name,last_name,lms_user_id\nada,Ada,Lovelace,\nbob,Bob,Ross,71\n"
+    roster.main([str(listed(tmp_path, own)), "--db", url])
+    canvas = 'Student,ID,SIS Login ID,Section\n"Ross, Robert",72,bob,A\n"Lovelace, Ada",71,ada,A\n'
+    assert roster.main([str(listed(tmp_path, canvas)), "--db", url]) == 0
+    assert [students(url)[each][3] for each in ("ada", "bob")] == ["71", "72"]
+    assert not capsys.readouterr().err
+
+
+def test_a_new_student_with_the_name_of_one_whom_the_list_lacks_is_told(tmp_path, capsys):
+    url, head = f"sqlite:///{tmp_path / 'gradebook.db'}", "First name,Last name,Email address\n"
+    for address in ("ada@uni.edu", "ada.king@uni.edu"):
+        roster.main([str(listed(tmp_path, f"{head}Ada,Lovelace,{address}\n")), "--db", url])
+    said = capsys.readouterr().out
+    assert "ada.king@uni.edu is new, and has the name of ada@uni.edu, who isn't in this list" in said
+
+
 def test_a_file_that_is_no_text_or_not_there_is_refused_in_a_line(tmp_path, capsys):
     (tmp_path / "class.csv").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "class.csv", tmp_path / "none.csv"):

@@ -105,6 +105,15 @@ def test_python_and_the_course_work_inside_as_somebody_who_is_not_root(warm):
         assert inside.ended() is None
 
 
+def test_a_set_of_names_has_the_same_order_in_every_sandbox_of_every_grader(warm):
+    """So a greedy answer that breaks ties as the set has them gets the same points again."""
+    shows = "import sys; print(sys.flags.hash_randomization, list({'rack', 'host', 'gpu', 'rail'}))"
+    alone = [sys.executable, "-c", shows]
+    fixed = subprocess.run(alone, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True)
+    with enter(warm.address) as inside:
+        assert run(inside, shows) == fixed.stdout.strip()
+
+
 def test_two_sandboxes_share_neither_files_nor_processes_nor_sockets_nor_variables(warm):
     with enter(warm.address) as one, enter(warm.address) as other:
         leave = "import socket; s = socket.create_server(('127.0.0.1', 5000)); open('/tmp/note', 'w'); x = 1; print(1)"
@@ -216,7 +225,7 @@ def test_ranks_run_inside_at_once_even_after_autograd_and_their_bytes_are_counte
         run(inside, "(torch.ones(500, 500, requires_grad=True) ** 2).sum().backward()")  # starts threads
         before = inside.loopback()
         assert run(inside, "print(ranks.run(all_reduce, 4, 1_000_000))") == "[6.0, 6.0, 6.0, 6.0]"
-        assert inside.loopback() - before == pytest.approx(24e6, rel=0.01)  # 2 (P - 1) S, S = 4 MB
+        assert inside.loopback() - before == pytest.approx(24e6, rel=0.05)  # 2 (P - 1) S, S = 4 MB, and headers
         assert run(inside, "print(ranks.run(all_reduce, 8, 10))") == str([28.0] * 8)
         # Its own server would be another process, and would first import torch, for 1.1 s and more.
         assert run(inside, "print(*set(ranks.run(server_of, 4)))") == server
@@ -374,7 +383,7 @@ def test_what_it_started_is_gone_when_it_closes_daemons_too(warm):
     assert inside.ended() == "closed"
 
 
-def test_it_is_gone_too_when_whoever_grades_is_killed(entry, tmp_path):
+def test_it_is_gone_too_when_the_grader_is_killed(entry, tmp_path):
     program = f"""
 import os, sys, time
 sys.path[:0] = {[path for path in sys.path if path]!r}

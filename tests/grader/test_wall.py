@@ -489,6 +489,28 @@ def test_a_module_of_torch_s_that_answers_is_not_there_in_its_exercise_and_is_in
 
 
 @pytest.mark.sandbox
+def test_the_numbers_and_names_of_a_module_of_checks_can_be_used_when_graded(judges):
+    answers = "def said(_: ch12_activations.Layer = ()):\n    return ch20_plan.RECOMPUTE, ch20_plan.TRIALS"
+    given = "from collectives.practice import ch12_activations, ch20_plan"
+    test = 'assert said() == (("none", "selective", "full"), 3), said()'
+    [error], _ = judged(judges, ("given", given), ("answer", answers), ("test", test))
+    assert error is None
+
+
+@pytest.mark.sandbox
+def test_a_check_that_refuses_in_a_student_s_cell_ends_no_answer_below_it(judges):
+    answers = """
+        total = lambda p, m: (p - 1) / (m + p - 1)
+        ch16_pipeline.check_bubble(total, "total", [(4, 8)])
+        def said():
+            return total(3, 2)
+    """
+    given = "from collectives.practice import ch16_pipeline"
+    [error], _ = judged(judges, ("given", given), ("answer", answers), ("test", "assert said() == 0.5, said()"))
+    assert error is None
+
+
+@pytest.mark.sandbox
 def test_a_student_s_cell_can_draw_a_schedule(judges):
     answers = """
         from collectives import contracts, draw
@@ -502,51 +524,69 @@ def test_a_student_s_cell_can_draw_a_schedule(judges):
     assert error is None
 
 
-# Run in a process of its own: build the wall of an exercise, then run cells; print the names of those that it refuses.
-# A cell meets it in a function that refuses, or in a table that is gone.
+# Run in a process of its own, which imports the library once. For each request it forks a child, which builds the wall
+# of an exercise, runs cells, and prints the names of those that it refuses: a cell meets the wall in a function that
+# refuses, or in a table that is gone.
 BEHIND = """
-import json, sys
+import json, os, sys
 from collectives.practice import ch11_fewer_bits, wall
 from collectives.practice.checks import LibraryUsed
 
-modules, cells = json.load(sys.stdin)
-for on_ranks in (True, False):
-    wall.build(modules, on_ranks)
-names = {"__name__": "__main__"}
-for name, source in cells:
-    try:
-        exec(source, names)
-    except (LibraryUsed, AttributeError):
-        print("refused:", name, file=sys.stderr)
+wall.survey()
+for line in sys.stdin:
+    if child := os.fork():
+        print("ended:", os.waitpid(child, 0)[1], file=sys.stderr, flush=True)
+        continue
+    modules, cells = json.loads(line)
+    for on_ranks in (True, False):
+        wall.build(modules, on_ranks)
+    names = {"__name__": "__main__"}
+    for name, source in cells:
+        try:
+            exec(source, names)
+        except LibraryUsed:
+            print("refused:", name, file=sys.stderr, flush=True)
+    os._exit(0)
 """
 
 
-def behind_the_wall(exercise, cells):
-    """The names of the cells that refuse, in a process with the wall of an exercise. `cells`: {name: source}."""
-    (setup,) = [cell for cell in cells_of(exercise) if cell.id == "setup"]
-    modules = [f"{module}.{name}" for module, name in names_in(setup.source).imported.values()]
-    request = json.dumps([modules, [*cells.items()]])
-    done = subprocess.run([sys.executable, "-c", BEHIND], input=request, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return set(re.findall(r"^refused: (.*)$", done.stderr, re.MULTILINE))
+@pytest.fixture(scope="module")
+def behind_the_wall():
+    """A function of an exercise and cells, {name: source}: the names of the cells that refuse behind its wall."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", BEHIND], text=True, cwd=ROOT, **pipes)
+
+    def refused(exercise, cells):
+        (setup,) = [cell for cell in cells_of(exercise) if cell.id == "setup"]
+        modules = [f"{module}.{name}" for module, name in names_in(setup.source).imported.values()]
+        process.stdin.write(json.dumps([modules, [*cells.items()]]) + "\n")
+        process.stdin.flush()
+        said = []
+        while not (line := process.stderr.readline()).startswith("ended:"):
+            assert line, said
+            said.append(line)
+        assert line == "ended: 0\n", said
+        return set(re.findall(r"^refused: (.*)$", "".join(said), re.MULTILINE))
+
+    yield refused
+    process.stdin.close()
+    process.wait()
 
 
 @pytest.mark.parametrize("exercise", release.names())
-def test_the_wall_holds_all_that_right_answers_and_a_student_s_own_cells_use(exercise):
+def test_the_wall_holds_all_that_right_answers_and_a_student_s_own_cells_use(exercise, behind_the_wall):
+    """And the last answer finds every name that the locked cells above it bind."""
     cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and not is_check(cell)]
     locked = {cell.id for cell in cells if cell.metadata.get("nbgrader", {}).get("locked")}
-    assert behind_the_wall(exercise, {cell.id: cell.source for cell in cells}) <= locked
-
-
-@pytest.mark.parametrize("exercise", release.names())
-def test_an_answer_finds_every_name_that_the_locked_cells_above_it_bind(exercise):
-    cells = [cell for cell in cells_of(exercise) if cell.cell_type == "code" and not is_check(cell)]
     answers = [number for number, cell in enumerate(cells) if cell.metadata.get("nbgrader", {}).get("solution")]
-    above = cells[: answers[-1]]
-    locked = [names_in(cell.source) for cell in above if cell.metadata.get("nbgrader", {}).get("locked")]
-    bound = set().union(*(names.bound | names.imported.keys() for names in locked))
-    look = f"missing = {bound} - globals().keys()\nassert not missing, missing"
-    behind_the_wall(exercise, {cell.id: cell.source for cell in above} | {"look": look})  # it fails if the look does
+    above, below = cells[: answers[-1]], cells[answers[-1] :]
+    names = [names_in(cell.source) for cell in above if cell.id in locked]
+    bound = set().union(*(each.bound | each.imported.keys() for each in names))
+    look = {
+        "look": f"missing = {bound} - globals().keys()\nassert not missing, missing"
+    }  # the process fails if it does
+    first, last = ({cell.id: cell.source for cell in part} for part in (above, below))
+    assert behind_the_wall(exercise, first | look | last) <= locked
 
 
 LEFT = """
@@ -560,7 +600,7 @@ assert left <= {f"collectives.{name}" for name in kept}, left
 """
 
 
-def test_no_code_is_left_but_what_an_exercise_gives():
+def test_no_code_is_left_but_what_an_exercise_gives(behind_the_wall):
     assert behind_the_wall("16_pipeline", {"left": LEFT}) == set()
 
 
@@ -607,6 +647,9 @@ shell.run_cell("from collectives.algorithms import tree; from collectives.practi
 answer = shell.run_cell("steps = tree.broadcast(4)" + chr(10) + "def broadcast_steps(world_size): return steps")
 print(type(answer.error_in_exec).__name__, answer.error_in_exec, sep=": ")
 shell.run_cell("list(tree.broadcast(4))").raise_error()
+for first in ("", "%%time" + chr(10)):
+    both = "def broadcast_steps(world_size): return []" + chr(10) + "ch02_tree.check_fewest_steps(None, None)"
+    print("with a check:", shell.run_cell(first + both).error_in_exec)
 """
 
 
@@ -615,6 +658,31 @@ def test_a_notebook_refuses_in_the_cell_of_an_answer_and_compares_in_others():
     assert done.returncode == 0, done.stderr
     words = "LibraryUsed: the library's own tree.broadcast is for comparing, afterwards; write this part yourself"
     assert words in done.stdout
+    own = "with a check: ch02_tree.check_fewest_steps refuses in a cell that defines an answer: call it in a cell of"
+    assert done.stdout.count(own) == 2
+
+
+TAKEN = """
+from collectives import contracts
+from collectives.practice import wall
+
+for on_ranks in (True, False):
+    wall.build(["collectives.practice.ch04_all_reduce"], on_ranks)
+assert getattr(contracts, "all_reduce", "none") == "none"  # code that can do without goes on
+for name in ("all_reduce", "no_such_name"):
+    try:
+        getattr(contracts, name)
+    except AttributeError as error:
+        print(type(error).__name__, error, sep=": ")
+"""
+
+
+def test_a_table_that_the_wall_takes_refuses_in_the_words_of_a_function():
+    done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines() == [
+        "TableUsed: the library's own contracts.all_reduce is for comparing, afterwards; write this part yourself",
+        "AttributeError: module 'collectives.contracts' has no attribute 'no_such_name'",
+    ], done.stderr
 
 
 def without_collectives(rank, world_size):

@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,20 @@ def test_a_part_that_fails_loses_nothing_of_the_others(tool, here, tmp_path, mon
     (machine,) = gpus.load(tmp_path / "gpu.json")
     assert set(machine.records) == {"products"}
     assert machine.skipped == {"attention": "failed: RuntimeError: the device fell off the bus"}
+
+
+def test_a_report_tells_each_part_of_any_machine_and_what_it_skipped(tool, here, tmp_path, capsys):
+    """Chapter 18 shows it of the reader's own: of a GPU that the course never had, of two, of parts that failed."""
+    path = tmp_path / "gpu.json"
+    parts = ["products", "attention", "moves", "trace", "ranks", "lessons"]
+    assert tool.main([*parts, "--save", str(path)], lambda: here) == 0
+    (machine,) = gpus.load(path)
+    late = replace(machine, paths="NET/IB", skipped={"bandwidth": "no time was left"})
+    told = gpus.report(late)
+    assert told.startswith("2 x a CPU that stands in") and told.endswith("skipped bandwidth: no time was left")
+    for words in ("square 64 x 64 x 64 bf16", "GB/s / predicted", " spans on ", "ranks: NET/IB", ": right, off by "):
+        assert words in told, words
+    assert told.count("lesson of chapter") == len(machine.lessons) > 5
 
 
 def test_a_part_for_which_no_time_is_left_is_not_begun(tool, here, tmp_path, capsys):

@@ -2,8 +2,10 @@
 
 import contextlib
 import getpass
+import importlib
 import importlib.util
 import inspect
+import io
 import json
 import os
 import re
@@ -12,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import textwrap
 import time
 from pathlib import Path
@@ -222,6 +225,18 @@ def test_every_file_and_module_that_is_named_exists():
     assert [name for name in files if not (ROOT / name).exists()] == []
     modules = set(re.findall(r"-m (collectives\.\w+)", text))
     assert modules and [name for name in modules if importlib.util.find_spec(name) is None] == []
+    imported = re.findall(r"^from (collectives[\w.]*) import (\w+)", text, re.MULTILINE)
+    assert ("collectives.ranks", "cluster") in imported
+    for module, name in imported:
+        assert hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}")
+
+
+def test_the_code_fits_into_a_config_map_of_kubernetes():
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("collectives", "jobs", "pyproject.toml", "README.md"):
+            archive.add(ROOT / name, name, filter=lambda info: None if "__pycache__" in info.name else info)
+    assert len(packed.getvalue()) < 2**20, "bytes, the most that a ConfigMap may hold"
 
 
 def test_every_option_that_is_named_is_one_that_the_program_knows():

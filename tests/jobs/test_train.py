@@ -180,13 +180,13 @@ def test_what_a_layer_keeps_under_autocast_is_what_the_plan_adds(file, recompute
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_compiled_layers_train_the_same_model(results, tmp_path, strategy):
     (result,), _ = train(tmp_path, "--strategy", strategy, "--compile")
     assert result["losses"] == pytest.approx(results[strategy, "fp32"]["losses"], rel=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_a_job_that_starts_again_goes_on_from_its_checkpoint_as_if_nothing_had_happened(tmp_path, strategy):
     arguments = ("--strategy", strategy, "--checkpoint", tmp_path / "state", "--every", "2")
     (cut,), _ = train(tmp_path, *arguments, "--steps", "2")
@@ -209,7 +209,7 @@ def begun(log, steps, process):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_a_run_that_is_killed_at_random_steps_ends_with_the_losses_of_an_undisturbed_one(tmp_path, strategy):
     """The ranks are killed without warning, twice; a state is saved every third step."""
     steps = 40

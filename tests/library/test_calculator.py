@@ -9,7 +9,7 @@ from importlib.resources import files
 from itertools import product
 
 import pytest
-from pages import STRICT_HEAD
+from pages import STRICT_HEAD, hold_time
 from test_formula import everything
 
 from collectives.figures.calculator import (
@@ -104,7 +104,7 @@ def test_the_program_is_small_and_plain_data():
     calculator = memory_calculator()
     json.dumps(calculator.data(), allow_nan=False)
     assert len(calculator.program.lines) < 200
-    assert len(calculator.html().encode()) < 30_000
+    assert len(calculator.html().encode()) < 32_000
     script = files("collectives.figures").joinpath("static", "calculator.js").read_bytes()
     assert len(gzip.compress(script)) < 8_000
 
@@ -294,7 +294,7 @@ def test_two_calculators_are_moved_by_keyboard_each_for_itself(open_page):
 def test_the_results_are_announced_once_when_the_reader_pauses(open_page):
     """Moving along ten stops is silent but for the slider itself; then one sentence with all results."""
     page = open_page(memory_calculator())
-    page.clock.install()
+    hold_time(page)
     status = page.get_by_role("status")
     page.get_by_role("slider", name="ranks, P").focus()
     for _ in range(4):
@@ -373,7 +373,7 @@ def test_bars_side_by_side_have_one_scale_and_one_colour_a_label(open_page):
         limit=Output("gpu", "memory of a GPU", GB),
     )
     page = open_page(calculator)
-    page.clock.install()
+    hold_time(page)
     page.get_by_role("slider").fill("1")
     page.clock.run_for(2000)
     totals = [say(at_rest(13 * 10**9, 8, stage).total, GB) for stage in STAGES]

@@ -154,7 +154,7 @@ def test_without_ipyparallel_the_error_says_how_to_get_it(monkeypatch):
 
 def test_ranks_of_a_host_are_neighbours_and_share_its_gpus_in_turn(monkeypatch):
     """What `_enlist` makes of engines that came in another order: no real engine is needed to see it."""
-    places = {0: cluster._Place("b", None, 2), 1: cluster._Place("a", None, 2), 2: cluster._Place("b", None, 2)}
+    places = {0: cluster._Place("b", None), 1: cluster._Place("a", None), 2: cluster._Place("b", None)}
 
     engines = cluster.Engines(3)
     monkeypatch.setattr(engines, "_client", SimpleNamespace(ids=[2, 0, 1]))

@@ -164,4 +164,4 @@ def test_the_same_function_runs_over_nccl():
     if torch.cuda.device_count() < 2:
         pytest.skip("blocked: no GPU")
     expected = (torch.arange(1001) * 2 + 1).tolist()
-    assert ranks.run(all_reduce_on_gpus, 2) == [("nccl", expected)] * 2
+    assert ranks.run(all_reduce_on_gpus, 2, backend="nccl") == [("nccl", expected)] * 2

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import fits, letter_heights, texts_outside, wait_until_laid_out
+from pages import fits, hold_time, letter_heights, texts_outside, wait_until_laid_out
 
 from collectives import draw
 from collectives.algorithms import ring
@@ -227,7 +227,7 @@ def test_the_cursor_is_scrubbed(open_page):
 def test_play_goes_to_the_end_and_moves_the_cursor_unless_the_reader_asked_for_no_motion(open_page):
     for motion, moving in (("no-preference", 1), ("reduce", 0)):
         page = open_page(draw(BOTH), reduced_motion=motion)
-        page.clock.install()
+        hold_time(page)
         player = page.locator("collective-player")
         player.get_by_role("button", name="Play").click()
         page.clock.run_for(2000)

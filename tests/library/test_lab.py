@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import audit
 import pytest
 from lab_solutions import SOLUTIONS
-from pages import fits
+from pages import fits, hold_time
 
 import collectives
 from collectives import Schedule, contracts, lab, machines, price, topology
@@ -26,7 +26,6 @@ from collectives.topology import Link
 PUZZLES = {puzzle["id"]: puzzle for puzzle in puzzles()}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LAB = "document.querySelector('collective-lab')"
-KEPT_MS = 700  # the Lab keeps a change after 400 ms
 
 
 @pytest.fixture
@@ -50,6 +49,11 @@ def open_lab(open_page):
 def slot(page, rank, chunk=0):
     """The button over a slot."""
     return page.get_by_role("button", name=re.compile(f"^rank {rank}, chunk {chunk}:"))
+
+
+def wait_until_kept(page):
+    """Waits for what the Lab does 400 ms after a change, however slow the machine is."""
+    page.wait_for_function(f"!{LAB}.saving")
 
 
 def verdict(page):
@@ -177,7 +181,7 @@ def test_a_drag_right_after_next_step_counts(open_lab):
     page.get_by_role("button", name="Next step").click()
     slot(page, 0).drag_to(slot(page, 2))
     assert text_of(page) == "step 0: 0:0→1\nstep 1: 0:0→2"
-    page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(page)
     assert page.evaluate(f"{LAB}.at") == 1
     assert status(page).startswith("Step 1: rank 0 sends chunk 0 to rank 2")
 
@@ -587,7 +591,7 @@ def test_a_shared_solution_is_not_the_receiver_s(open_lab):
 def test_a_link_to_a_heading_of_the_page_changes_nothing(lab_page):
     slot(lab_page, 0).drag_to(slot(lab_page, 1))
     lab_page.evaluate("location.hash = 'what'")
-    lab_page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(lab_page)
     assert status(lab_page).startswith("Step 0: rank 0 sends")
     assert text_of(lab_page) == "step 0: 0:0→1"
     lab_page.goto(lab_page.url.split("#")[0] + "#what")
@@ -599,9 +603,9 @@ def test_a_link_to_a_heading_of_the_page_changes_nothing(lab_page):
 def test_a_link_takes_nothing_away_that_the_reader_built(open_lab):
     page = open_lab("v=1&ranks=4&chunks=1&contract=all_reduce")
     slot(page, 0).drag_to(slot(page, 1))
-    page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(page)
     page.evaluate(f"{LAB}.open('v=1&ranks=3&chunks=1&contract=all_reduce&steps=0:2~1+')")
-    page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(page)
     assert page.evaluate(f"{LAB}.freeBoard().steps.length") == 1
     assert page.evaluate(f"{LAB}.freeBoard().ranks") == 4
     assert status(page).endswith("Undo brings back what you had built here.")
@@ -631,7 +635,7 @@ def test_what_a_newer_page_keeps_is_left_alone(open_lab):
     page, newer = open_lab(), '{"v":2,"boards":["mine"]}'
     page.evaluate("newer => localStorage.setItem('collectives-lab', newer)", newer)
     slot(page, 0).drag_to(slot(page, 1))
-    page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(page)
     assert page.evaluate("localStorage.getItem('collectives-lab')") == newer
     assert text_of(page) == "step 0: 0:0→1"
 
@@ -658,21 +662,28 @@ def tabs(browser, tmp_path):
 STORED = "JSON.parse(localStorage.getItem('collectives-lab'))"
 DEAF = "addEventListener('storage', (event) => event.stopImmediatePropagation(), true)"
 STALE = """const get = Storage.prototype.getItem;
-    Storage.prototype.getItem = function (key) { return performance.now() < 500 ? null : get.call(this, key); };"""
+    window.stale = true;
+    Storage.prototype.getItem = function (key) { return window.stale ? null : get.call(this, key); };"""
+
+
+def wait_until_stored(page):
+    """Waits until what another tab has stored is there in this tab, too: a browser brings it later."""
+    page.wait_for_function(f"{STORED}?.answers")
 
 
 def solve_sum(page):
     slot(page, 0).drag_to(slot(page, 1))
     slot(page, 1).drag_to(slot(page, 0))
-    page.wait_for_timeout(KEPT_MS)
+    wait_until_kept(page)
 
 
 def test_two_tabs_keep_what_each_has_solved(tabs):
     first, second = tabs(), tabs(DEAF)  # the second misses what the first keeps
     first.get_by_role("button", name="Next puzzle").first.click()
     solve_sum(first)
+    wait_until_stored(second)
     slot(second, 0).drag_to(slot(second, 1))
-    second.wait_for_timeout(KEPT_MS)
+    wait_until_kept(second)
     kept = second.evaluate(STORED)
     assert kept["solved"] == {"sum-2": True}
     assert kept["answers"] == {"sum-2": "0:0~1+,0:1~0+", "broadcast-4": "0:0~1"}
@@ -685,9 +696,10 @@ def test_two_tabs_keep_what_each_has_solved(tabs):
 def test_a_tab_in_which_the_reader_only_looks_overwrites_no_answer(tabs):
     first, second = tabs(fragment="#v=1&puzzle=sum-2"), tabs(DEAF, "#v=1&puzzle=sum-2")
     solve_sum(first)
+    wait_until_stored(second)
     for name in ("Race", "Build", "Puzzles"):
         second.get_by_role("button", name=name, exact=True).click()
-    second.wait_for_timeout(KEPT_MS)
+    wait_until_kept(second)
     assert second.evaluate(STORED)["answers"] == {"sum-2": "0:0~1+,0:1~0+"}
 
 
@@ -696,12 +708,13 @@ def test_a_page_that_opens_with_old_storage_overwrites_nothing(tabs):
     solve_sum(first)
     kept = first.evaluate(STORED)
     second = tabs(DEAF + ";" + STALE, "#v=1&puzzle=broadcast-4")
-    second.wait_for_timeout(KEPT_MS)
-    assert first.evaluate(STORED) == kept
+    wait_until_kept(second)
+    second.evaluate("window.stale = false")
+    assert second.evaluate(STORED) == kept
     slot(second, 0).drag_to(slot(second, 1))
-    second.wait_for_timeout(KEPT_MS)
-    assert first.evaluate(STORED)["answers"] == kept["answers"] | {"broadcast-4": "0:0~1"}
-    assert first.evaluate(STORED)["solved"] == {"sum-2": True}
+    wait_until_kept(second)
+    assert second.evaluate(STORED)["answers"] == kept["answers"] | {"broadcast-4": "0:0~1"}
+    assert second.evaluate(STORED)["solved"] == {"sum-2": True}
 
 
 def test_what_was_drawn_just_before_the_reader_left_is_kept(tabs):
@@ -718,7 +731,7 @@ def test_storage_that_the_reader_clears_stays_clear(tabs):
     first.wait_for_function(f"!Object.keys({LAB}.kept.solved).length")
     first.get_by_role("button", name="Previous puzzle").click()
     slot(first, 0).drag_to(slot(first, 1))
-    first.wait_for_timeout(KEPT_MS)
+    wait_until_kept(first)
     assert first.evaluate(STORED)["answers"] == {"broadcast-4": "0:0~1"}
 
 
@@ -1042,10 +1055,10 @@ def test_a_paused_race_shows_one_time(open_lab):
     page = open_lab("v=1&puzzle=broadcast-4&view=race")
     clock, words = page.locator(".race .time"), page.locator(".race [aria-live]")
     slider, play = page.locator(".race").get_by_role("slider"), page.locator(".race").get_by_role("button", name="Play")
+    hold_time(page)
     for pause in range(3):
         play.click()
-        page.wait_for_function(f"{LAB}.querySelector('.race .time').textContent > '{clock.text_content()}'")
-        page.wait_for_timeout(150 + 90 * pause)
+        page.clock.run_for(150 + 90 * pause)
         page.locator(".race").get_by_role("button", name="Pause").click()
         time = clock.text_content().split(" of ")[0]
         assert words.text_content().startswith(f"At {time}: ")

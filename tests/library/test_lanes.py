@@ -4,7 +4,7 @@ import re
 from itertools import product
 
 import pytest
-from pages import STRICT_HEAD, fits, letter_heights, texts_outside
+from pages import STRICT_HEAD, fits, hold_time, letter_heights, texts_outside
 
 from collectives import draw
 from collectives.algorithms import ring
@@ -204,7 +204,7 @@ def test_by_keyboard_and_announced_once(open_page):
     """Arrows move a slider, the sentence is the picture's name at once, and it is announced when the reader pauses."""
     figure = overlap.fsdp()
     page = open_page(figure)
-    page.clock.install()
+    hold_time(page)
     page.get_by_role("slider", name="network card of a GPU").focus()
     stops = list(figure.inputs[2].stops)
     for steps in (1, 2, 3):

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from pages import STRICT_HEAD, fits, letter_heights, texts_outside
+from pages import STRICT_HEAD, fits, hold_time, letter_heights, texts_outside
 
 from collectives import contracts, draw, topology
 from collectives.algorithms import chain, flat, hierarchical, pairwise, rails, ring, tree
@@ -264,7 +264,7 @@ def test_a_race_ends_as_the_prices_say():
         for title, lane in lanes.items():
             assert lane["finish"] == pytest.approx(seconds[title] / max(seconds.values()) * TICKS, abs=1)
         ratio = f"{seconds[loser] / seconds[winner]:.2f}"
-        assert figure.words[-1].endswith(f"{winner} wins; {loser} takes {ratio} times as long.")
+        assert figure.words[-1].endswith(f"{winner.capitalize()} wins; {loser} takes {ratio} times as long.")
         assert len(figure.words) == len(figure.moments) and figure.moments == sorted(figure.moments)
 
 
@@ -321,12 +321,13 @@ IN_SIGHT = "document.querySelector('collective-player').picture.parts[0].shown.l
 
 def test_packets_move_between_steps_and_stop_where_the_reader_pauses(open_page):
     page = open_page(both("ring"))
+    hold_time(page)
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function(f"{IN_SIGHT} === 8")
-    page.wait_for_timeout(300)
+    page.clock.run_for(300)
+    assert page.evaluate(IN_SIGHT) == 8
     page.get_by_role("button", name="Pause").click()
     stopped = page.locator(".time").text_content()
-    page.wait_for_timeout(300)
+    page.clock.run_for(300)
     assert page.locator(".time").text_content() == stopped
     assert 0 < float(stopped.split()[0]) < 147
     page.get_by_role("button", name="Last").click()
@@ -337,7 +338,7 @@ def test_who_presses_forward_while_packets_move_gets_to_the_next_step_at_once(op
     page = open_page(both("ring"))
     player = page.locator("collective-player")
     player.locator(".stage").focus()
-    page.clock.install()  # time stands still: no motion ends by itself
+    hold_time(page)  # no motion ends by itself
     for step in "123":
         page.keyboard.press("ArrowRight")
         assert player.get_attribute("data-step") == step

@@ -86,32 +86,33 @@ def test_no_page_says_that_training_relies_on_a_repeated_run_having_the_same_bit
 # Machines with GPUs
 
 
-def test_a_machine_that_hides_its_gpus_gets_gloo(monkeypatch):
+def test_ranks_talk_over_gloo_on_a_machine_with_gpus_too_until_nccl_is_asked_for(monkeypatch):
+    """E07: NCCL can't carry the CPU tensors that most cells make."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert ranks.default_backend(4) == "nccl"
+    assert ranks.run(lambda rank, world_size: torch.distributed.get_backend(), 2) == ["gloo"] * 2
+
+
+def test_programs_that_measure_take_nccl_where_every_rank_of_a_node_can_have_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert (ranks.fastest_backend(8), ranks.fastest_backend(16)) == ("nccl", "gloo")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")  # torchrun's, on each of two nodes
+    assert ranks.fastest_backend(16) == "nccl"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # what CUDA_VISIBLE_DEVICES= does
-    assert ranks.default_backend(4) == "gloo"
+    assert ranks.fastest_backend(8) == "gloo"
 
 
 @pytest.mark.parametrize("name", ["01_messages", "index"])
 def test_the_first_function_on_real_ranks_puts_its_tensor_where_the_backend_can_send_it(name):
-    first = next(source for source in code_of(name) if "ranks.run(" in source and "gloo" not in source)
+    first = next(source for source in code_of(name) if "ranks.run(" in source and "execute(" in source)
     assert "device=ranks.device()" in first
-
-
-def test_the_other_functions_on_real_ranks_make_cpu_tensors_and_ask_for_gloo():
-    """E07: on a machine with a GPU for each rank the default is NCCL, which can't carry them."""
-    for name in ("01_messages", "02_tree"):
-        for source in code_of(name):
-            for call in re.findall(r"ranks\.run\((?:[^()]|\([^()]*\))*\)", source):
-                assert 'backend="gloo"' in call or "ranks.device()" in source, call
 
 
 def test_the_page_says_what_nccl_does_otherwise():
     page = text_of("01_messages")
     assert "the function stays the same" not in page
-    assert "blocks the GPU, not the host" in page
+    assert "blocks that stream, not the host" in page
     assert "nccl2026c" in page and "jeaugey2023a" in page, "with its sources"
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import ranks
+from collectives.practice import on_ranks
 from collectives.ranks import local, process
 from collectives.ranks.store import LogStore
 
@@ -120,6 +121,16 @@ def receive_first(rank, world_size, batched):
             work.wait()
     else:
         dist.irecv(incoming, left).wait()
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.5, 1), (2, 1), (4, 2), (7, 3.5), (40, 5)])
+def test_work_takes_as_often_as_long_as_processes_want_each_processor(monkeypatch, load, times):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0))
+    assert ranks.crowding() == times
+    assert on_ranks.patience() == times * on_ranks.PATIENCE
+    monkeypatch.delattr(os, "getloadavg")
+    assert ranks.crowding() == 1  # Windows
 
 
 def test_a_deadlock_in_a_batch_of_operations_names_who_did_not_send():

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from collectives import fitted
+from collectives import fitted, network
 from collectives.machines import Cluster
 from collectives.measure import sweeps
 from collectives.network import COLLECTIVES, FITTED, GUESSED, NEUTRAL, choose
@@ -68,6 +68,22 @@ def test_the_recorded_predictions_are_those_of_constants_that_never_saw_the_repo
         now = [point.predicted for point in sweeps.points([nebius], sweeps.fit(others, guess))]
         kept = [point.predicted for point in RECORDED[what] if point.sweep.name == nebius.name]
         assert kept == pytest.approx(now, rel=0.01)
+
+
+def test_what_a_fit_has_not_seen_it_predicts_as_well_if_a_ring_s_chunks_cross_as_often_as_there_are_nodes(monkeypatch):
+    """Nearly all sweeps are of one node or two, so they can't tell N - 1 messages across N nodes from N."""
+    counted = network.ring
+
+    def crossing_each(collective, cluster):
+        traffic, nodes = counted(collective, cluster), cluster.nodes
+        far = traffic.far_messages * min(nodes, cluster.world_size - 1) / max(nodes - 1, 1)
+        return traffic._replace(near_messages=traffic.near_messages + traffic.far_messages - far, far_messages=far)
+
+    monkeypatch.setattr(network, "ring", crossing_each)
+    unseen = fitted.without(READ, sweeps.fit)
+    now = [point for each in READ for point in sweeps.points([each], unseen[fitted.repository(each.source)])]
+    medians = [sweeps.summary(of).median for of in (now, RECORDED["left out"])]
+    assert medians[0] == pytest.approx(medians[1], abs=0.005)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -380,6 +380,25 @@ MUTANTS = [
         "rounded as floats are: keep the dtype of `chunks`",
     ),
     written(
+        "returned as float64",
+        "exchange",
+        """
+    def exchange(rank, world_size, chunks):
+        result = torch.zeros(chunks.shape, dtype=torch.float64)
+        result[rank] = chunks[rank]
+        for step in range(1, world_size):
+            peer, source = (rank + step) % world_size, (rank - step) % world_size
+            row = torch.empty_like(chunks[0])
+            work = dist.isend(chunks[peer], peer)
+            dist.recv(row, source)
+            work.wait()
+            result[source] = row
+        return result
+""",
+        ALL_OF_C,
+        "numbers of float64, which rounds them; keep the dtype of `chunks`",
+    ),
+    written(
         "the whole tensor to everyone",
         "exchange",
         one_by_one("""

@@ -242,8 +242,29 @@ BY_ANOTHER = {
         return tuple(sorted(options)[0][:0:-1]) if options else "none"
     """,
 }
+DIVIDES_FIRST = {  # as torch's DDP does; on three ranks other bits than the sum's division gives
+    "hooks": FREES_THE_LAST["hooks"]
+    .replace(
+        "        shard = torch.zeros", "        unit.gradients.mul_(1 / fsdp.world_size)\n        shard = torch.zeros"
+    )
+    .replace("shard.div(fsdp.world_size)", "shard"),
+}
+HALVES_FIRST = {  # as torch's first FSDP does: a half before the sum, and the rest after it
+    "hooks": FREES_THE_LAST["hooks"]
+    .replace("        shard = torch.zeros", "        unit.gradients /= 2\n        shard = torch.zeros")
+    .replace("shard.div(fsdp.world_size)", "shard.div(fsdp.world_size / 2)"),
+}
+ALREADY_BACK = {  # while the last unit computes forward, the backward pass's gather of the one before it is under way
+    "hooks": FREES_THE_LAST["hooks"].replace(
+        "fetch(fsdp, number, number + 1)",
+        "fetch(fsdp, number, number + (1 if number < len(fsdp.units) - 1 else -1))",
+    ),
+}
 RIGHT = {
     "frees the last unit too": FREES_THE_LAST,
+    "divides first": DIVIDES_FIRST,
+    "halves first": HALVES_FIRST,
+    "is already back": ALREADY_BACK,
     "a class of its own": A_CLASS,
     "fractions": FRACTIONS,
     "tensors": WITH_TENSORS,
@@ -373,6 +394,20 @@ MUTANTS = [
         "unit.grad = unit.shard.repeat(2)",
         HOOKED,
         "its grad; it must be this rank's",
+    ),
+    broken(
+        "the first unit stays",
+        "if number < len(fsdp.units) - 1:  # the",
+        "if number > 0:  # the",
+        {MEMORY, OVERLAP, TRAFFIC},
+        "full parameters of 3 units",
+    ),
+    broken(
+        "another tensor is divided",
+        "fsdp.reduce_scatter(unit.grad, unit.gradients)",
+        "fsdp.reduce_scatter(unit.grad, unit.gradients / fsdp.world_size)",
+        HOOKED,
+        "to divide first, divide unit.gradients itself",
     ),
     broken(
         "nothing is freed",
@@ -645,3 +680,14 @@ def test_a_unit_that_is_never_gathered_in_a_pass_is_told_so():
     events = ["forward 0", "forward done 0"]
     with pytest.raises(NotYet, match="unit 1 isn't gathered in that pass; launch its gather before unit 0 comp"):
         ch10_fsdp._check_beside("with 2 ranks", events, "gather", 1, *events)
+
+
+def test_a_unit_that_is_gathered_or_reduced_too_often_or_too_rarely_is_told_so():
+    """The bytes alone don't show it: all units are alike, so one gather too few may be that of the last unit."""
+    usual = ["gather 0", "gather 0", "reduce 0"]
+    ch10_fsdp._check_counts("with 2 ranks", usual, 0, is_last=False)
+    ch10_fsdp._check_counts("with 2 ranks", usual[1:], 0, is_last=True)  # it may stay between the passes
+    with pytest.raises(NotYet, match="unit 0 is gathered 1 times; gather it once in each pass"):
+        ch10_fsdp._check_counts("with 2 ranks", usual[1:], 0, is_last=False)
+    with pytest.raises(NotYet, match="unit 0 is reduced 2 times; reduce it once"):
+        ch10_fsdp._check_counts("with 2 ranks", [*usual, "reduce 0"], 0, is_last=False)

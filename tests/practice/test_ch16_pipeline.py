@@ -240,7 +240,7 @@ MUTANTS = [
         origin="M09",
     ),
     Mutant("the busy part", "counts", TOTAL, "return m / (m + p - 1)", COUNTED, "in which a rank computes"),
-    Mutant("rounded", "counts", IDEAL, "return (p - 1) // m\n", COUNTED, "has rounded a fraction down"),
+    Mutant("rounded", "counts", IDEAL, "return (p - 1) // m\n", COUNTED, "the fraction is rounded down"),
     Mutant(
         "enough over ideal",
         "counts",

@@ -490,7 +490,7 @@ MUTANTS = [
         "math.ceil(len(kept[dim]) / sizes[axis])",
         "len(kept[dim]) // sizes[axis]",
         {UNEVEN},
-        "`//` has rounded the length of a piece down; torch rounds it up",
+        "the length of a piece is rounded down; torch rounds it up",
     ),
     Mutant(
         "pieces as equal as can be",

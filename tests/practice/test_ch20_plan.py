@@ -698,7 +698,7 @@ BEST = {"dp": 32, "tp": 4, "pp": 1, "stage": 2, "micro_batch": 1, "num_micro_bat
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"dp": 16}, "dp 16 x tp 4 x pp 1 x cp 1 is 64 ranks, not 128"),
+        ({"dp": 16}, "dp 16 x tp 4 x pp 1 is 64 ranks, not 128"),
         ({"dp": 8, "tp": 16, "num_micro_batches": 4}, "tp 16 spans nodes of 8"),
         ({"num_micro_batches": 2}, "a batch of 32 does not divide by dp 32 x micro-batches of 1"),
         ({"pp": 3}, "80 layers do not divide by pp 3"),
@@ -714,7 +714,7 @@ BEST = {"dp": 32, "tp": 4, "pp": 1, "stage": 2, "micro_batch": 1, "num_micro_bat
         ({"dp": 16, "tp": 8, "num_micro_batches": 2, "stage": 3}, "stage 3 sends for each of 2 micro-batches"),
         ({"dp": 8, "pp": 4, "num_micro_batches": 4}, "s more bubble: pp 4 with 4 micro-batches"),
         ({"dp": 16, "tp": 2, "pp": 4, "num_micro_batches": 2}, "s more bubble: pp 4 with 2 micro-batches"),
-        ({"recompute": "full"}, "full recomputation does the forward pass twice, and everything fits"),
+        ({"recompute": "full"}, "full recomputation does the forward pass twice; the best plan has tp 4, selective"),
         ({}, "2.08 s, 2.08 s on paper; as good as the best"),
     ],
 )
@@ -775,7 +775,7 @@ def test_a_trial_without_a_layout_leaves_the_others_their_points(capsys):
 
     points, said = scored(choose, capsys, SEEN, 1)
     assert points == 9
-    assert "trial 1: dp 999, ZeRO-1, 1 x 1 sequences: dp 999 x tp 1 x pp 1 x cp 1 is 999 ranks" in said
+    assert "trial 1: dp 999, ZeRO-1, 1 x 1 sequences: dp 999 x tp 1 x pp 1 is 999 ranks" in said
     assert "trial 3: choose(model, machine, 32, tried) returns None: is its `return` missing" in said
 
 

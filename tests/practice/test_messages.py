@@ -173,6 +173,13 @@ OF_ANOTHER_KIND = [
     ("15_experts", "there-and-back", "def back_home(*_): return 3", "a3-home", "returns 3; return a tensor"),
     ("15_experts", "there-and-back", "def count(*_): return torch.zeros(1).long()", "a2-count", "1 numbers; there are"),
     ("15_experts", "layer", "def all_counts(*_): return 3", "c1-counts", "a value of type int; return a tensor"),
+    (
+        "15_experts",
+        "layer",
+        "def all_counts(r, p, mine): t = torch.zeros(p, len(mine)); t[r] = mine; dist.all_reduce(t); return t",
+        "c1-counts",
+        "1099511627776.0]; the counts of rank 0 belong there",
+    ),
     ("15_experts", "layer", "def layer(*_): return 3", "c2-one-choice", "a value of type int; return a tensor"),
     ("15_experts", "layer", "def layer(*_): return _[2][:, :1]", "c2-one-choice", "returns a tensor of shape ["),
     (
@@ -262,6 +269,13 @@ OF_ANOTHER_KIND = [
     ("17_mesh", "real", LIBRARYS_GROUPS, "a1-calls", ": the library's own mesh.groups is for comparing, afterwards"),
     ("17_mesh", "real", LIBRARYS_GROUPS, "a2-build", "build: the library's own mesh.groups is for comparing"),
     ("18_gpus", "faults", "def diagnose(patient): return 3", "b1-sockets", "returns 3; return a Finding(fault, evi"),
+    (
+        "18_gpus",
+        "faults",
+        "def diagnose(patient): return Finding('sockets', ('log', 1), np.zeros(0))",
+        "b1-sockets",
+        "; a remedy is a text",
+    ),
 ]
 
 

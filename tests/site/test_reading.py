@@ -67,6 +67,17 @@ def test_a_term_is_not_linked_before_the_chapter_that_introduces_it(built_book):
     assert early == []
 
 
+def test_each_letter_of_the_glossary_leads_to_its_first_entry(built_book):
+    row = page(built_book, "glossary").partition('<p class="letters">')[2].partition("</p>")[0]
+    letters = re.findall(r'href="#(term-[^"]+)"[^>]*>([^<]+)</a>', row)
+    first = {}
+    for (anchor, *_), _ in entries(built_book):
+        letter = anchor.removeprefix("term-")[0].upper()
+        first.setdefault(letter if letter.isalpha() else "0-9", anchor)
+    assert dict(map(reversed, letters)) == first
+    assert [letter for _, letter in letters] == sorted(first)
+
+
 # --- the self-check ---------------------------------------------------------------------------------------------
 
 
@@ -133,7 +144,7 @@ def test_the_contents_mark_the_section_that_is_read_up_and_down(browser, site):
         page.mouse.move(600, 500)
         page.mouse.wheel(0, wheel)
         page.wait_for_timeout(300)
+        page.wait_for_function(f"document.querySelector('{marked}')?.hash === '#' + ({above})()")
         seen.append(page.evaluate(above))
-        assert page.locator(marked).get_attribute("href") == f"#{seen[-1]}"
     assert len({*seen}) > 3
     page.close()

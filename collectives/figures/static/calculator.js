@@ -20,10 +20,11 @@
   const RADIOS = 4, LETTERS = 60; // up to 4 choices, of 60 letters together, get radio buttons
   const QUIET_MS = 700; // announces the results after a pause of 700 ms
   const TALL = 242, EDGES = [24, 24, 34, 68]; // of a chart: top, right, bottom, left
+  const LETTER = 6.4, ROW = 15; // of the names of its lines: a letter's width, and a line's height
   let calculators = 0;
 
   const make = (name, attributes = {}, ...children) => {
-    const svg = /^(svg|path|circle|text|line)$/.test(name);
+    const svg = /^(svg|path|circle|text|tspan|line)$/.test(name);
     const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     node.append(...children);
@@ -90,6 +91,12 @@
       for (const old of this.querySelectorAll(":scope > .live, .still > :is(.picture, .plot)")) old.remove(); // left over if the page was saved while in use
       this.places = this.data.inputs.map((input) => input.at);
       this.build();
+      setTimeout(() => this.finish()); // a task of its own, so that the page can scroll in between
+    }
+
+    // Shows the first values in place of the still picture.
+    finish() {
+      this.append(this.live);
       this.update();
       for (const drawn of [this.picture, this.plot]) if (drawn) this.still.append(drawn.cloneNode(true)); // the starting state, for paper
       const still = this.still.querySelector("img"); // inline SVG prints in the page's text colour
@@ -124,8 +131,9 @@
       if (this.data.timeline) this.lanes = make("div", { class: "lanes" }, make("svg", { role: "img" }), make("ul", { class: "legend" }));
       this.status = make("p", { role: "status", class: "unseen" });
       this.live = make("div", { class: "live" }, make("strong", {}, this.getAttribute("aria-label")),
-        make("div", { class: "inputs" }, ...controls), this.picture, ...(this.lanes ? [this.lanes] : []), this.found, ...scales, ...(this.plot ? [this.plot] : []), this.status);
-      this.append(this.live);
+        make("div", { class: "inputs" }, ...controls), this.picture, ...(this.lanes ? [this.lanes] : []),
+        ...(this.plot ? [make("div", { class: "charted" }, ...scales, this.plot)] : []), this.found, this.status);
+      this.live.classList.toggle("beside", Boolean(this.plot) && !bars.length && !this.lanes);
     }
 
     // The switch between the chart's own axes and linear ones.
@@ -281,11 +289,26 @@
       this.mark.firstChild.textContent = `${outputs[limit].label}: ${say(values[limit], outputs[limit].unit)}`;
     }
 
+    // The names of lines that end at the heights `end`, one below the other without touching.
+    names(of, end, x) {
+      const ends = of.map((output) => [end(output), output]).filter(([at]) => Number.isFinite(at)).sort(([a], [b]) => a - b);
+      ends.forEach((each, place) => (each[0] = Math.max(each[0], place ? ends[place - 1][0] + ROW : 0)));
+      return ends.map(([at, output]) => make("text", { x, y: at, class: "after" },
+        this.tinted(output, "tspan", {}, "● "), this.data.outputs[output].label));
+    }
+
     draw() {
       if (!this.plot) return;
       const { inputs, outputs, limit } = this.data, input = { ...inputs[this.data.chart.over] }, chart = { ...this.data.chart };
-      if (this.linear) input.log = chart.log = false;
-      const wide = Math.max(260, this.plot.clientWidth || 640), [top, right, bottom, left] = EDGES;
+      const wide = Math.max(260, this.plot.clientWidth || 640), [top, , bottom, left] = EDGES;
+      const turn = chart.mark === undefined ? NaN : this.values[chart.mark];
+      if (this.linear) { // a linear axis ends where there is still something to see
+        input.log = chart.log = false;
+        const most = 4 * Math.max(input.stops[this.places[chart.over]], turn < input.stops.at(-1) ? turn : 0);
+        input.stops = input.stops.filter((_, place, stops) => !(stops[place - 1] >= most));
+      }
+      const room = 14 + LETTER * Math.max(...chart.of.map((output) => outputs[output].label.length));
+      const named = chart.of.length > 1 && room < 0.28 * wide, right = named ? room : EDGES[1]; // else the table names the colours
       const table = input.stops.map((_, place) => this.results(this.places.with(chart.over, place)));
       const level = limit === null ? [] : [this.values[limit]];
       const values = [...table.flatMap((row) => chart.of.map((output) => row[output])), ...level];
@@ -309,7 +332,7 @@
       const across = (kind, at) => make("line", { class: kind, x1: left, x2: wide - right, y1: at, y2: at });
       const few = input.stops.length <= 12 && !this.linear, here = x(input.stops[this.places[chart.over]]), nodes = [];
       const along = few ? input.stops.filter((_, place) => place % Math.ceil((input.stops.length * 56) / (wide - left - right)) === 0)
-        : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 90));
+        : marks(input.stops[0], input.stops.at(-1), input.log, Math.floor((wide - left - right) / 64));
       for (const mark of along) {
         const words = say(mark, input.unit), last = x(mark) + 3.5 * words.length > wide; // aligned with the picture's right edge
         nodes.push(make("text", { x: last ? wide : x(mark), y: TALL - bottom + 14, class: last ? "side" : "" }, words));
@@ -322,7 +345,6 @@
       for (const at of level.map(y).filter(Number.isFinite)) {
         nodes.push(across("limit", at), make("text", { x: wide - right, y: at - 9, class: "side" }, outputs[limit].label));
       }
-      const turn = chart.mark === undefined ? NaN : this.values[chart.mark];
       if (turn >= input.stops[0] && turn <= input.stops.at(-1)) {
         const at = x(turn), left = at > wide / 2; // the label goes to the wider side
         nodes.push(make("line", { class: "mark", x1: at, x2: at, y1: top, y2: TALL - bottom }),
@@ -334,6 +356,7 @@
         const at = y(this.values[output]);
         if (Number.isFinite(at)) nodes.push(this.tinted(output, "circle", { cx: here, cy: at, r: 5 }));
       }
+      if (named) nodes.push(...this.names(chart.of, (output) => y(table.at(-1)[output]), wide - right + 6));
       const label = `${chart.of.map((output) => outputs[output].label).join(", ")} over ${input.label}`;
       this.plot.replaceChildren(make("svg", { viewBox: `0 0 ${wide} ${TALL}`, role: "img", "aria-label": label }, ...nodes));
     }

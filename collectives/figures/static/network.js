@@ -233,11 +233,11 @@
     }
 
     // Where a packet is: at its sender while it waits, with a thread that grows during the latency; then on its way. A trail
-    // is a packet that has arrived, shown on its way with an arrow.
+    // is a packet that has arrived, shown on its way with an arrow; not half-way, where long links cross.
     place(part, message, now, queued, trail) {
       const long = Math.max(SHORTEST, (part.longest * message.bytes) / this.most), rim = this.radius + 6;
       const way = part.ways[message.link], free = way.total - 2 * rim, waits = !trail && now < message.from;
-      const gone = trail ? (message.twoWay ? 0.75 : 0.5) : clamp((now - message.from) / Math.max(1, message.arrive - message.from), 0, 1);
+      const gone = trail ? (message.twoWay ? 0.75 : 0.38) : clamp((now - message.from) / Math.max(1, message.arrive - message.from), 0, 1);
       const thread = waits ? free * clamp((now - message.start) / Math.max(1, message.leave - message.start), 0, 1) : free - (trail ? 7 : 0);
       return { message, long, way, rim, waits, trail, thread, ...this.along(way, rim + long / 2 + gone * (free - long) + Math.min(queued * 5, free / 2)) };
     }
@@ -275,9 +275,10 @@
     paintNumbers({ numbers, shown }) {
       while (numbers.childElementCount > shown.length) numbers.lastChild.remove();
       while (numbers.childElementCount < shown.length) numbers.append(this.text(0, 0, "", { class: "label", "font-size": 12 }));
-      shown.forEach(({ message: { chunk, count, twoWay }, waits, x, y, turn }, place) => {
+      shown.forEach(({ message: { chunk, count, twoWay, link }, waits, x, y, turn }, place) => {
         const node = numbers.children[place], number = count > 1 ? `${chunk}–${chunk + count - 1}` : String(chunk);
-        const aside = (this.thick / 2 + 9) * (twoWay ? -1 : 1); // away from the opposite way
+        const near = shown.slice(0, place).some((each) => each.message.link === link && Math.hypot(each.x - x, each.y - y) < 14);
+        const aside = (this.thick / 2 + 9) * (twoWay !== near ? -1 : 1); // away from the opposite way, and from the number of one beside it
         if (node.textContent !== number) node.textContent = number;
         for (const [name, value] of Object.entries({ x: tenth(x + Math.sin(turn) * aside), y: tenth(y - Math.cos(turn) * aside), opacity: waits ? 0.5 : 1 })) set(node, name, value);
       });
@@ -346,9 +347,9 @@
       }
       if (lanes[0].nics.length) items.push([40, 18, [make("rect", { class: "nic", x: 12, y: 1, width: 16, height: 16, rx: 2 })], "a network card (NIC)"]);
       if (!clock) return items;
-      items.push([40, 18, [line("link", "M0 5h40", { "stroke-width": 2 }), line("load", "M0 13h40", { "stroke-width": 5, style: "stroke-opacity:.65" })], "a link: thicker with bandwidth, darker with its load so far"]);
+      items.push([40, 18, [line("link", "M0 5h40", { "stroke-width": 2 }), line("load", "M0 13h40", { "stroke-width": 5, style: "stroke-opacity:.65" })], "a link: thicker with bandwidth, stronger with its load so far"]);
       if (lanes.length > 1) return items;
-      items.push([40, 18, [line("late", "M2 3h12v12h-12z"), line("", "M14 3h24v12h-24z", { fill: colours[0][0] })], "sending: pale while it starts up (alpha)"]);
+      items.push([40, 18, [line("late", "M2 3h12v12h-12z"), line("", "M14 3h24v12h-24z", { fill: colours[0][0] })], "sending: grey while it starts up (alpha)"]);
       if (messages.some(({ start, ready }) => start > ready)) items.push([40, 18, [line("queue", "M2 9h36")], "waiting for a port or a card"]);
       items.push([40, 18, [line("takes", "M2 8h36v2h-36z")], "receiving"]);
       if (lanes[0].idle.some((gaps) => gaps.length)) items.push([40, 18, [line("idle", "M4 15l6 -12M12 15l6 -12M20 15l6 -12M28 15l6 -12")], "idle"]);
