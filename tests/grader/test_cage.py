@@ -212,8 +212,8 @@ def test_a_page_that_hangs_or_ends_its_process_costs_the_others_nothing(monkeypa
 
 
 SLOW = {
-    "blanks": "x = 1\n" + "\t \n" * 8_000,  # in seconds 60 and, as Python, 6: four times as long for twice as many
-    "names": "a" + ".b" * 8_000,  # 3 s
+    "blanks": "x = 1\n" + "\t \n" * 16_000,  # in seconds 240 and, as Python, 25: four times as long for twice as many
+    "names": "a" + ".b" * 16_000,  # 14 s, and 5 are allowed
     "tags": "a.b\n" * 20_000,  # nbconvert cleans and parses what Pygments makes of it: 10 s
     "magic": "%%perl\n" + "<!--" * 20_000,
     "markdown": "```python\n" + "\t \n" * 1_600 + "x\n```",

@@ -224,6 +224,30 @@ def test_the_cursor_is_scrubbed(open_page):
     assert player.get_attribute("data-step") == "20"
 
 
+def test_a_micro_batch_is_followed_over_the_ranks(open_page):
+    """Pointing at a bar of a pipeline leaves the bars of its micro-batch alone as they are; elsewhere nothing fades."""
+    names = [["F0", "F1", "B0", "B1"], ["F0 of stage 1", "&B0 of stage 1", "F1 of stage 1", "F10 of stage 1"]]
+    spans = [
+        Span(name, name[0], at, 1, group=f"rank {r}") for r, row in enumerate(names) for at, name in enumerate(row)
+    ]
+    page = open_page(draw(Timeline(spans)), draw(BOTH))
+    pipeline, other = page.locator("collective-player").all()
+    bars = pipeline.locator(".stage > svg .span")
+    assert "point at a bar to follow its micro-batch" in pipeline.locator(".legend").inner_text()
+    assert "micro-batch" not in other.locator(".legend").inner_text()
+    for name, followed in (
+        ("F1", {"F1", "B1", "F1 of stage 1"}),
+        ("&B0 of stage 1", {"F0", "B0", "F0 of stage 1", "&B0 of stage 1"}),
+    ):
+        bars.and_(page.locator(f'[data-name="{name}"]')).hover()
+        unfaded = bars.and_(page.locator(":not(.other)")).evaluate_all("all => all.map((each) => each.dataset.name)")
+        assert set(unfaded) == followed
+    page.mouse.move(1, 1)
+    assert bars.and_(page.locator(".other")).count() == 0
+    other.locator(".stage > svg .span").first.hover()
+    assert page.locator(".stage > svg .other").count() == 0
+
+
 def test_play_goes_to_the_end_and_moves_the_cursor_unless_the_reader_asked_for_no_motion(open_page):
     for motion, moving in (("no-preference", 1), ("reduce", 0)):
         page = open_page(draw(BOTH), reduced_motion=motion)

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from pages import STRICT_HEAD, fits
 
+from collectives import draw
+from collectives.algorithms import ring
+from collectives.figures.opening import Opening
 from collectives.figures.quiz import Question, Quiz
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
@@ -127,6 +130,23 @@ def test_a_number_is_told_from_those_that_others_take_for_it(open_page, entered,
     page.get_by_label("number, in MB").fill(entered)
     page.keyboard.press("Enter")
     assert page.get_by_role("status").text_content() == said
+
+
+def test_the_numbers_of_an_opening_stay_as_ghosts_beside_the_answer(open_page):
+    """In the order of their values, the first with its number; the right one appears when the reader has found it."""
+    page = open_page(Opening(typed(), draw(ring.all_reduce(4))))
+    tries = (900, 40, 12_000, 1750)
+    for number in tries:
+        page.get_by_label("number, in MB").fill(str(number))
+        page.keyboard.press("Enter")
+        assert page.locator(".line .found").count() == (number == 1750)
+    ghosts = {
+        number: mark.bounding_box()["x"] for number, mark in zip(tries, page.locator(".line .ghost").all(), strict=True)
+    }
+    assert sorted(ghosts, key=ghosts.get) == sorted(tries)
+    assert page.locator(".line .found").bounding_box()["x"] == ghosts[1750]
+    assert page.locator(".line").inner_text() == "first, 900"
+    assert open_page(Quiz(typed())).locator(".line").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -523,7 +523,7 @@ MUTANTS = [
         "begin, end = shard_bounds(len(unit.parameters), rank, world_size)\n        unit.parameters",
         "begin, end = shard_bounds(len(units[0].parameters), rank, world_size)\n        unit.parameters",
         ALL_OF_C,
-        "The expanded size of the tensor (2364) must match the existing size (1776)",
+        "must match the existing size (1776)",
     ),
     Mutant(
         "the whole buffer for the update",

@@ -10,6 +10,13 @@
     return node;
   };
 
+  // Returns a place from 0 to 1 for each number, on a line from 0, or logarithmic where they differ by more than 30 times.
+  const places = (numbers) => {
+    const high = Math.max(...numbers), low = Math.min(...numbers), log = low > 0 && high > 30 * low;
+    const along = (number) => (log ? Math.log(number / low) / Math.log(high / low) : (number - Math.min(0, low)) / (high - Math.min(0, low)));
+    return (number) => Math.round(1000 * (0.04 + 0.92 * (along(number) || 0))) / 10;
+  };
+
   class CollectiveQuiz extends HTMLElement {
     // While the page loads, the element has no children yet. When an element is moved later, they are there.
     connectedCallback() {
@@ -48,14 +55,30 @@
     typed({ text, unit, tolerance, options, right }) {
       const reply = make("p", { role: "status" }), input = make("input", { inputmode: "decimal", autocomplete: "off", size: 10, "aria-label": unit ? `number, in ${unit}` : "number" });
       const form = make("form", {}, input, ...(unit ? [make("span", { "aria-hidden": "true" }, unit)] : []), make("button", {}, "Check"));
+      const line = make("div", { class: "line", "aria-hidden": "true" }), tried = [];
       form.onsubmit = (event) => {
         event.preventDefault();
         const number = Number(input.value.replace(/[,\s]/g, ""));
-        if (!input.value.trim() || Number.isNaN(number)) return this.say(reply, false, "That isn't a number.");
+        if (!input.value.trim() || !Number.isFinite(number)) return this.say(reply, false, "That isn't a number.");
         const near = options.findIndex(([answer]) => Math.abs(number - answer) <= tolerance * Math.abs(answer));
         this.say(reply, near === right, near >= 0 ? options[near][1] : number < options[right][0] ? "Too small." : "Too large.");
+        tried.push(number);
+        this.mark(line, tried, options.map(([answer]) => answer), near === right ? options[right][0] : undefined);
       };
-      return make("fieldset", {}, make("legend", {}, text), form, reply);
+      const lines = this.closest(".opening") ? [line] : [];
+      return make("fieldset", {}, make("legend", {}, text), form, ...lines, reply);
+    }
+
+    // Marks each number that the reader has committed to, as a ghost, and the right one once it is found.
+    mark(line, tried, answers, found) {
+      const place = places([...tried, ...answers]), at = (number, kind, text = "") => {
+        const label = make("span", {}, text), node = make("i", { class: kind }, ...(text ? [label] : []));
+        node.style.left = `${place(number)}%`;
+        label.style.transform = `translateX(-${place(number)}%)`; // so that it stays within the line
+        return node;
+      };
+      const ghosts = [...new Set(tried)].map((number) => at(number, "ghost", number === tried[0] ? `first, ${number.toLocaleString("en")}` : ""));
+      line.replaceChildren(...ghosts, ...(found === undefined ? [] : [at(found, "found")]));
     }
 
     say(reply, isRight, why) {

@@ -8,6 +8,9 @@
     return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
   };
 
+  // The micro-batch of a pipeline's bar: "2" of "F2", "I2", "&B2 of stage 7". Other timelines have none.
+  const microBatch = (name) => name?.match(/^&?[FBIW](\d+)\b/)?.[1];
+
   Player.pictures.timeline ??= class {
     constructor(data) {
       this.data = data;
@@ -77,7 +80,7 @@
       const short = name.match(/[a-z]\d+|\b\d+\b/i)?.[0];  // of "0F2 of stage 7": "F2"
       const shown = [name, name.match(/\S*\d\S*/)?.[0], short, short?.match(/\d+/)[0]].find((text) => text && text.length * TYPE * LETTER < width - 3);
       const label = shown ? [this.text(x + width / 2, y + height / 2, shown, { style: `fill:${ink};stroke:${colour}`, class: "plate" })] : [];
-      return make("g", { class: "span" }, make("rect", { x, y, width, height, rx: Math.min(3, width / 4), fill: colour }), ...strokes, ...label);
+      return make("g", { class: "span", "data-name": name }, make("rect", { x, y, width, height, rx: Math.min(3, width / 4), fill: colour }), ...strokes, ...label);
     }
 
     exposed(from, until, y, height) {
@@ -159,6 +162,14 @@
       return false;
     }
 
+    // Follows the micro-batch of the bar under the pointer over the ranks: all other bars fade.
+    hover(target) {
+      const number = microBatch(target.closest(".span")?.dataset.name);
+      if (number === this.followed) return;
+      this.followed = number;
+      for (const { node } of this.nodes.bars) node.classList.toggle("other", number !== undefined && microBatch(node.dataset.name) !== number);
+    }
+
     seek(x) {
       return this.moment((x - this.left) / this.perTick) + 1;
     }
@@ -169,6 +180,12 @@
       if (data.exposed) items.push([36, height, [this.exposed(from, from + ticks, 0, height)], "communication while nothing computes: exposed"]);
       const idle = this.groups.some((group) => group.lanes.some((lane) => lane.idle.length));
       if (idle) items.push([36, height, [this.idle(from, from + ticks, 0, height)], "idle"]);
+      const pipeline = this.groups.some((group) => group.lanes.some((lane) => lane.bars.some(([, , , name]) => microBatch(name))));
+      if (pipeline && matchMedia("(hover: hover)").matches) {
+        const [followed, other] = [from, from + ticks / 2].map((start) => this.span([start, start + ticks / 2, 0, ""], 0));
+        other.classList.add("other");
+        items.push([36, height, [followed, other], "point at a bar to follow its micro-batch"]);
+      }
       return items;
     }
   };
