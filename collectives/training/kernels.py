@@ -103,7 +103,7 @@ class Constants:
     tensor: float = constant(0.512, 0.6, "share of tensor-parallel traffic that shows where it overlaps", 0.5, most=1)
     context: float = constant(0.49, 0.5, "share of context-parallel traffic that shows", 0.5, most=1)
     data: float = constant(
-        0.647, 0.25, "share of hidden data-parallel traffic that still slows the kernels", 0.7, most=1
+        0.647, 0.25, "share of data-parallel traffic's time by which it slows the kernels", 0.7, most=1
     )
     dispatch: float = constant(2.05, 1.2, "times the ideal seconds to send tokens to experts in a node", 0.4)
     dispatch_across: float = constant(1.14, 1.1, "times the ideal seconds to send tokens to experts across nodes", 0.25)
