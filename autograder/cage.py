@@ -24,9 +24,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .inside import memory
 
@@ -53,6 +56,33 @@ class Broken(Exception):
     """The cage doesn't start. This is the grader's own fault, not a student's."""
 
 
+@dataclass
+class Budget:
+    """The seconds that are left for items that share them. `spent`: why an item fails when none are left."""
+
+    seconds: float
+    spent: str
+
+
+class Share(NamedTuple):
+    """The time of one item: `own` seconds, and beyond these what is left of a budget."""
+
+    budget: Budget
+    own: float
+
+    @property
+    def limit(self) -> float:
+        """The seconds that the item may take now."""
+        return self.own + self.budget.seconds
+
+    def take(self, seconds: float) -> None:
+        """Take from the budget what an item has used beyond its own seconds."""
+        self.budget.seconds -= min(max(0.0, seconds - self.own), self.budget.seconds)
+
+
+UNSHARED = Share(Budget(math.inf, ""), 0.0)
+
+
 def ask(work: Work, item: bytes, seconds: float) -> bytes:
     """Return `work(item)`, computed in a child. Raise Failed if it fails or takes longer than `seconds`."""
     (answer,) = each(work, [item], seconds)
@@ -62,24 +92,35 @@ def ask(work: Work, item: bytes, seconds: float) -> bytes:
 
 
 def each(
-    work: Work, items: Sequence[bytes], seconds: float, total: float = math.inf
+    work: Work,
+    items: Sequence[bytes],
+    seconds: float,
+    total: float = math.inf,
+    shares: Sequence[Share] | None = None,
 ) -> Generator[bytes | Failed, None, None]:
     """Yield `work(item)` for each item in order, or why it failed. One child computes them until one ends it.
 
     `work`: a function of a module, which the children import. `seconds`: the limit of one item. `total`: the seconds
-    for all of them; the items after that fail. Raises Broken if the cage doesn't start.
+    for all of them; the items after that fail. `shares`: one for each item, if some items share a budget; an item
+    fails if it has no time of its own and the budget is spent. Raises Broken if the cage doesn't start.
     """
     ends = time.monotonic() + total
-    left = list(items)
+    left = deque(zip(items, shares or [UNSHARED] * len(items), strict=True))
     while left:
-        if time.monotonic() >= ends:
-            yield Failed(f"there was no time left for it: all together may take {total:g} seconds")
-            left.pop(0)
+        _, share = left[0]
+        if time.monotonic() >= ends or share.limit <= 0:
+            in_all = f"there was no time left for it: all together may take {total:g} seconds"
+            yield Failed(in_all if share.limit > 0 else share.budget.spent)
+            left.popleft()
             continue
-        with Child(work, left, min(seconds * len(left), total)) as child:
-            while left and child.lives:
-                left.pop(0)
-                yield child.answer(seconds, ends)
+        due = [item for item, share in left if share.limit > 0]
+        with Child(work, due, min(seconds * len(due), total)) as child:
+            while left and child.lives and left[0][1].limit > 0:
+                _, share = left.popleft()
+                begun, limit = time.monotonic(), min(seconds, share.limit)
+                answer = child.answer(limit, ends, share.budget.spent if limit < seconds else "")
+                share.take(time.monotonic() - begun)
+                yield answer
 
 
 def warm(*modules: str) -> None:
@@ -122,8 +163,11 @@ class Child:
         os.close(self.process)
         self.connection.close()
 
-    def answer(self, seconds: float, ends: float) -> bytes | Failed:
-        """Return the next answer, within so many seconds and before the moment `ends`, or why there is none."""
+    def answer(self, seconds: float, ends: float, why: str = "") -> bytes | Failed:
+        """Return the next answer, within so many seconds and before the moment `ends`, or why there is none.
+
+        `why`: the reason if it has fewer seconds than other items.
+        """
         deadline = min(time.monotonic() + seconds, ends)
         try:
             kind, size = FRAME.unpack(_received(self.connection, FRAME.size, deadline))
@@ -133,7 +177,7 @@ class Child:
             content = _received(self.connection, size, deadline)
         except TimeoutError:
             self.lives = False
-            return Failed(f"it takes longer than {seconds:g} seconds to read")
+            return Failed(f"it takes longer than {round(seconds, 2):g} seconds to read{why and f', and {why}'}")
         except OSError:
             self.lives = False
             return Failed(f"it takes more than {MEMORY // 2**20} MiB of memory to read, or crashes what reads it")

@@ -47,14 +47,18 @@ MOST_TAGS = 200_000  # "<" in that HTML: nbconvert parses a page again, which ta
 MOST_CODE_TAGS = 50_000  # in the code of students' cells, of which nbconvert cleans each: 40,000 characters have 15,000
 MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
-_RICH = re.compile(r"[<&\[\]:]|!\[|```|~~~")  # markdown without any of these is plain text
 NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
 MOST_REPLAYED = 100  # lines of a hidden test that a page shows: the longest of the course has 90
 MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
 MOST_KEPT = 3 * MOST_HTML  # characters of their HTML
-SHORT = 5_000  # characters; a longer text is not left for formgrader to render, even if it is plain
+# Around what students wrote, where formgrader shows it. The class makes MathJax pass over it, because a formula may
+# redefine the instructor's symbols, cover the rest of the page, or take the browser's memory. Students' own HTML has
+# neither classes nor styles, so the border tells their texts from a rubric.
+STUDENTS = '<div class="tex2jax_ignore" style="border-left: 3px solid #bbb; padding-left: 8px">'
+OWN = "<div><em>The student's own cell:</em></div>"  # above a text that isn't an answer
+RUBRIC = '<div class="alert alert-info">'  # Bootstrap's box, which formgrader's page has a style for
 
 Show = Callable[..., str]  # (kind, text, about) -> HTML; see `rendering.rendered`
 
@@ -281,14 +285,15 @@ def _fit(text: str, most: int) -> str:
 
 def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
     kept = {}
+    pictured = any(kind.startswith("image/") for kind in texts)
     if "text/plain" in texts:
         kept["text/plain"] = texts["text/plain"]
     if "text/html" in texts:
         kept["text/html"] = show("html", texts["text/html"])
     elif "text/markdown" in texts:
         kept["text/html"] = show("markdown", texts["text/markdown"])
-    elif "text/latex" in texts:
-        kept["text/latex"] = texts["text/latex"]
+    elif "text/latex" in texts and not pictured:  # no page typesets it, and SymPy's pictures show the same formula
+        kept["text/html"] = show("html", as_written(texts["text/latex"]))
     # nbconvert shows all three as images, so an SVG's scripts don't run.
     for kind in ("image/svg+xml", "image/png", "image/jpeg"):
         if kind in texts:
@@ -321,7 +326,7 @@ def with_rubrics(notebook: NotebookNode) -> None:
         cells.append(cell)
         if text := rubrics.get(cell.metadata.get("nbgrader", {}).get("grade_id")):
             words = f"**For graders only: the instructor's answer.**\n\n{text}"
-            rubric = new_markdown_cell(words, id=f"rubric-{len(cells)}")
+            rubric = new_markdown_cell(f"{RUBRIC}\n\n{words}\n\n</div>", id=f"rubric-{len(cells)}")
             rubric.metadata["autograder"] = NotebookNode(rubric=True)
             cells.append(rubric)
     notebook.cells = cells
@@ -329,18 +334,21 @@ def with_rubrics(notebook: NotebookNode) -> None:
 
 def _cleaned(notebook: NotebookNode, show: Show) -> None:
     language, coloured, tags = _language(notebook), True, 0
+    marked = any(_author(cell) for cell in notebook.cells)  # else no cell says whether it is a student's own
     for cell in notebook.cells:
         if cell.metadata.get("nbgrader", {}).get("locked") and not is_solution(cell):
             continue
-        if cell.cell_type == "markdown" and (_RICH.search(cell.source) or len(cell.source) > SHORT):
-            # On one line, so that markdown takes it for one piece of HTML and doesn't parse the inside.
+        own = marked and not _author(cell) and "nbgrader" not in cell.metadata
+        if cell.cell_type == "markdown" and _author(cell) != "instructor":
             text = show("markdown", cell.source, _attached(cell))
             cell.pop("attachments", None)
-            # Without brackets, because nbconvert's filter strip_files_prefix pairs them in quadratic time.
-            cell.source = "<div>" + text.replace("\n", "&#10;").replace("[", "&#91;") + "</div>"
-            cell.metadata["autograder"] = NotebookNode(inert=True)
-        elif cell.cell_type == "raw":  # nbconvert takes it for HTML
-            cell.source = show("html", cell.source)
+            # On one line, so that markdown takes it for one piece of HTML and doesn't parse the inside. Without
+            # brackets, because nbconvert's filter strip_files_prefix pairs them in quadratic time.
+            text = text.replace("\n", "&#10;").replace("\r", "&#13;").replace("[", "&#91;")
+            cell.source = _students(text, own)
+            cell.metadata["autograder"] = NotebookNode({**cell.metadata.get("autograder", {}), "inert": True})
+        elif cell.cell_type == "raw" and _author(cell) != "instructor":  # nbconvert takes it for HTML
+            cell.source = _students(show("html", cell.source), own)
         elif cell.cell_type == "code":
             html = show("code", cell.source, _lexer(language, cell.source))
             coloured, tags = coloured and html != as_written(cell.source), tags + html.count("<")
@@ -348,6 +356,19 @@ def _cleaned(notebook: NotebookNode, show: Show) -> None:
         # Formgrader would colour it outside the cage. Of a notebook in "text", it colours nothing.
         notebook.metadata.setdefault("language_info", NotebookNode(name="python"))["pygments_lexer"] = "text"
     clean_outputs(notebook, show)
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        if "text/html" in output.get("data", {}):
+            output.data["text/html"] = _students(output.data["text/html"])
+
+
+def _author(cell: NotebookNode) -> str | None:
+    """Return who wrote a cell, as `intake` records it: "instructor", "grader" (a note), or None, for a student."""
+    return cell.metadata.get("autograder", {}).get("author")
+
+
+def _students(html: str, own: bool = False) -> str:
+    """Return cleaned HTML as formgrader is to show what a student wrote. `own`: in a cell that the student added."""
+    return f"{OWN if own else ''}{STUDENTS}{html}</div>"
 
 
 def _language(notebook: NotebookNode) -> str:
@@ -524,14 +545,14 @@ def _page_texts(language: str, notebook: NotebookNode, show: Show) -> None:
         elif cell.cell_type == "code":
             show("code", cell.source, _lexer(language, cell.source))
         else:
-            cell.source = show("html", cell.source)
+            cell.source = show("html", cell.source.removeprefix(OWN))
     clean_outputs(notebook, show)
 
 
 def _markdown(cell: NotebookNode) -> tuple[str, str, str]:
     """Return what shows a markdown cell. `Inert` has already rendered some."""
     inert = cell.metadata.get("autograder", {}).get("inert")
-    return ("html", cell.source, "") if inert else ("markdown", cell.source, _attached(cell))
+    return ("html", cell.source.removeprefix(OWN), "") if inert else ("markdown", cell.source, _attached(cell))
 
 
 def hide(cell: NotebookNode, hider: ClearHiddenTests, show_replay: bool = False) -> None:

@@ -356,6 +356,8 @@ def _instructors(made_from: Template, place: int, answer: Cell | None) -> Notebo
         cell.source = answer.source if answer else made_from.released[place]
         if answer and answer.attachments and cell.cell_type == "markdown":
             cell.attachments = NotebookNode(answer.attachments)
+    elif cell.cell_type != "code":  # formgrader's page believes it: see `results.feedback`
+        cell.metadata["autograder"] = NotebookNode(author="instructor")
     if cell.cell_type == "code":
         if not (is_solution(cell) or is_locked(cell)):  # the judge also runs the instructor's own
             cell.metadata["autograder"] = NotebookNode(source=made_from.released[place])
@@ -373,7 +375,9 @@ def _students(cell: Cell) -> NotebookNode:
 def _notebook(made_from: Template, cells: list[NotebookNode], notes: list[str], about: dict | None = None):
     if notes:
         listed = "\n".join(f"- {note}" for note in notes)
-        cells = [nbformat.v4.new_markdown_cell(f"**About the notebook that you handed in**\n\n{listed}"), *cells]
+        words = f"**About the notebook that you handed in**\n\n{listed}"
+        about_it = nbformat.v4.new_markdown_cell(words, metadata={"autograder": {"author": "grader"}})
+        cells = [about_it, *cells]
     used: set[str] = set()
     for index, cell in enumerate(cells):
         if cell.get("id") not in used and "nbgrader" in cell.metadata and "id" in cell:

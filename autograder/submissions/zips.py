@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -55,7 +56,15 @@ from .unzip import MOST_NAME, is_notebook, printable
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = "canvas", "moodle", "mail"
 LISTING = 60.0  # seconds to list a zip's members
-UNPACKING = 20.0  # seconds to unpack one hand-in
+# What one sender may take, who can hand in any number of files that are small until they are unpacked. Without a
+# sender whom a platform names, this holds for a zip of many, and for all single files together. As these may be a whole
+# class's, a mail's bytes add to it, and each student's newest file has a part of its own.
+UNPACKING = 20.0  # seconds to unpack all hand-ins
+MOST_KEPT = 5 * unzip.MOST_BYTES  # bytes of the notebooks that are on disk until all hand-ins are unpacked
+MAILED_SECONDS, MAILED_BYTES = 1e-6, 20  # more of both for each byte of a mail
+OWN_SECONDS, OWN_BYTES = 0.25, 1_000_000  # for a student's newest file, which is seldom larger and takes 10 ms
+MOST_OWN = 1_000  # such files in one zip
+FOLDERS = 16_384  # bytes that a notebook's folders take on disk, at most
 
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
 TIME = "%Y%m%dT%H%M%SZ"
@@ -82,6 +91,11 @@ UNLISTED = {
     False: "numbers in its name may be another person's; if it is {0}'s, collect it by itself with REPLACE=1",
 }
 REPLACED = "you have put another notebook in its place"
+ALONE = "hand in one notebook alone"
+APART = "collect it from a folder of its own"
+NO_TIME = "there was no time left for it, because {0} take {1:g} seconds or longer to unpack; {2}"
+NO_BYTES = "{0} unpack to {1} MB or more; {2}"
+NO_ROOM = "there is no room for it on the disk; make room, and collect again"
 MOODLE = "_assignsubmission_"  # and what kind of hand-in it is
 HAND_INS = ".zip", ".ipynb"
 GRADES = re.compile(r"_Grades-.*\.csv$")  # Canvas's export of grades
@@ -152,6 +166,31 @@ class Taken:
     kept: Path
     digest: str
     listed: bool
+
+
+class Wanted(NamedTuple):
+    """A candidate that is to be unpacked, with the student's id and the time of the hand-in."""
+
+    candidate: Candidate
+    student: str
+    time: datetime
+
+    @property
+    def account(self) -> str:
+        """Whose budget it takes from: a platform's sender's, a mailed zip's, or "", that of all other files."""
+        new = self.candidate
+        if new.sender:
+            return new.sender if new.sure else ""
+        return str(new.path) if new.number is not None else ""
+
+
+@dataclass
+class Allowance(cage.Budget):
+    """The seconds and bytes that are left for the files of one account. `full`: why a file fails without bytes."""
+
+    bytes: int
+    full: str
+    owners: int = MOST_OWN  # files that may yet have a part of their own
 
 
 class Sender(NamedTuple):
@@ -250,24 +289,77 @@ class SafeExtractor(ExtractorPlugin):
 
     def take(self, candidates: list[Candidate], meanwhile: Path) -> dict[str, list[Taken]]:
         """Unpack the candidates' notebooks into files in `meanwhile`; return them by student, and refuse the others."""
-        wanted: list[tuple[Candidate, str, datetime]] = []
+        wanted: list[Wanted] = []
         for candidate in candidates:
             try:
-                wanted.append((candidate, *self.whose(candidate)))
+                wanted.append(Wanted(candidate, *self.whose(candidate)))
             except BadZip as reason:
                 self.refuse(candidate.shown, str(reason))
         taken: dict[str, list[Taken]] = {}
-        items = [self.request(candidate) for candidate, _, _ in wanted]
-        notebooks = cage.each(unzip.unpacked, items, UNPACKING)
-        for number, ((candidate, student, time), notebook) in enumerate(zip(wanted, notebooks, strict=True)):
-            if isinstance(notebook, cage.Failed):
-                self.refuse(candidate.shown, str(notebook))
-                continue
-            kept = meanwhile / str(number)
-            kept.write_bytes(notebook)
-            listed = candidate.sure and self.listed(candidate) == {student}
-            taken.setdefault(student, []).append(Taken(student, candidate, time, kept, digest(notebook), listed))
+        for each, notebook in zip(wanted, self.unpacked(wanted, meanwhile), strict=True):
+            if isinstance(notebook, Taken):
+                taken.setdefault(each.student, []).append(notebook)
+            else:
+                self.refuse(each.candidate.shown, str(notebook))
         return taken
+
+    def unpacked(self, wanted: list[Wanted], meanwhile: Path) -> list[Taken | Exception]:
+        """Return for each hand-in its notebook, in a file in `meanwhile`, or why there is none.
+
+        The newest of each sender are unpacked first, so that no older ones take their time or their room. Of these the
+        largest files are, because a file that unpacks to a thousand times its size is small.
+        """
+        newest = sorted(range(len(wanted)), key=lambda n: self.order(wanted[n].candidate, wanted[n].time), reverse=True)
+        ranks: dict[int, int] = {}  # 0 for a sender's newest hand-in
+        seen: Counter[tuple[str, str]] = Counter()
+        for number in newest:
+            sender = wanted[number].candidate.sender or str(wanted[number].candidate.path), wanted[number].student
+            ranks[number] = seen[sender]
+            seen[sender] += 1
+        sizes = [each.candidate.path.stat().st_size for each in wanted]
+        numbers = sorted(ranks, key=lambda number: (ranks[number], -sizes[number], number))
+        allowances = self.allowances(wanted)
+        shares, own_bytes = [], []
+        for number in numbers:
+            allowance = allowances[wanted[number].account]
+            own = ranks[number] == 0 and allowance.owners > 0
+            allowance.owners -= own
+            shares.append(cage.Share(allowance, OWN_SECONDS * own))
+            own_bytes.append(OWN_BYTES * own)
+        found: dict[int, Taken | Exception] = {}
+        used = 0  # bytes on disk
+        notebooks = cage.each(
+            unzip.unpacked, [self.request(wanted[number].candidate) for number in numbers], UNPACKING, shares=shares
+        )
+        for number, free, notebook in zip(numbers, own_bytes, notebooks, strict=True):
+            try:
+                if isinstance(notebook, cage.Failed):
+                    raise notebook
+                spend(allowances[wanted[number].account], len(notebook) - free)
+                keep(notebook, meanwhile / str(number), used)
+            except (cage.Failed, BadZip) as reason:
+                found[number] = reason
+                continue
+            used += len(notebook) + FOLDERS
+            candidate, student, time = wanted[number]
+            listed = candidate.sure and self.listed(candidate) == {student}
+            found[number] = Taken(student, candidate, time, meanwhile / str(number), digest(notebook), listed)
+        return [found[number] for number in range(len(wanted))]
+
+    def allowances(self, wanted: list[Wanted]) -> dict[str, Allowance]:
+        """Return what the files of each account may take."""
+        files: dict[str, set[Path]] = {}
+        for each in wanted:
+            files.setdefault(each.account, set()).add(each.candidate.path)
+        found = {}
+        for account, paths in files.items():
+            size = sum(path.stat().st_size for path in paths) if self.source == "mail" else 0
+            seconds, most = UNPACKING + MAILED_SECONDS * size, MOST_KEPT + MAILED_BYTES * size
+            named = self.source != "mail" and account
+            others, advice = ("its sender's files", ALONE) if named else ("the files that came with it", APART)
+            no_time = NO_TIME.format(others, round(seconds), advice)
+            found[account] = Allowance(seconds, no_time, most, NO_BYTES.format(others, most // 1_000_000, advice))
+        return found
 
     def request(self, candidate: Candidate) -> bytes:
         """Return what the cage needs to unpack a candidate."""
@@ -298,7 +390,7 @@ class SafeExtractor(ExtractorPlugin):
                 self.refuse(notebook.candidate.shown, reason)
             return
         fresh = [notebook for notebook in found if not is_replaced(notebook, before)]
-        last = max(fresh or found, key=self.order)
+        last = max(fresh or found, key=lambda notebook: self.order(notebook.candidate, notebook.time))
         others = [each for each in fresh if each.digest != last.digest]
         for notebook in found:
             if notebook not in fresh and notebook.digest not in (there, last.digest):
@@ -316,16 +408,15 @@ class SafeExtractor(ExtractorPlugin):
         if last.candidate.late:
             self.late.append(last.student)
 
-    def order(self, notebook: Taken) -> tuple:
-        """Return what orders one sender's notebooks: Canvas's number of the upload, or else the time.
+    def order(self, new: Candidate, time: datetime) -> tuple:
+        """Return what orders one sender's hand-ins: Canvas's number of the upload, or else the time of the hand-in.
 
         A download from Moodle has what is handed in at its time. Of two files in one, which have the same minute, the
         later in the zip counts: Moodle begins with the oldest. Unpacked, that with a time in its name does.
         """
-        new = notebook.candidate
         if self.source != "moodle":
-            return new.upload, notebook.time
-        return f"{new.time:%Y%m%dT%H%M}", new.number or 0, bool(self.own_name(new.file)), notebook.time
+            return new.upload, time
+        return f"{new.time:%Y%m%dT%H%M}", new.number or 0, bool(self.own_name(new.file)), time
 
     def pass_over(self, notebook: Taken, why: str) -> None:
         """Note for the instructor that a notebook isn't taken in."""
@@ -695,6 +786,27 @@ def is_replaced(notebook: Taken, before: Sender) -> bool:
     """
     renewed = notebook.candidate.sender == before.sender and notebook.candidate.upload > before.upload
     return not renewed and (notebook.digest in before.replaced or (before.by_hand and notebook.digest in before.taken))
+
+
+def spend(allowance: Allowance, size: int) -> None:
+    """Take a notebook's bytes from what its account may have on disk. Raise `BadZip` if that is less."""
+    if size > allowance.bytes:
+        raise BadZip(allowance.full)
+    allowance.bytes -= max(0, size)
+
+
+def keep(notebook: bytes, file: Path, used: int) -> None:
+    """Write a notebook into a file. Raise `BadZip` if the disk is full.
+
+    nbgrader copies each notebook once more. So what is free must hold the `used` bytes again, and this notebook twice.
+    """
+    try:
+        if shutil.disk_usage(file.parent).free < used + 2 * (len(notebook) + FOLDERS):
+            raise BadZip(NO_ROOM)
+        file.write_bytes(notebook)
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise BadZip(NO_ROOM if error.errno == errno.ENOSPC else f"it can't be written ({error.strerror})") from None
 
 
 def digest(notebook: bytes) -> str:

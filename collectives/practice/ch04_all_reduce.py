@@ -31,7 +31,7 @@ from .checks import (
     refusing,
     refusing_schedules,
 )
-from .on_ranks import Outcome, noise, on_ranks, same, witnessed, witnessed_sums, witnessed_terms
+from .on_ranks import Outcome, noise, on_ranks, same, witnessed, witnessed_arrivals, witnessed_sums
 
 HOLDS = (".RIGHT", ".WRONG", "schedule", "simulate")  # see `wall`
 
@@ -229,7 +229,10 @@ def check_gathered(
     if seed is not None:
         witnessed(outcomes, (world_size - 1) * whole.nbytes)
         places = generator().integers(num_elements - 1, size=20)
-        witnessed_terms(outcomes, [{whole[place : place + 2].tobytes()} for place in places])
+        owners = np.searchsorted(bounds, places, side="right") - 1
+        needed = [[rank for rank in range(world_size) if rank != owner] for owner in owners]
+        pairs = [{whole[place : place + 2].tobytes()} for place in places]
+        witnessed_arrivals(outcomes, zip(pairs, needed, strict=True))
     return outcomes
 
 

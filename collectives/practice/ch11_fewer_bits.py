@@ -29,7 +29,7 @@ from ..training import quantized
 from ..training.registry import MODELS
 from . import checks
 from .checks import Answered, NotYet, answer, check_rows, number_of, own_answer, refusing_functions, told_apart
-from .on_ranks import finished, plain, run_on_ranks, witnessed, witnessed_reports
+from .on_ranks import MUCH, crossed, finished, plain, run_on_ranks, witnessed, witnessed_reports, witnessed_terms
 
 HOLDS = (
     ".LAYER",
@@ -432,23 +432,91 @@ def check_sum(function: Callable, world_size: int, size: int, bits: int = 4, blo
     if not any(np.allclose(got, each.sum(axis=1), atol=1e-4, rtol=1e-5) for each in (once, mine)):
         words = "the sum is near, but it is not the fp32 sum of parts that were each rounded once"
         raise NotYet(f"{words}, {where}{slip and f': {slip}'}")
-    _witness(everyone, values, codec)
+    if _witness_reports(everyone, _direct(values, codec)):
+        witnessed_terms(everyone, _blocks_to_see(values, codec))
 
 
-def _witness(everyone: list[Summed], values: np.ndarray, codec: Codec) -> None:
-    """Check the traffic of large sums against what was counted from outside."""
-    world_size, total = values.shape
-    message = quantized.message_bytes(total // world_size, codec.bits, codec.block)
-    least = world_size * (world_size - 1) * message
-    if least >= 100_000:
-        _witness_reports(everyone, least)
+class Due(NamedTuple):
+    """The message that a rank should send to a peer. `what`: its numbers in words.
+
+    `choices`: the chunks that it may be made of, fp64 [choices, size].
+    """
+
+    num_bytes: int
+    numbers: int
+    what: str
+    choices: np.ndarray
 
 
-def _witness_reports(everyone: list[Summed], least: int) -> None:
-    """Check what all ranks together report to have sent, and what each does to each other one. `least`: bytes."""
+def _direct(values: np.ndarray, codec: Codec) -> list[dict[int, Due]]:
+    """Return what each rank sends, by peer, if every part goes straight to its owner.
+
+    A wrong sum may have the right traffic, so a message may be any one of its sender's chunks.
+    """
+    parts, everyone = _chunks(values), range(len(values))
+    size = parts.shape[-1]
+    num_bytes = quantized.message_bytes(size, codec.bits, codec.block)
+    dues = [Due(num_bytes, size, "that rank's chunk", parts[:, rank]) for rank in everyone]
+    return [{peer: dues[rank] for peer in everyone if peer != rank} for rank in everyone]
+
+
+def _witness_reports(everyone: list[Summed], expected: list[dict[int, Due]]) -> bool:
+    """Check the traffic of large sums against what was counted from outside; return whether the sums are large."""
+    least = sum(due.num_bytes for each in expected for due in each.values())
+    if least < MUCH:
+        return False
     sent = sum(sum(each.bytes_to.values()) for each in everyone)
     witnessed(everyone, least, sent)
     witnessed_reports(everyone)
+    return True
+
+
+def _blocks_to_see(values: np.ndarray, codec: Codec) -> Iterator[set[bytes]]:
+    """Yield blocks of each rank's parts of the others' chunks, in each form in which they may be on the wire.
+
+    A part should be packed, but in fp32 or fp64 it makes the sum no less right: `check_traffic` refuses that. A whole
+    block is never all zeros, which anything may send: its largest number has the largest code.
+    """
+    world_size, random, block = len(values), checks.generator(), codec.block
+    parts = torch.tensor(values).unflatten(1, (world_size, -1))
+    for rank, owner in [*permutations(range(world_size), 2)] * 2:
+        part = parts[rank, owner]
+        message = codec.pack(part)
+        at = block * int(random.integers(max(1, len(part) // block)))
+        codes = message[at * codec.bits // 8 : (at + block) * codec.bits // 8]
+        floats = [each[at : at + block] for each in (part, codec.unpack(message, len(part)))]
+        yield {each.numpy().tobytes() for each in (codes, *floats, *(each.double() for each in floats))}
+
+
+ALIKE = 0.95  # cosine: numbers and what they are in 4 bits have over 0.98; a sum and one of its terms, below 0.9
+
+
+def _witness_numbers(everyone: list[Summed], expected: list[dict[int, Due]], codec: Codec) -> None:
+    """Check that each message holds the numbers that are due, if this run was captured from outside.
+
+    Its chunks may have any order, and a node's sum may be off by its roundings. So numbers are compared, not bytes.
+    """
+    messages = crossed(everyone)
+    if messages is None:
+        return
+    for rank, dues in enumerate(expected):
+        for peer, due in dues.items():
+            data = b"".join(each.data for each in messages if (each.src, each.dst) == (rank, peer))
+            if not _holds(data, due, codec):
+                raise NotYet(
+                    f"with {len(everyone)} ranks, the message from rank {rank} to rank {peer} has the right length, "
+                    f"but it holds other numbers: pack {due.numbers} numbers, {due.what}, and add up what arrives"
+                )
+
+
+def _holds(data: bytes, due: Due, codec: Codec) -> bool:
+    """Return whether every chunk in a message is one of `due.choices`, up to rounding."""
+    message = torch.tensor(np.frombuffer(data, np.uint8))
+    numbers = codec.unpack(message, due.numbers).double().numpy()
+    chunks = numbers.reshape(-1, due.choices.shape[1])
+    with np.errstate(all="ignore"):  # a student's bytes may be steps that are infinite, or NaN
+        sizes = np.multiply.outer(np.linalg.norm(chunks, axis=1), np.linalg.norm(due.choices, axis=1))
+        return bool((chunks @ due.choices.T > ALIKE * sizes).any(axis=1).all())
 
 
 def _check_within(where: str, got: np.ndarray, exact: np.ndarray, most: np.ndarray, slip: str) -> None:
@@ -514,19 +582,11 @@ def check_traffic(
     """Check that each rank sends every other one a single message: its packed part of that rank's chunk."""
     codec, values = Codec(bits, block), gradients(world_size, size, seed)
     everyone, _ = _summed(function, values, codec)
-    due = Due(quantized.message_bytes(size, bits, block), size, "that rank's chunk")
-    for rank, each in enumerate(everyone):
-        expected = {peer: due for peer in range(world_size) if peer != rank}
-        _check_sent(rank, f"with {world_size} ranks", each, expected)
-    _witness(everyone, values, codec)
-
-
-class Due(NamedTuple):
-    """The message that a rank should send to a peer. `what`: its numbers in words."""
-
-    num_bytes: int
-    numbers: int
-    what: str
+    expected = _direct(values, codec)
+    for rank, (each, dues) in enumerate(zip(everyone, expected, strict=True)):
+        _check_sent(rank, f"with {world_size} ranks", each, dues)
+    if _witness_reports(everyone, expected):
+        _witness_numbers(everyone, expected, codec)
 
 
 def _check_sent(rank: int, where: str, each: Summed, expected: dict[int, Due]) -> None:
@@ -576,17 +636,45 @@ def check_two_hops(
     more = _hop_slips(values, nodes, per_node) if nodes > 1 < per_node else {}
     slip = _sum_slip(got, values, codec, most, more)
     _check_within(f"{where}, in {function.__name__} of {values.shape[1]} numbers", got, exact, most, slip)
+    expected = _in_two_hops(rows, of_nodes, codec)
+    for rank, (each, dues) in enumerate(zip(everyone, expected, strict=True)):
+        _check_sent(rank, where, each, dues)
+    if _witness_reports(everyone, expected):
+        _witness_numbers(everyone, expected, codec)
+    # An honest sum is typically off by 5% of `most` or more, however many ranks there are.
+    if np.median(np.abs(got - exact) / most) < 0.01:
+        raise NotYet(
+            f"the sums are exact, {where}, but numbers that travel in {bits} bits are rounded: send what codec.pack "
+            "returns, and add up what codec.unpack returns of the messages that arrive"
+        )
+
+
+def _in_two_hops(rows: np.ndarray, of_nodes: np.ndarray, codec: Codec) -> list[dict[int, Due]]:
+    """Return what each rank sends, by peer, in two hops.
+
+    `rows`: the parts, [node, place, owner's place, owner's node, size]. `of_nodes`: their sums over a node's places.
+    """
+    nodes, per_node, *_, size = rows.shape
     chunks = "the chunks of all ranks that have that rank's place" if nodes > 1 else "that rank's chunk"
-    near = Due(quantized.message_bytes(nodes * size, bits, block), nodes * size, chunks)
     of = "that rank's chunk of the node's sum" if per_node > 1 else "that rank's chunk"
-    far = Due(quantized.message_bytes(size, bits, block), size, of)
-    for rank, each in enumerate(everyone):
-        node, place = divmod(rank, per_node)
-        expected = {node * per_node + other: near for other in range(per_node) if other != place}
-        expected |= {other * per_node + place: far for other in range(nodes) if other != node}
-        _check_sent(rank, where, each, expected)
-    if (least := world_size * ((per_node - 1) * near.num_bytes + (nodes - 1) * far.num_bytes)) >= 100_000:
-        _witness_reports(everyone, least)
+
+    def due(what: str, numbers: int, choices: np.ndarray) -> Due:
+        return Due(quantized.message_bytes(numbers, codec.bits, codec.block), numbers, what, choices)
+
+    expected = []
+    for node, place in product(range(nodes), range(per_node)):
+        near = {
+            node * per_node + other: due(chunks, nodes * size, rows[node, place, other])
+            for other in range(per_node)
+            if other != place
+        }
+        far = {
+            other * per_node + place: due(of, size, of_nodes[node, place, [other]])
+            for other in range(nodes)
+            if other != node
+        }
+        expected.append(near | far)
+    return expected
 
 
 def _hop_slips(values: np.ndarray, nodes: int, per_node: int) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import combinations, product
 from reprlib import repr as brief
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +24,7 @@ from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from . import wall
 from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
-from .on_ranks import numbers_in, plain, run_on_ranks, same, witnessed, witnessed_terms
+from .on_ranks import _streams, crossed, numbers_in, plain, run_on_ranks, same, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor is f and g, and cuts blocks
 HOLDS = (
@@ -747,6 +747,8 @@ def check_attention(
         slips = [("the gradient of X", words, _share(x, parts[rank], head_size))]
         _check_equal(who, {what: (seen.told.get(what), right) for what, right in pairs.items()}, world_size, slips)
     witnessed(everyone, _all_reduce_bytes(world_size, tokens * WIDTH).sum() * (1 + backward) / 2)  # as in fp32
+    if seed is not None:
+        _witnessed_heads(everyone, x, parts, head_size, backward)
     return everyone
 
 
@@ -862,3 +864,130 @@ def _share(x: torch.Tensor, part: Weights, head_size: int) -> np.ndarray:
     x = x.detach().clone().requires_grad_()
     (_own(x, part, head_size) * _weights(x)).sum().backward()
     return _plain(_gradient_of(x))
+
+
+# What leaves a rank: its own heads' contributions, or sums of them
+
+PLACES = 20  # how many numbers of Y, and of the gradient of X, a check looks for
+CLOSE = 1e-5  # a sum may be taken in any order, and travel in fp32
+
+
+class OfHeads(NamedTuple):
+    """What a rank's own heads compute.
+
+    `attended`: their outputs, [tokens, width / P]. `products`: what each adds to Y, [heads, tokens, width]. `shares`:
+    what each head's queries, keys and values add to the gradient of X, [kinds, heads, tokens, width].
+    """
+
+    attended: np.ndarray
+    products: np.ndarray
+    shares: np.ndarray
+
+
+def _witnessed_heads(
+    everyone: list[Attended], x: torch.Tensor, parts: Sequence[Weights], head_size: int, backward: bool
+) -> None:
+    """Check that the ranks really sent what their own heads contribute, if this run was captured from outside."""
+    if crossed(everyone) is None:
+        return
+    ranks = [_of_heads(x, part, head_size) for part in parts]
+    where = f"with {len(everyone)} ranks"
+    if missing := _missing_sums(everyone, _terms_of_output(ranks, _plain(parts[0]["out_bias"]))):
+        raise NotYet(
+            f"{where}, {missing} of {PLACES} numbers of Y that were looked for on the wire are not made of what the "
+            "ranks send one another: multiply by this rank's own part alone, and let g add up the ranks' products"
+        )
+    if backward and (missing := _missing_sums(everyone, _terms_of_gradient(ranks))):
+        raise NotYet(
+            f"{where}, {missing} of {PLACES} numbers of the gradient of X that were looked for on the wire are not "
+            "made of what the ranks send one another: let X pass through f into this rank's own heads alone, so that "
+            "backward f adds up the ranks' shares"
+        )
+
+
+def _of_heads(x: torch.Tensor, part: Weights, head_size: int) -> OfHeads:
+    part = {name: tensor.detach() for name, tensor in part.items()}
+    weight, bias = (part[name].unflatten(0, (len(KINDS), -1, head_size)) for name in ("qkv", "qkv_bias"))
+    copies = x.detach().expand(*weight.shape[:2], *x.shape).clone().requires_grad_()  # one for each kind and head
+    projected = torch.einsum("khtw,khsw->kths", copies, weight) + bias[:, None]
+    queries, keys, values = projected.flatten(2)
+    attended = attend(queries, keys, values, head_size)
+    by_head = [tensor.unflatten(1, (-1, head_size)) for tensor in (attended, part["out"])]
+    products = torch.einsum("ths,whs->htw", *by_head)
+    (products.sum(0) * _weights(x)).sum().backward()
+    return OfHeads(_plain(attended), _plain(products), _plain(_gradient_of(copies)))
+
+
+def _terms_of_output(ranks: Sequence[OfHeads], bias: np.ndarray) -> list[np.ndarray]:
+    """Return the terms of Y that each rank may send, [rank, tokens, columns], in every way to write it.
+
+    One g for all heads or one for each, and the bias after g, shared by the ranks, or on one of them. Or else the
+    heads' outputs themselves are gathered, and each rank applies the whole second matrix.
+    """
+    products = np.stack([rank.products for rank in ranks], 1)  # [heads, rank, tokens, width]
+    whole, shared = products.sum(axis=0), np.full((len(ranks), 1), 1 / len(ranks))
+    on_one = np.eye(len(ranks))[:, :, None]
+    biased = [whole + (each * bias)[:, None] for each in (shared, *on_one)]
+    return [whole, *biased, *products, np.stack([rank.attended for rank in ranks])]
+
+
+def _terms_of_gradient(ranks: Sequence[OfHeads]) -> list[np.ndarray]:
+    """Return the terms of the gradient of X that each rank may send, [rank, tokens, width], in every way to write it.
+
+    X may pass through one f, or through one for each kind of projection, for each head, or for both.
+    """
+    shares = np.stack([rank.shares for rank in ranks], 2)  # [kinds, heads, rank, tokens, width]
+    every_kind = range(len(KINDS))
+    together = [[*kinds] for count in every_kind for kinds in combinations(every_kind, count + 1)]
+    by_head = [shares[kinds].sum(axis=0) for kinds in together]
+    return [way for heads in by_head for way in (heads.sum(axis=0), *heads)]
+
+
+def _missing_sums(everyone: list[Attended], ways: Sequence[np.ndarray]) -> int:
+    """Return how many of `PLACES` numbers were not summed over the wire in any of the `ways`; 0 if only a few.
+
+    A way: the ranks' terms, [rank, tokens, columns]. As for `witnessed_sums`, a number's terms meet in world_size - 1
+    messages, each the sum of a different set of ranks, never of all. (Terms that are gathered are such sums, too.)
+    """
+    world_size = len(everyone)
+    sets = np.array(list(product((0.0, 1.0), repeat=world_size))[1:-1])  # [set, rank]: whether the rank is in it
+    sums = np.stack([_at_random(np.tensordot(sets, way, 1)) for way in ways], 1)  # [3, way, set, place]
+    numbers, *neighbours = sums.reshape(len(sums), -1)
+    seen = np.zeros(numbers.shape, bool)
+    for stream in _streams(each for each in crossed(everyone) or () if each.src >= 0):
+        for words in _words(stream):
+            seen |= _beside(words, numbers, neighbours)
+    complete = seen.reshape(sums.shape[1:]).sum(axis=1) >= world_size - 1  # [way, place]
+    missing = PLACES - int(complete.sum(axis=1).max())
+    return missing if missing > PLACES // 5 else 0  # a few pairs may straddle two messages
+
+
+def _at_random(sums: np.ndarray) -> np.ndarray:
+    """Return the sums in random places, with their neighbours in the next column and in the next row, [3, set, place].
+
+    One number alone is close to some other number by accident. Which neighbour follows it depends on the layout. The
+    first row is left out: the first token attends to itself alone, so its query has no gradient.
+    """
+    rows, columns = (generator().integers(1, length - 1, size=PLACES) for length in sums.shape[1:])
+    return np.stack([sums[:, rows, columns], sums[:, rows, columns + 1], sums[:, rows + 1, columns]])
+
+
+def _words(stream: bytes) -> Iterator[np.ndarray]:
+    """Yield a stream's numbers, in fp64, as if they were of each of the `FORMS` and began at any byte."""
+    for form in FORMS:
+        size = np.dtype(form).itemsize
+        for shift in range(size):
+            with np.errstate(invalid="ignore"):  # what isn't a number may look like a signalling NaN
+                yield np.frombuffer(stream[shift : len(stream) - (len(stream) - shift) % size], form).astype(float)
+
+
+def _beside(words: np.ndarray, numbers: np.ndarray, neighbours: Sequence[np.ndarray]) -> np.ndarray:
+    """Return which of the `numbers` are among the words with one of their neighbours right behind, up to rounding."""
+    order = np.argsort(words[:-1])
+    slack = CLOSE * (1 + np.abs(numbers))
+    first, end = (np.searchsorted(words[order], each) for each in (numbers - slack, numbers + slack))
+    which = np.repeat(np.arange(len(numbers)), end - first)
+    places = np.arange(len(which)) + np.repeat(end - np.cumsum(end - first), end - first)
+    behind = words[order[places] + 1]
+    right = np.any([np.isclose(behind, each[which], CLOSE, CLOSE) for each in neighbours], axis=0)
+    return np.isin(np.arange(len(numbers)), which[right])

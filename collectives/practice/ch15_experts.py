@@ -3,7 +3,8 @@
 In part c every token is a row with a single number at a place of its own, and expert e moves it e places to the right.
 So each number that comes back shows whose token it is and which expert answered. The number is random, and only the
 token's own rank gets it, so the token must travel. An expert multiplies each place by a random number that no rank has,
-so the answers must travel, too: a `_Desk`, in the process that starts the ranks, gives them and counts who asks.
+so the answers must travel, too: a `_Desk`, in the process that starts the ranks, gives them and counts who asks. Where
+the wire is captured, the check looks for both.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from reprlib import repr as brief
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from ..measure.wire import BytesSent
 from ..training import experts as library
 from . import on_ranks
 from .checks import NotYet, call_in_words, generator, own_answer, refusing, refusing_functions
-from .on_ranks import PLACES, is_a, plain, reported, witnessed, witnessed_terms
+from .on_ranks import PLACES, crossed, is_a, plain, reported, witnessed, witnessed_terms
 
 HOLDS = (
     "execute",
@@ -357,10 +358,26 @@ def check_layer(function: Callable, case: Case) -> None:
         for index, row in enumerate(outcome.result / desk.unweighted()):
             if fault := _fault_of(row, rank, index, case):
                 raise NotYet(f"{who}, token {index} of rank {rank} {fault}")
-    itemsize = 8
+    _check_bytes(outcomes, desk, who)
+    leaving = [value for value, there in zip(desk.values, chain(*_away(case)), strict=True) if there]
+    looked_for = generator().permutation(leaving)[:PLACES]
+    witnessed_terms(outcomes, [{value.tobytes(), value.astype(np.float32).tobytes()} for value in looked_for])
+    _witnessed_answers(outcomes, desk, who)
+
+
+def _away(case: Case) -> list[list[set[int]]]:
+    """Return for each token of each rank the other ranks that have experts which it chose."""
+    return [
+        [set(row) - {rank} for row in (experts // case.share).tolist()] for rank, experts in enumerate(case.experts)
+    ]
+
+
+def _check_bytes(outcomes: list[Outcome], desk: _Desk, who: str) -> None:
+    """Check that each rank sends at least its rows once, as fp32, and at most a row for each choice, as fp64."""
+    case, itemsize, world_size = desk.case, 8, len(outcomes)
     chosen = [np.bincount(experts.flatten() // case.share, minlength=world_size) for experts in case.experts]
     tables = 6 * itemsize * world_size * (world_size + case.num_experts)  # a few numbers about what travels
-    in_all = 0
+    away, in_all = _away(case), 0
     for rank, outcome in enumerate(outcomes):
         most = max(chosen[rank].sum(), sum(row[rank] for row in chosen))
         allowed = 2 * int(most) * case.width * itemsize + tables
@@ -369,13 +386,59 @@ def check_layer(function: Callable, case: Case) -> None:
                 f"{who}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and the answers back have "
                 f"at most {allowed:,}"
             )
+        # A token leaves once, even if others pass it on. An answer leaves every rank that has one for a token.
+        rows = sum(map(bool, away[rank])) + sum(rank in there for tokens in away for there in tokens)
+        if outcome.num_bytes < (least := rows * case.width * itemsize // 2):
+            raise NotYet(
+                f"{who}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens for other ranks and its answers to "
+                f"their tokens have at least {least:,}, even as fp32: send whole rows, there and back, with the "
+                "process group's own operations"
+            )
         in_all += allowed + EXCHANGES * itemsize * world_size**2 * (world_size - 1)  # to compare the tables
-    homes = [set(row) - {rank} for rank, experts in enumerate(case.experts) for row in experts // case.share]
-    away = sum(map(len, homes))  # to each other rank once, and back
-    witnessed(outcomes, 2 * away * case.width * itemsize / 2, in_all)  # as fp32
-    leaving = [value for value, home in zip(desk.values, homes, strict=True) if home]
-    looked_for = generator().permutation(leaving)[:PLACES]
-    witnessed_terms(outcomes, [{value.tobytes(), value.astype(np.float32).tobytes()} for value in looked_for])
+    copies = sum(len(there) for tokens in away for there in tokens)  # to each other rank once, and back
+    witnessed(outcomes, 2 * copies * case.width * itemsize / 2, in_all)  # as fp32
+
+
+def _witnessed_answers(outcomes: list[Outcome], desk: _Desk, who: str) -> None:
+    """Check that answers really went back, if this run was captured from outside.
+
+    However it travels, an answer leaves the rank that asked the expert and reaches the token's own rank. Each answer
+    has its number at a place of its own, where any sum of answers has that number, too.
+    """
+    messages = crossed(outcomes)
+    if messages is None:
+        return
+    sent, received = _joined(messages, "src"), _joined(messages, "dst")
+    looked_for = generator().permutation(_answers_away(desk.case))[:PLACES]
+    missing = 0
+    for home, index, choice in looked_for.tolist():
+        asked = int(desk.case.experts[home][index, choice]) // desk.case.share
+        forms = desk.answer_on_the_wire(home, index, choice)
+        missing += not all(any(form in data for form in forms) for data in (sent[asked], received[home]))
+    if missing > len(looked_for) // 5:  # the same share as for tokens
+        raise NotYet(
+            f"{who}, {missing} of {len(looked_for)} answers that were looked for on the wire do not cross from the "
+            "rank that asks the expert to the token's own rank: send answers back with the process group's own "
+            "operations"
+        )
+
+
+def _joined(messages: list[Any], end: str) -> dict[int, bytes]:
+    """Return the data of all messages by the rank at one `end`, "src" or "dst"; those of one connection in order."""
+    parts: defaultdict[int, list[bytes]] = defaultdict(list)
+    for each in sorted(messages, key=lambda each: (each.src, each.dst)):
+        parts[getattr(each, end)].append(each.data)
+    return defaultdict(bytes, {rank: b"".join(data) for rank, data in parts.items()})
+
+
+def _answers_away(case: Case) -> np.ndarray:
+    """Return (rank, index, choice) of each choice of a token that an expert of another rank answers: int [n, 3]."""
+    away = [
+        (rank, index, choice)
+        for rank, experts in enumerate(case.experts)
+        for index, choice in np.argwhere(experts // case.share != rank).tolist()
+    ]
+    return np.array(away, dtype=int).reshape(-1, 3)
 
 
 def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any, **named: Any) -> list[Any]:
@@ -450,6 +513,17 @@ class _Desk:
             self.asked.update((int(at) // self.case.num_experts, expert) for at in np.nonzero(rows)[1])
         return np.roll(rows, expert % self.case.width, axis=1) * self.gains
 
+    def answer_on_the_wire(self, rank: int, index: int, choice: int) -> set[bytes]:
+        """Return how the number in an answer may cross: as fp64 or fp32, weighted there or only at home.
+
+        The expert may be asked, and the weight may have come, in either precision.
+        """
+        number, expert = int(self.case.first[rank]) + index, self.case.experts[rank][index, choice]
+        answer = self.values[number] * self.gains[number * self.case.num_experts + expert]
+        weight = self.case.weights[rank][index, choice]
+        products = {a * w for a in _in_both(answer) for w in (1.0, *_in_both(weight))}
+        return {form(product).tobytes() for product in products for form in (np.float64, np.float32)}
+
     def miscounted(self) -> str | None:
         """Return which token's expert was not asked about it exactly once; None if each was."""
         for number in range(len(self.values)):
@@ -466,6 +540,11 @@ class _Desk:
     def unweighted(self) -> np.ndarray:
         """Return the number at each place of all answers, before weights: [width]."""
         return self.gains * np.resize(self.values.repeat(self.case.num_experts), self.case.width)
+
+
+def _in_both(number: float) -> tuple[float, float]:
+    """Return a number as it is, and rounded to fp32."""
+    return float(number), float(np.float32(number))
 
 
 def _wrongly_asked(case: Case, values: np.ndarray, rank: int, expert: int, rows: np.ndarray) -> str | None:

@@ -465,6 +465,27 @@ def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]], gro
         )
 
 
+def witnessed_arrivals(everyone: list[Any], numbers: Iterable[tuple[Collection[bytes], Collection[int]]]) -> None:
+    """Check that numbers really reached the ranks that need them, if this run was captured from outside.
+
+    `numbers`: for each, the byte strings that would show it (see `witnessed_terms`), and the ranks that must receive
+    it. A ring that sends its own numbers again and again, and hands nothing on, is seen by this.
+    """
+    messages = crossed(everyone)
+    if messages is None:
+        return
+    sent = [each for each in messages if each.src >= 0]
+    received = [_streams(each for each in sent if each.dst == rank) for rank in range(len(everyone))]
+    looked_for = [(forms, rank) for forms, needed in numbers for rank in needed]
+    arrived = [any(form in stream for form in forms for stream in received[rank]) for forms, rank in looked_for]
+    missing = arrived.count(False)
+    if missing > len(looked_for) // 5:  # a few numbers may straddle two messages
+        raise NotYet(
+            f"with {len(everyone)} ranks, {missing} of {len(looked_for)} numbers that were looked for on the wire "
+            "never reach a rank that needs them: hand on what arrives, with the process group's own operations"
+        )
+
+
 def _pairs(stream: bytes, known: dict[bytes, Any]) -> set[bytes]:
     """Return those of the `known` pairs of 4-byte numbers that occur anywhere in a stream."""
     first = np.frombuffer(b"".join(pair[:4] for pair in known), np.uint32)

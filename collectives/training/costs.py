@@ -284,10 +284,11 @@ def exposed_data(
     """Return the exposed seconds of a step's data-parallel collectives. `forward`, `backward`: compute seconds.
 
     `forward` and `backward` are one micro-batch's. Gradients hide behind the backward pass of a micro-batch. Gathered
-    parameters hide behind its forward pass, in stage 3 behind both. What exceeds a pass is exposed, and always the last layer's part. On top, all of it slows the computing, by the share of its time that `kernels` says. Stages 0 and 1 communicate once a step,
-    with the last micro-batch (and the first). Stage 2 keeps no full gradients, so it scatters them for every
-    micro-batch. Stage 3 also gathers for every micro-batch. Only the layers' parameters count, not those of the
-    embedding and the head.
+    parameters hide behind its forward pass, in stage 3 behind both. What exceeds a pass is exposed, and always the last
+    layer's part. On top, all of it slows the computing, by the share of its time that `kernels` says. Stages 0 and 1
+    communicate once a step, with the last micro-batch (and the first). Stage 2 keeps no full gradients, so it scatters
+    them for every micro-batch. Stage 3 also gathers for every micro-batch. Only the layers' parameters count, not those
+    of the embedding and the head.
     """
     network, kernels = network or prices(machine)[0], kernels or prices(machine)[1]
     if layout.software.frozen:

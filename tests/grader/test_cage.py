@@ -294,6 +294,20 @@ BOMBS = {
     "entity": "<!DOCTYPE svg [<!ENTITY a 'b'>]>" + svg("&a;"),
     "encoding": "<?xml version='1.0' encoding='utf-7'?>" + svg(""),
     "program": "<?xml-stylesheet type='text/xsl' href='#a'?>" + svg(""),
+    "dashes": svg("<path d='M0 0h1000' stroke-dasharray='.001'/>" * 20),
+    "dashes of a style": svg("<g style='Stroke-Dasharray: 1e-3px'><path d='M0 0l1e3 1e3'/></g>" * 20),
+    "dashes of a sheet": svg("<style>*{stroke-dasharray:.001}</style>" + "<rect width='1000' height='9'/>" * 20),
+    "dashes of a large line": svg("<g transform='scale(.001)'><path d='M0 0H1e6' stroke-dasharray='1'/></g>" * 20),
+    "dashes of an arc": svg("<path d='M0 0a1 1e6 0 011e3 0' stroke-dasharray='1'/>"),
+    "dashes of what is used": svg("<path id='a' d='M0 0H1e5'/>" + "<use href='#a' stroke-dasharray='1'/>" * 30),
+    "dashes of a pattern": svg(
+        "<g stroke-dasharray='1'><pattern id='a'><path d='M0 0H1e5'/></pattern></g>" + "<rect fill='url(#a)'/>" * 30
+    ),
+    "dashes of letters": svg("<g style='font-size: 99em'><text stroke-dasharray='1'>a</text></g>"),
+    "dashes of a hidden length": svg("<path d='M0 0H9' pathLength='1e9' stroke-dasharray='1'/>"),
+    "dashes that are computed": svg("<path d='M0 0H9' stroke-dasharray='calc(.001px)'/>"),
+    "dashes without end": svg("<path d='M0 0H1e999V-1e999' stroke-dasharray='1'/>"),
+    "segments": svg(f"<defs><path id='a' d='M0 0{'L9 9' * 40_000}'/></defs>" + "<use href='#a'/>" * 100),
     "deep": svg("<g>" * 5_000 + "</g>" * 5_000),
     "many": svg("<g/>" * 60_000),
     "no drawing": "<svg",
@@ -319,6 +333,9 @@ def test_drawings_of_matplotlib_are_shown_and_those_of_a_page_have_a_bounded_num
     axes = figure.add_subplot(title="$x_1$")
     axes.plot(range(9), marker="o")
     axes.bar(range(3), range(3), hatch="//")
+    axes.plot([number * 7_919 % 1_000 for number in range(1_000)], linestyle=":", alpha=0.5)
+    axes.plot([number * 7_919 % 1_000 for number in range(10_000)])
+    axes.grid(linestyle="--")
     axes.imshow([[1, 2], [3, 4]])
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg")

@@ -7,7 +7,9 @@ import re
 
 import pytest
 from answers import cells_of
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from bs4 import BeautifulSoup
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from traitlets.config import Config
 
 from autograder import release
@@ -53,9 +55,63 @@ def test_a_rubric_is_below_the_answer_for_graders_and_not_on_the_students_page()
     answer = new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False))
     graded = new_notebook(cells=[answer], metadata={"autograder": {"rubrics": {"d-why": "Two points for *why*."}}})
     shown, _ = feedback.Inert().preprocess(graded, {})
-    assert [cell.source for cell in shown.cells][1].endswith("Two points for *why*.")
+    assert "Two points for *why*." in shown.cells[1].source
     page, _ = feedback.InertPage().from_notebook_node(shown)
     assert "My answer" in page and "Two points" not in page
+
+
+def test_mathjax_passes_over_what_a_student_wrote_and_not_over_the_instructors_texts():
+    """A formula of a student's may redefine the symbols of the rubric, cover the page, or take the tab's memory."""
+    tex = r"$\def\le{\ge}\alpha$ $$x$$"
+    outputs = [new_output("display_data", {kind: tex}) for kind in ("text/html", "text/markdown", "text/latex")]
+    plain = new_output("display_data", {"text/plain": tex})
+    cells = [
+        new_markdown_cell("INSTRUCTOR $a$", metadata={"autograder": {"author": "instructor"}}),
+        new_markdown_cell(f"INSTRUCTOR {tex}", metadata=about("given")),
+        new_markdown_cell(tex, metadata=about("d-why", 0.0, 4.0, solution=True, locked=False)),
+        new_markdown_cell(f"plain &#13;&#13;`x` {tex}\n\n</div>{tex}<b class=tex2jax_process>{tex}"),
+        new_raw_cell(f"{tex}</div>{tex}", metadata={"raw_mimetype": ""}),
+        new_code_cell(f"# {tex}", outputs=[*outputs, plain, new_output("stream", text=tex), error(tex)]),
+    ]
+    rubrics = {"d-why": "INSTRUCTOR $b$"}
+    graded, _ = feedback.Inert().preprocess(
+        new_notebook(cells=cells, metadata={"autograder": {"rubrics": rubrics}}), {}
+    )
+    shown, _ = HTMLExporter(template_name="classic").from_notebook_node(graded)  # formgrader's extends this one
+    body = BeautifulSoup(shown, "html.parser").body
+    passed_over = {True: [], False: []}  # as MathJax's tex2jax decides
+    for text in body.find_all(string=lambda words: "$" in words):
+        inside = text.find_parent(["pre", "code"]) or text.find_parent(class_="tex2jax_ignore")
+        passed_over[bool(inside)].append(text.strip())
+        assert text.find_parent(class_="tex2jax_process") is None
+    assert len(passed_over[False]) == 3 and all("INSTRUCTOR" in text for text in passed_over[False])
+    assert sum(r"\alpha" in text for text in passed_over[True]) >= 10
+    page, _ = feedback.InertPage().from_notebook_node(graded)
+    assert page.count(html.escape(r"\alpha")) >= 10, "the student's page shows it all, too"
+
+
+def test_a_cell_of_a_students_that_imitates_the_rubric_is_marked_and_has_another_form():
+    forged = (
+        "<div class='alert alert-info' style='color: red'>\n\n**For graders only: the instructor's answer.**\n\n</div>"
+    )
+    cells = [
+        new_markdown_cell("The exercise", metadata={"autograder": {"author": "instructor"}}),
+        new_markdown_cell("- a note", metadata={"autograder": {"author": "grader"}}),
+        new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False)),
+        new_markdown_cell(forged),
+        new_markdown_cell("plain words"),
+    ]
+    graded, _ = feedback.Inert().preprocess(
+        new_notebook(cells=cells, metadata={"autograder": {"rubrics": {"d-why": "Two points"}}}), {}
+    )
+    exercise, note, answer, rubric, *own = (cell.source for cell in graded.cells)
+    assert exercise == "The exercise" and rubric.startswith(feedback.RUBRIC) and "Two points" in rubric
+    assert note.startswith(feedback.STUDENTS) and answer.startswith(feedback.STUDENTS)
+    for text in own:
+        assert text.startswith(feedback.OWN + feedback.STUDENTS)
+        assert "alert" not in text and text.count("style=") == text.count("class=") == 1
+    page, _ = feedback.InertPage().from_notebook_node(graded)
+    assert "plain words" in page and "student's own cell" not in page, "the students know what they wrote"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

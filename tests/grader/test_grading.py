@@ -131,13 +131,13 @@ def points_in(printed):
     return dict(re.findall(r"^(\w+/\w+): (\S+) \(", printed, re.MULTILINE))
 
 
-def test_every_sample_gets_the_same_points_each_time(graded):
+@pytest.mark.parametrize("again", range(AGAIN))  # each in a test of its own, with the whole time that a test may take
+def test_every_sample_gets_the_same_points_each_time(graded, again):
     """A grade is a function of the submission: neither the inputs that checks draw nor a busy machine changes it."""
     first = points_in(graded[0].stdout)
     first = {submission: points for submission, points in first.items() if WHOLE or submission.endswith(DRAWN[1])}
     assert len(first) > 1
-    for _ in range(AGAIN):
-        assert points_in(grade("--into", graded[1], "--regrade", "--jobs", AT_A_TIME, *DRAWN).stdout) == first
+    assert points_in(grade("--into", graded[1], "--regrade", "--jobs", AT_A_TIME, *DRAWN).stdout) == first
 
 
 def test_a_notebook_without_the_exercises_cells_gets_no_points_and_is_told_why(graded):

@@ -1,11 +1,16 @@
 """Exercise 11 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
 from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip, written
 
+from autograder.judging.judge import Seen
+from autograder.sandbox import gloo
 from collectives.practice import ch11_fewer_bits as ch11
+from collectives.practice.checks import NotYet
 from collectives.training import quantized
 
 EXERCISE = "11_fewer_bits"
@@ -522,6 +527,170 @@ def test_a_right_answer_is_accepted_however_it_is_written(name):
 def test_neither_the_length_alone_nor_the_error_alone_is_worth_a_point(code):
     said = verdicts(EXERCISE, {"pack": code}, [ERROR, BYTES])
     assert all(said.values()), said
+
+
+# What must be on the wire: ranks that return right sums, and messages of the right length with other numbers
+
+
+def watched(monkeypatch):
+    """Let the function that a check is given play all ranks: it returns their sums, and {(src, dst): messages}."""
+
+    def run(_, world_size, function, rows, more, bits, block, kind):
+        sums, sent = function(torch.tensor(np.stack(rows)), *more, ch11.Codec(bits, block))
+        everyone = Seen()
+        for rank, total in enumerate(sums):
+            of_rank = {dst: messages for (src, dst), messages in sent.items() if src == rank}
+            bytes_to = {dst: sum(each.nbytes for each in messages) for dst, messages in of_rank.items()}
+            everyone.append(ch11.Summed(total.numpy(), bytes_to, sum(map(len, of_rank.values())), []))
+        everyone.messages = [
+            gloo.Message(*pair, "send", each.numpy().tobytes()) for pair, messages in sent.items() for each in messages
+        ]
+        return everyone
+
+    monkeypatch.setattr(ch11, "run_on_ranks", run)
+
+
+def hop(rows, codec):
+    """Each peer's sum of what all have for it, and the messages. `rows` [peer, peer, n]: what each has for each."""
+    messages = {pair: codec.pack(rows[pair]) for pair in permutations(range(len(rows)), 2)}
+    sums = [row[place].clone() for place, row in enumerate(rows)]
+    for (_, to), message in messages.items():
+        sums[to] += codec.unpack(message, len(sums[to]))
+    return sums, {pair: [message] for pair, message in messages.items()}
+
+
+def in_one(values, codec):
+    return hop(values.unflatten(1, (len(values), -1)), codec)
+
+
+def sending(form):
+    """A sum in one hop, of which `form(part, codec)` are the messages."""
+
+    def direct(values, codec):
+        parts = values.unflatten(1, (len(values), -1))
+        sums, sent = in_one(values, codec)
+        return sums, {pair: form(parts[pair], codec) for pair in sent}
+
+    return direct
+
+
+def in_two(values, per_node, codec, first=True):
+    """A sum in two hops. `first`: whether the node's sums go across, or a rank's own parts, which is wrong."""
+    nodes, place_by_place, sent = len(values) // per_node, [[] for _ in range(per_node)], {}
+    for node, own in enumerate(values.unflatten(1, (nodes, per_node, -1)).split(per_node)):
+        rows = own.transpose(1, 2).flatten(2)
+        sums, messages = hop(rows, codec)
+        sent |= {(node * per_node + src, node * per_node + dst): each for (src, dst), each in messages.items()}
+        for place, total in enumerate(sums):
+            place_by_place[place].append((total, rows[place, place]))
+    sums = [None] * len(values)
+    for place, pairs in enumerate(place_by_place):
+        of_nodes, of_ranks = (torch.stack(each).unflatten(1, (nodes, -1)) for each in zip(*pairs, strict=True))
+        sums[place::per_node], messages = hop(of_nodes, codec)
+        if not first:
+            _, messages = hop(of_ranks, codec)
+        sent |= {(src * per_node + place, dst * per_node + place): each for (src, dst), each in messages.items()}
+    return sums, sent
+
+
+def exact(values, per_node, codec):
+    _, sent = in_two(values, per_node, codec)
+    return values.double().sum(0).float().chunk(len(values)), sent
+
+
+def of_wrong_chunks(values, codec):
+    return in_one(torch.cat(values.chunk(len(values), dim=1)[::-1], dim=1), codec)
+
+
+def filled(function, fill):
+    """The same sums, and messages of the same length, filled by `fill`."""
+
+    def dummy(*args):
+        sums, sent = function(*args)
+        return sums, {pair: [fill(each) for each in messages] for pair, messages in sent.items()}
+
+    return dummy
+
+
+def of_others(each):
+    return ch11.Codec().pack(torch.randn(ELEMENTS))[: len(each)]
+
+
+ELEMENTS = 60_000
+EMPTY = {"zeros": torch.zeros_like, "noise": lambda each: torch.randint_like(each, 256), "other numbers": of_others}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda part, codec: [codec.pack(part)],
+        lambda part, codec: [codec.pack(part)] * 2,
+        lambda part, codec: [*codec.pack(part).split(7_001)],
+        lambda part, codec: [codec.pack(each) for each in part.split(640)],
+        lambda part, codec: [part],
+        lambda part, codec: [part.double()],
+        lambda part, codec: [codec.unpack(codec.pack(part), len(part))],
+        lambda part, codec: [codec.unpack(codec.pack(part), len(part)).double()],
+    ],
+    ids=["packed", "twice", "in pieces", "packed in pieces", "fp32", "fp64", "rounded", "rounded fp64"],
+)
+def test_a_sum_may_send_its_parts_in_any_form(form, monkeypatch):
+    watched(monkeypatch)
+    ch11.check_sum(sending(form), world_size=4, size=30_000, seed=1)
+
+
+@pytest.mark.parametrize("world_size, bits, block", [(3, 8, 32), (4, 4, 64), (2, 4, 16)])
+def test_each_peer_gets_its_part_in_one_message_and_a_wrong_sum_is_no_fault_here(world_size, bits, block, monkeypatch):
+    watched(monkeypatch)
+    case = {"world_size": world_size, "size": 60_000, "bits": bits, "block": block}
+    ch11.check_traffic(in_one, **case)
+    ch11.check_traffic(sending(lambda part, codec: [codec.pack(part / 3)]), **case)
+    ch11.check_traffic(of_wrong_chunks, **case)
+
+
+@pytest.mark.parametrize("nodes, per_node, bits", [(2, 2, 4), (2, 2, 8), (3, 2, 4), (2, 4, 4), (1, 3, 4), (4, 1, 8)])
+def test_two_hops_may_be_those_of_any_nodes(nodes, per_node, bits, monkeypatch):
+    watched(monkeypatch)
+    ch11.check_two_hops(in_two, nodes, per_node, 30_000, bits=bits)
+
+
+@pytest.mark.parametrize("nodes, per_node", [(2, 2), (4, 4), (1, 8), (8, 1), (8, 2)])
+@pytest.mark.parametrize("bits, block", [(4, 64), (8, 16)])
+def test_no_honest_sum_in_two_hops_is_taken_for_an_exact_one(nodes, per_node, bits, block, monkeypatch):
+    watched(monkeypatch)
+    ch11.check_two_hops(in_two, nodes, per_node, 40, bits=bits, block=block)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_the_chunks_for_a_place_may_have_any_order(order):
+    codec, chunks = ch11.Codec(), torch.tensor(ch11.gradients(3, 1_000, seed=5)).unflatten(1, (3, -1))[0]
+    due = ch11.Due(0, 3_000, "", chunks.double().numpy())
+    assert ch11._holds(codec.pack(chunks[[*order]].flatten()).numpy().tobytes(), due, codec)
+    assert not ch11._holds(codec.pack(torch.randn(3_000)).numpy().tobytes(), due, codec)
+
+
+@pytest.mark.parametrize("fill", EMPTY)
+def test_right_sums_beside_messages_that_hold_nothing_are_refused(fill, monkeypatch):
+    watched(monkeypatch)
+    with pytest.raises(NotYet, match="24 of 24 numbers that were looked for on the wire are not among what the ranks"):
+        ch11.check_sum(filled(in_one, EMPTY[fill]), world_size=4, size=30_000)
+    with pytest.raises(NotYet, match=r"but it holds other numbers: pack 40000 numbers, that rank's chunk, and add up"):
+        ch11.check_traffic(filled(in_one, EMPTY[fill]), world_size=3, size=40_000)
+    with pytest.raises(NotYet, match="the message from rank 0 to rank 1 has the right length, but it holds other"):
+        ch11.check_two_hops(filled(in_two, EMPTY[fill]), 2, 2, 30_000)
+
+
+def test_a_second_hop_without_the_first_ones_sums_is_refused(monkeypatch):
+    watched(monkeypatch)
+    with pytest.raises(NotYet, match="pack 30000 numbers, that rank's chunk of the node's sum, and add up what"):
+        ch11.check_two_hops(lambda *args: in_two(*args, first=False), 2, 2, 30_000)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_sums_in_two_hops_that_nothing_rounds_did_not_travel(bits, monkeypatch):
+    watched(monkeypatch)
+    with pytest.raises(NotYet, match=f"the sums are exact, with 2 nodes of 2, but numbers that travel in {bits} bits"):
+        ch11.check_two_hops(exact, 2, 2, 96, bits=bits)
 
 
 # What the checks compare with

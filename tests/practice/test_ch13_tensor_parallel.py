@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from answers import Mutant, assert_accepted, assert_refused, solution_of, verdicts, with_slip, written
 
+from autograder.judging.judge import Seen
+from autograder.sandbox import gloo
 from collectives.practice import ch13_tensor_parallel, on_ranks
+from collectives.practice.checks import NotYet
 from collectives.training import shardings
 
 EXERCISE, EVERY = "13_tensor_parallel", ch13_tensor_parallel.EVERY
@@ -650,6 +654,108 @@ def test_a_part_of_attention_has_its_heads_of_the_dense_weights():
     assert part["qkv_bias"].tolist() == part["qkv"][:, 3].tolist() == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23]
     assert part["out"][5].tolist() == [4, 5, 6, 7]
     assert part["out_bias"].tolist() == list(range(8))
+
+
+# What crosses between ranks, as the judge reads it: of attention by heads, in every right way to write it.
+
+
+@pytest.fixture(scope="module")
+def heads():
+    """X, the parts of 3 ranks, and what their heads compute."""
+    x, dense, _ = ch13_tensor_parallel._truth(2, seed=1)
+    parts = [ch13_tensor_parallel.part_of(dense, 12, rank, 3) for rank in range(3)]
+    return x, parts, [ch13_tensor_parallel._of_heads(x, part, 2) for part in parts]
+
+
+def _chain(terms, form=np.float64):
+    """Rank 0 sends its term to rank 1, which sends the sum of both to rank 2."""
+    both = terms[0], terms[0] + terms[1]
+    return [gloo.Message(src, src + 1, "send", term.astype(form).tobytes()) for src, term in enumerate(both)]
+
+
+def _gathered(terms, form=np.float64):
+    """Ranks 1 and 2 send rank 0 their terms, row by row."""
+    rows = [(src, row) for src in (1, 2) for row in terms[src].astype(form)]
+    return [gloo.Message(src, 0, "send", row.tobytes()) for src, row in rows]
+
+
+def _behind_a_byte(terms, form=np.float64):
+    return [message._replace(data=b"1" + message.data) for message in _chain(terms, form)]
+
+
+def _by_columns(terms, form=np.float64):
+    return _chain(terms.swapaxes(1, 2), form)
+
+
+def _watched(messages):
+    """Reports of 3 ranks between which these messages crossed."""
+    everyone = Seen([None] * 3)
+    everyone.messages = messages
+    return everyone
+
+
+def _looked_for(heads, messages, backward=True):
+    """What the check says of attention on 3 ranks if these messages crossed; None if it is content."""
+    x, parts, _ = heads
+    try:
+        ch13_tensor_parallel._witnessed_heads(_watched(messages), x, parts, 2, backward)
+    except NotYet as refusal:
+        return str(refusal)
+
+
+def _terms(heads):
+    """The terms of Y and of the gradient of X, of one g and one f."""
+    _, _, ranks = heads
+    return np.stack([rank.products.sum(0) for rank in ranks]), np.stack([rank.shares.sum((0, 1)) for rank in ranks])
+
+
+@pytest.mark.parametrize("form", [np.float64, np.float32])
+@pytest.mark.parametrize("send", [_chain, _gathered, _behind_a_byte, _by_columns])
+def test_what_the_heads_contribute_is_found_in_whatever_form_it_crosses(heads, send, form):
+    output, gradient = _terms(heads)
+    assert _looked_for(heads, [*send(output, form), *send(gradient, form)]) is None
+
+
+def test_what_the_heads_contribute_is_found_in_every_way_to_write_it(heads):
+    _, parts, ranks = heads
+    bias = parts[0]["out_bias"].numpy()
+    outputs = ch13_tensor_parallel._terms_of_output(ranks, bias)
+    gradients = ch13_tensor_parallel._terms_of_gradient(ranks)
+    assert len(outputs) == 1 + 4 + 4 + 1  # one g, the bias shared or on a rank, a g for each head, heads gathered
+    assert len(gradients) == 7 * (1 + 4)  # queries, keys and values alone or together, of all heads or of one
+    for ways in (outputs, gradients):
+        for way in ways[:: len(ways) // 5]:
+            assert ch13_tensor_parallel._missing_sums(_watched(_gathered(way)), ways) == 0
+    assert np.allclose(outputs[1].sum(0), outputs[0].sum(0) + bias)
+    assert np.allclose(outputs[3].sum(0), outputs[0].sum(0) + bias)
+
+
+def test_the_terms_of_attention_add_up_to_the_dense_one(heads):
+    _, dense, want = ch13_tensor_parallel._truth(2, seed=1)
+    output, gradient = _terms(heads)
+    assert np.allclose(output.sum(0) + dense["out_bias"].numpy(), want["output"])
+    assert np.allclose(gradient.sum(0), want["x"])
+
+
+def test_heads_that_contribute_nothing_on_the_wire_are_refused(heads):
+    x, _, _ = heads
+    output, gradient = _terms(heads)
+    of_y = "with 3 ranks, 20 of 20 numbers of Y that were looked for on the wire are not made of what the ranks send"
+    of_x = "with 3 ranks, 20 of 20 numbers of the gradient of X that were looked for on the wire are not made of what"
+    whole, copies = np.stack([output.sum(0)] * 3), np.stack([x.numpy()] * 3)
+    for other in (0 * output, whole, copies):
+        said = _looked_for(heads, [*_chain(other), *_chain(gradient)])
+        assert said.startswith(of_y)
+        assert said.endswith("multiply by this rank's own part alone, and let g add up the ranks' products")
+    for other in (0 * gradient, np.stack([gradient.sum(0)] * 3), copies):
+        said = _looked_for(heads, [*_chain(output), *_chain(other)])
+        assert said.startswith(of_x)
+        assert said.endswith(
+            "let X pass through f into this rank's own heads alone, so that backward f adds up the ranks' shares"
+        )
+    assert _looked_for(heads, _chain(output), backward=False) is None
+    assert _looked_for(heads, None) is None, "nobody watched"
+    assert _looked_for(heads, _chain(output)[:1], backward=False).startswith(of_y), "rank 2 has no part in it"
 
 
 BY_THE_LIBRARY = {

@@ -304,6 +304,35 @@ HOP = """requests = [
                 dist.irecv(arriving, (rank - 1) % world_size),
             ]"""
 
+ALL_HOPS_FIRST = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        output = torch.zeros_like(queries)
+        log_sum = queries.new_full((*queries.shape[:2], 1), -math.inf)
+
+        def computes(rows, columns, visitors, visible):
+            if visible[rows][:, columns].any():
+                block = kernel.attend(queries[:, rows], *visitors[:, :, columns], visible[rows][:, columns])
+                output[:, rows], log_sum[:, rows] = kernel.merge((output[:, rows], log_sum[:, rows]), block)
+
+        held, own = [torch.stack([keys, values])], positions[rank][:, None] >= positions[rank]
+        row = torch.arange(len(own)) == positions[rank].argmax()  # a query that sees all of the rank's own keys
+        columns = torch.arange(len(own))
+        for step in range(world_size - 1):
+            arriving = torch.empty_like(held[-1])
+            requests = [dist.isend(held[-1], (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
+            computes(row, columns == step, held[0], own)
+            [request.wait() for request in requests]
+            held.append(arriving)
+        for step, visitors in enumerate(held):
+            visible = positions[rank][:, None] >= positions[(rank - step) % world_size]
+            if step:
+                computes(visible.any(1), visible.any(0), visitors, visible)
+            else:
+                computes(row, columns >= world_size - 1, visitors, visible)
+                computes(~row, visible[~row].any(0), visitors, visible)
+        return output
+"""
+
 MUTANTS = [
     broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
     broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
@@ -622,6 +651,13 @@ DUMMIES = [
             block = scores.softmax(-1) @ seen[1], scores.logsumexp(-1, keepdim=True)""",
         {OVERLAP, WORK},
         "visible scores with rank 0's keys",
+    ),
+    written(
+        "a single score behind each hop",
+        "ring",
+        ALL_HOPS_FIRST,
+        {OVERLAP},
+        "so the hop hides behind nearly nothing",
     ),
     broken(
         "hops that the checks don't see",

@@ -5,6 +5,8 @@ import pytest
 import torch
 from answers import assert_accepted, assert_refused, broken, solution_of, verdicts, with_slip
 
+from autograder.judging.judge import Seen
+from autograder.sandbox import gloo
 from collectives.practice import ch15_experts, checks
 
 EXERCISE = "15_experts"
@@ -378,6 +380,84 @@ def test_the_library_s_own_layer_is_refused():
     said = verdicts(EXERCISE, {"layer": code}, parts="c")
     assert "is not written yet" in said["c1-counts"]
     assert "ExpertParallel is for comparing, afterwards" in said["c2-one-choice"]
+
+
+UNANSWERED = """
+    def all_counts(rank, world_size, mine):
+        raise NotImplementedError()
+
+    def layer(rank, world_size, tokens, experts, weights, num_experts, answer):
+        # choices, tokens and answers go through the store; the tokens cross as well, to be dropped
+        import pickle
+        store, share = dist.distributed_c10d._get_default_store(), num_experts // world_size
+        def all_of(key, mine):
+            store.set(f"{key} {rank}", pickle.dumps(mine))
+            return [pickle.loads(store.get(f"{key} {other}")) for other in range(world_size)]
+        everyone = [tuple(map(torch.tensor, theirs)) for theirs in all_of("asked", (tokens.numpy(), experts.numpy()))]
+        requests, found, result = [], {}, torch.zeros_like(tokens)
+        for peer, (theirs, chosen) in enumerate(everyone):
+            here = theirs[(chosen // share == rank).any(1)]
+            there = tokens[(experts // share == peer).any(1)]
+            if peer != rank and len(there):
+                requests.append(dist.isend(there, peer))
+            if peer != rank and len(here):
+                requests.append(dist.irecv(torch.empty_like(here), peer))
+            for expert in range(rank * share, (rank + 1) * share):
+                found[peer, expert] = answer(expert, theirs[(chosen == expert).any(1)]).numpy()
+        [request.wait() for request in requests]
+        for answers in all_of("answered", found):
+            for (owner, expert), rows in answers.items():
+                if owner == rank:
+                    here = experts == expert
+                    result[here.any(1)] += weights[here][:, None] * torch.tensor(rows)
+        return result
+"""
+
+
+@pytest.mark.slow
+def test_a_layer_whose_answers_do_not_travel_back_is_refused():
+    said = verdicts(EXERCISE, {"layer": UNANSWERED}, parts="c")
+    for check in LAYER:
+        assert "its answers to their tokens have at least" in said[check]
+        assert "even as fp32: send whole rows, there and back" in said[check]
+
+
+def crossed_answers(case, form, turned=False):
+    """The desk and the reports of a run in which of each answer a form crosses; `turned`: in the other direction."""
+    desk, outcomes = ch15_experts._Desk(case), Seen()
+    outcomes.messages = []
+    for home, index, choice in ch15_experts._answers_away(case).tolist():
+        asked, number = int(case.experts[home][index, choice]) // case.share, case.first[home] + index
+        answer = desk.values[number] * desk.gains[number * case.num_experts + case.experts[home][index, choice]]
+        ends = (home, asked) if turned else (asked, home)
+        data = form(answer, case.weights[home][index, choice]).tobytes()
+        outcomes.messages.append(gloo.Message(*ends, "send", data))
+    return outcomes, desk, "with 3 ranks"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda answer, weight: answer,
+        lambda answer, weight: np.float32(answer),
+        lambda answer, weight: np.float64(np.float32(answer)),
+        lambda answer, weight: answer * weight,
+        lambda answer, weight: answer * np.float64(np.float32(weight)),
+        lambda answer, weight: np.float32(answer * weight),
+        lambda answer, weight: np.float32(answer) * np.float32(weight),
+        lambda answer, weight: np.float64(np.float32(answer)) * weight,
+    ],
+)
+def test_answers_may_cross_in_either_precision_weighted_or_not(form):
+    case = ch15_experts.random_case([9, 0, 5], experts_a_rank=2, k=2, seed=1)
+    ch15_experts._witnessed_answers(*crossed_answers(case, form))
+    with pytest.raises(checks.NotYet, match="do not cross from the rank that asks the expert to the token's own rank"):
+        ch15_experts._witnessed_answers(*crossed_answers(case, form, turned=True))
+
+
+def test_no_answer_crosses_where_there_is_one_rank():
+    case = ch15_experts.random_case([8], experts_a_rank=4, k=2, seed=9)
+    ch15_experts._witnessed_answers(*crossed_answers(case, np.multiply))
 
 
 def test_cases_are_uneven_and_leave_experts_empty():

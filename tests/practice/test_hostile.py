@@ -55,6 +55,7 @@ pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).resolve().parents[2]
 BUFFERS = on_ranks.noise(3, 150_000, seed=1)
 SEQUENCE = ch14_context_parallel.sequence(ch14_context_parallel.shuffled(3, 64, seed=19), size=64, seed=19)
+GRADIENTS = ch17_mesh.random_gradients({"tp": 2, "dp": 3}, seed=22)
 OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 
 
@@ -255,6 +256,17 @@ def dummy_gather(rank, world_size, buffer):
     buffer.copy_(torch.cat(parts))
 
 
+def own_chunk_again(rank, world_size, buffer):
+    """Each rank sends its own chunk again and again and hands nothing on; the others' come by files."""
+    mine = buffer.tensor_split(world_size)[rank].clone()
+    for _ in range(world_size - 1):
+        works = [dist.isend(mine, (rank + 1) % world_size), dist.irecv(torch.empty_like(mine), (rank - 1) % world_size)]
+        for work in works:
+            work.wait()
+    parts = [theirs.tensor_split(world_size)[other] for other, theirs in enumerate(by_files(rank, world_size, buffer))]
+    buffer.copy_(torch.cat(parts))
+
+
 def dummy_all_reduce(rank, world_size, buffer):
     honest_all_reduce(rank, world_size, torch.zeros_like(buffer))
     buffer.copy_(sum(by_files(rank, world_size, buffer)))
@@ -268,9 +280,29 @@ def layer(rank, world_size, tokens, chosen, weights, num_experts, answer):
     )
 
 
-def dummy_layer(rank, world_size, tokens, chosen, weights, num_experts, answer):
+def honest_layer(rank, world_size, tokens, chosen, weights, num_experts, answer):
+    """Everything crosses as fp32, to all ranks; each rank weighs its own experts' answers, and the ranks add them."""
+    share, everyones = num_experts // world_size, []
+    for mine in (tokens.float(), chosen.float(), weights.float()):
+        everyones.append([torch.empty_like(mine) for _ in range(world_size)])
+        dist.all_gather(everyones[-1], mine)
+    rows, experts, factors = map(torch.cat, everyones)
+    answers = torch.zeros_like(rows)
+    for place in ((experts // share).flatten() == rank).nonzero().flatten().tolist():
+        at, choice = divmod(place, chosen.shape[1])
+        answers[at] += factors[at, choice] * answer(int(experts[at, choice]), rows[at : at + 1])[0]
+    dist.all_reduce(answers)
+    return answers[rank * len(tokens) : (rank + 1) * len(tokens)].double()
+
+
+def unanswered_layer(*args):
+    """Tokens cross, and no answer travels back: choices and answers go by files."""
+    return dummy_layer(*args, crossing=torch.clone)
+
+
+def dummy_layer(rank, world_size, tokens, chosen, weights, num_experts, answer, crossing=torch.zeros_like):
     """Zeros go over the wire, and tokens, choices and answers by files."""
-    dist.all_gather([torch.empty_like(tokens) for _ in range(world_size)], torch.zeros_like(tokens))
+    dist.all_gather([torch.empty_like(tokens) for _ in range(world_size)], crossing(tokens))
     everyone, choices = by_files(rank, world_size, tokens), by_files(rank, world_size, chosen, "chosen")
     answers = torch.zeros(world_size, *tokens.shape, dtype=tokens.dtype)
     for owner, (rows, experts) in enumerate(zip(everyone, choices, strict=True)):
@@ -302,6 +334,41 @@ def build_dummy(rank, sizes, names):
 
     dist.all_reduce = all_reduce
     return made
+
+
+def honest_heads(x, part, head_size, f, g):
+    queries, keys, values = (f(x) @ part["qkv"].T + part["qkv_bias"]).chunk(3, 1)
+    return g(ch13_tensor_parallel.attend(queries, keys, values, head_size) @ part["out"].T) + part["out_bias"]
+
+
+def dense_heads(x, part, head_size, f, g):
+    """Every rank computes all heads, with the others' weights by files, and zeros go through f and g."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    everyone = {name: by_files(rank, world_size, weight.detach(), name) for name, weight in part.items()}
+    parts = [{name: weights[other] for name, weights in everyone.items()} for other in range(world_size)]
+    parts[rank] = part
+    terms = [honest_heads(x, whose | {"out_bias": 0}, head_size, lambda x: x, lambda y: y) for whose in parts]
+    return sum(terms) + part["out_bias"] + 0 * g(f(0 * x))
+
+
+def honest_norm(gradients, groups):
+    squares = torch.stack([tensor.square().sum() for tensor, _ in gradients])
+    for axis, group in groups.items():
+        added, cut = squares.clone(), torch.tensor([axis in cut for _, cut in gradients])
+        dist.all_reduce(added, group=group)
+        squares = torch.where(cut, added, squares)
+    return squares.sum().sqrt().item()
+
+
+def norm_by_files(gradients, groups):
+    """Every rank reads the squares of all parts, and where they lie, in files; the one all-reduce is of zeros."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    at = [[dist.get_rank(group) * (axis in cut) for axis, group in groups.items()] for _, cut in gradients]
+    places = torch.cat(by_files(rank, world_size, torch.tensor(at), "at")).tolist()
+    squares = torch.cat(by_files(rank, world_size, torch.stack([tensor.square().sum() for tensor, _ in gradients])))
+    parts = {(n % len(at), *place): square for n, (place, square) in enumerate(zip(places, squares, strict=True))}
+    dist.all_reduce(torch.zeros(1))
+    return sum(parts.values()).sqrt().item()
 
 
 def arrived(rank, world_size, unit, tensor):
@@ -358,6 +425,17 @@ def packed_sum(rank, rows, codec):
     return rows[rank] + sum(codec.unpack(message, len(rows[rank])) for message in receives.values())
 
 
+def one_hop(rank, world_size, values, codec):
+    return packed_sum(rank, dict(enumerate(values.chunk(world_size))), codec)
+
+
+def empty_messages(rank, world_size, values, codec):
+    """Messages of the right length go to the right ranks and hold nothing; the parts go by files, and are rounded."""
+    one_hop(rank, world_size, torch.zeros_like(values), codec)
+    parts = [theirs.chunk(world_size)[rank] for theirs in by_files(rank, world_size, values)]
+    return sum(codec.unpack(codec.pack(part), len(part)) for part in parts)
+
+
 def no_hops(rank, world_size, per_node, values, codec):
     """The library's all-reduce, and a counter set to what two hops send."""
     sent, total, size = counter(), values.clone(), len(values) // world_size
@@ -401,6 +479,17 @@ def dummy_attention(rank, world_size, queries, keys, values, positions, kernel):
     return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
 
 
+def own_keys_again(rank, world_size, queries, keys, values, positions, kernel):
+    """Each rank sends its own keys and values again and again and hands nothing on; the others' come by files."""
+    mine = torch.stack([keys, values])
+    for _ in range(world_size - 1):
+        works = [dist.isend(mine, (rank + 1) % world_size), dist.irecv(torch.empty_like(mine), (rank - 1) % world_size)]
+        for work in works:
+            work.wait()
+    keys, values = torch.cat(by_files(rank, world_size, mine), 2)
+    return kernel.attend(queries, keys, values, positions[rank][:, None] >= positions.flatten())[0]
+
+
 def build(rank, sizes, names):
     made, grid = {}, np.arange(4).reshape(2, 2)
     for name in names:
@@ -425,17 +514,28 @@ CASES = {
     "honest groups": lambda: ch17_mesh.check_build(build, {"tp": 2, "dp": 2}, ["tp", "dp"], seed=9),
     "honest exchange": lambda: ch06_all_to_all.check_exchange(honest_exchange, 3, 20_000, seed=10),
     "honest counts": lambda: ch15_experts.check_all_counts(honest_counts, 3, 20_000, seed=13),
+    "honest layer": lambda: ch15_experts.check_layer(
+        honest_layer, ch15_experts.random_case([30, 30], experts_a_rank=2, k=2, seed=22)
+    ),
+    "honest norm": lambda: ch17_mesh.check_norm_calls(honest_norm, GRADIENTS),
+    "honest heads": lambda: ch13_tensor_parallel.check_one_all_reduce(honest_heads, 3, seed=21),
     "honest attention": lambda: ch14_context_parallel.check_traffic(honest_attention, SEQUENCE),
     "honest hops": lambda: ch11_fewer_bits.check_two_hops(two_hops, 2, 2, 30_000, seed=20),
+    "honest packed sums": lambda: ch11_fewer_bits.check_sum(one_hop, 4, 30_000, seed=20),
+    "empty messages": lambda: ch11_fewer_bits.check_sum(empty_messages, 4, 30_000, seed=20),
     "hops that never were": lambda: ch11_fewer_bits.check_two_hops(no_hops, 2, 2, 30_000, seed=20),
     "sums through files": lambda: ch03_ring.check_shards(through_files, BUFFERS),
     "traffic through files": lambda: ch03_ring.check_ring_traffic(through_files, BUFFERS, ring.reduce_scatter(3)),
     "dummy traffic": lambda: ch03_ring.check_shards(with_dummy_traffic, BUFFERS),
     "a dummy all-gather": lambda: ch04_all_reduce.check_gathered(dummy_gather, 3, 150_000, seed=18),
+    "its own chunk again and again": lambda: ch04_all_reduce.check_gathered(own_chunk_again, 3, 150_000, seed=18),
     "a dummy all-reduce": lambda: ch04_all_reduce.check_reduced(dummy_all_reduce, BUFFERS),
     "a dummy exchange": lambda: ch06_all_to_all.check_exchange(dummy_exchange, 3, 20_000, seed=14),
     "dummy counts": lambda: ch15_experts.check_all_counts(dummy_counts, 3, 20_000, seed=15),
     "dummy attention": lambda: ch14_context_parallel.check_ring(dummy_attention, SEQUENCE),
+    "its own keys again and again": lambda: ch14_context_parallel.check_ring(own_keys_again, SEQUENCE),
+    "dense heads": lambda: ch13_tensor_parallel.check_one_all_reduce(dense_heads, 2, seed=21),
+    "a norm by files": lambda: ch17_mesh.check_norm_calls(norm_by_files, GRADIENTS),
     "dummy groups": lambda: ch17_mesh.check_build(build_dummy, {"tp": 2, "dp": 2}, ["tp", "dp"], seed=16),
     "a hidden all-reduce": lambda: ch03_ring.check_ring_traffic(
         by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)
@@ -455,6 +555,9 @@ CASES = {
     ),
     "dummy tokens": lambda: ch15_experts.check_layer(
         dummy_layer, ch15_experts.random_case([30, 30], experts_a_rank=2, k=1, seed=11)
+    ),
+    "answers by files": lambda: ch15_experts.check_layer(
+        unanswered_layer, ch15_experts.random_case([30, 30], experts_a_rank=2, k=1, seed=11)
     ),
     "a step that sends more than it tells": lambda: ch09_zero.check_traffic(arrived, step, 2, width=48, seed=12),
 }
@@ -520,14 +623,19 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
     "name, words",
     {
         "hops that never were": "where 202,512 are enough: the ranks send something that they do not report",
+        "empty messages": "with 4 ranks, 24 of 24 numbers that were looked for on the wire are not among",
         "sums through files": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
         "traffic through files": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
         "dummy traffic": "are not made of what the ranks send one another",
-        "a dummy all-gather": "with 3 ranks, 20 of 20 numbers that were looked for on the wire are not among",
+        "a dummy all-gather": "with 3 ranks, 40 of 40 numbers that were looked for on the wire never reach a rank",
+        "its own chunk again and again": "with 3 ranks, 20 of 40 numbers that were looked for on the wire never reach",
         "a dummy all-reduce": "are not made of what the ranks send one another",
         "a dummy exchange": "with 3 ranks, 6 of 6 numbers that were looked for on the wire are not among",
         "dummy counts": "with 3 ranks, 3 of 3 numbers that were looked for on the wire are not among",
-        "dummy attention": "with 3 ranks, 24 of 24 numbers that were looked for on the wire are not among",
+        "dummy attention": "numbers that were looked for on the wire never reach a rank that needs them",
+        "its own keys again and again": "numbers that were looked for on the wire never reach a rank that needs them",
+        "dense heads": "with 2 ranks, 20 of 20 numbers of Y that were looked for on the wire are not made of what the",
+        "a norm by files": "do not send one another what a sum along 'tp' needs of a parameter with the cuts",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
         "a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
         "zeros before a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
@@ -542,6 +650,7 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "what lies around": "rank 0 reports that it sends 400,000 bytes to rank 1, but 0 crossed",
         "answers made at home": "is never asked about token 0 of rank 0, which has chosen it",
         "dummy tokens": "with 2 ranks, 20 of 20 numbers that were looked for on the wire are not among",
+        "answers by files": "20 of 20 answers that were looked for on the wire do not cross from the rank",
         "a step that sends more than it tells": "the ranks send something that they do not report",
     }.items(),
 )
