@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 from random import Random
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from ..training import mesh as library
 from ..training.mesh import Mesh
 from . import checks, wall
 from .checks import Answered, NotYet, answer, check_rows, generator, number_of, own_answer, refusing_functions
-from .on_ranks import _streams, crossed, plain, run_on_ranks, stand_ins, witnessed, witnessed_terms
+from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_terms
 
 WITHOUT = (
     *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
@@ -361,8 +361,6 @@ def check_norm(function: Callable, case: Gradients) -> list[Normed]:
             raise NotYet(f"{who}: its gradients are changed; work on a copy")
         if not seen.calls and any(case.sizes[axis] > 1 for cut in case.cuts for axis in cut):
             raise NotYet(f"{who} sends nothing: sum along an axis with a collective in its group")
-    witnessed(everyone, least=0, groups=True)
-    _witnessed_squares(everyone, case)
     return everyone
 
 
@@ -480,125 +478,6 @@ def _number_in(result: Any) -> float | str | None:
     if isinstance(number, float | int | np.floating | np.integer) and not isinstance(number, bool):
         return float(number)
     return f"a value of type {type(result).__name__}"
-
-
-# The norm: what must leave a rank
-
-
-Axes = frozenset[str]
-FORMS = "<f8", "<f4", ">f8"  # in which a number may travel: a tensor's, or a Python float's in a pickle
-
-
-class Terms(NamedTuple):
-    """Numbers that ranks may send. `terms`: [rank, number]. `of`: [number, parameter], whose squares are in it.
-
-    `right`: [number], whether adding it up along the plane counts every part once. If not, it may be gathered.
-    """
-
-    terms: np.ndarray
-    of: np.ndarray
-    right: np.ndarray
-
-
-def _witnessed_squares(everyone: Sequence[Any], case: Gradients) -> None:
-    """Check that the ranks' squares met on the wire along all axes that cut a parameter, if someone read it outside.
-
-    Whatever the algorithm, the terms of a sum meet in messages, one fewer than ranks, each the sum of a different set
-    of ranks, never of all; or a gather sends that many terms. What a term is depends on how the answer is written, see
-    `_ways`.
-    """
-    messages = crossed(everyone)
-    if messages is None:
-        return
-    words, mesh = _words(_streams(messages)), Mesh(**case.sizes)
-    long = [axis for axis, size in case.sizes.items() if size > 1]
-    met: list[set[str]] = [set() for _ in case.cuts]  # of each parameter, the axes along which its terms met
-    for plane in _subsets(long)[1:]:
-        groups_along = [list(group) for group in mesh.groups(*plane)]
-        for way in _ways(case, plane, long):
-            for terms, of, right in zip(way.terms.T, way.of, way.right, strict=True):
-                if all(_meet(terms[group], right, words) for group in groups_along):
-                    for number in np.flatnonzero(of):
-                        met[number] |= plane
-    for cut, along in zip(case.cuts, met, strict=True):
-        if apart := [axis for axis in long if axis in cut and axis not in along]:
-            raise NotYet(
-                f"on a mesh {case.sizes}, the ranks do not send one another what a sum along {apart[0]!r} needs of a "
-                f"parameter with the cuts {cut}: sum its squares along this axis with a collective in its group"
-            )
-
-
-def _subsets(axes: Sequence[str]) -> list[Axes]:
-    return [frozenset(some) for count in range(len(axes) + 1) for some in combinations(axes, count)]
-
-
-def _meet(terms: np.ndarray, right: bool, words: np.ndarray) -> bool:
-    """Return whether the terms of the ranks of a group met: enough of their sums crossed, or of the terms alone."""
-    own = terms[terms != 0]
-    if len(own) < 2:
-        return True
-    sets = np.array(list(product((0.0, 1.0), repeat=len(own)))[1:-1]) if right else np.eye(len(own))
-    sums = np.sort(sets @ own)
-    crossings = _times(sums, words) / _times(sums, sums)  # equal sums share theirs: one crossing is of one set
-    return bool(np.minimum(crossings, 1).sum().round(6) >= len(own) - 1)
-
-
-def _times(numbers: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return how many of the words, which are sorted, each number is, up to rounding in fp32."""
-    slack = 2e-6 * np.abs(numbers)
-    return np.searchsorted(words, numbers + slack, "right") - np.searchsorted(words, numbers - slack)
-
-
-def _words(streams: Iterable[bytes]) -> np.ndarray:
-    """Return all numbers in these streams, sorted, as if they had each of the `FORMS` and began at any byte."""
-    found = [np.zeros(0)]
-    for stream, form in product(streams, FORMS):
-        size = np.dtype(form).itemsize
-        for shift in range(min(size, len(stream))):
-            with np.errstate(invalid="ignore"):  # what isn't a number may look like a signalling NaN
-                found.append(
-                    np.frombuffer(stream[shift : len(stream) - (len(stream) - shift) % size], form).astype(float)
-                )
-    words = np.concatenate(found)
-    return np.sort(words[np.isfinite(words)])
-
-
-def _ways(case: Gradients, plane: Axes, axes: Sequence[str]) -> Iterator[Terms]:
-    """Yield what may be sent along a plane, in every way to write it: after sums along any of the other axes.
-
-    A parameter's square, several parameters' together, the square of each number, the norm of a part, or its numbers.
-    The square of a copy may be divided by the number of copies, or be 0 on all ranks but the first that has it.
-    """
-    squares, every = case.parts**2, np.eye(len(case.cuts), dtype=bool)
-    together = np.array(list(product((False, True), repeat=len(case.cuts)))[1:])
-    for spread, first, done in product(_subsets(axes), (False, True), _subsets([*set(axes) - plane])):
-        right = np.array([plane <= {*cut, *spread} for cut in case.cuts])
-        added = _added(case, squares, spread, first, done)
-        terms = added.sum(axis=2) @ together.T
-        yield Terms(terms, together, (right | ~together).all(axis=1))
-        for each in np.moveaxis(added, 2, 0):
-            yield Terms(each, every, right)
-        if not spread:
-            yield Terms(terms, together, np.zeros(len(together), bool))
-            yield Terms(np.sqrt(terms), together, np.zeros(len(together), bool))
-    for each in np.moveaxis(case.parts, 2, 0):
-        yield Terms(each, every, np.zeros(len(every), bool))
-
-
-def _added(case: Gradients, squares: np.ndarray, spread: Axes, first: bool, done: Axes) -> np.ndarray:
-    """Return what is left of the squares, [rank, parameter, number], when they are added up along the axes `done`.
-
-    Copies along the axes `spread` share a square before: all to the `first` of them, or to each the same.
-    """
-    mesh, left = Mesh(**case.sizes), squares.copy()
-    for number, cut in enumerate(case.cuts):
-        for axis in spread - {*cut}:
-            share = [mesh.coordinates(rank)[axis] == 0 if first else 1 / case.sizes[axis] for rank in range(len(left))]
-            left[:, number] *= np.array(share)[:, None]
-        for axis in done & {*cut, *spread}:
-            for group in mesh.groups(axis):
-                left[list(group), number] = left[list(group), number].sum(axis=0)
-    return left
 
 
 # Part b: hold

@@ -1,15 +1,10 @@
 """Exercise 17 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
-import math
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from answers import Mutant, assert_accepted, assert_refused, verdicts, with_slip
 
-from autograder.judging.judge import Seen
-from autograder.sandbox import gloo
 from collectives.machines import RUNNING_CASE
 from collectives.practice import ch17_mesh
 from collectives.practice.checks import NotYet
@@ -747,104 +742,6 @@ def test_a_norm_that_goes_round_the_collectives_is_refused(mutant):
     said = verdicts(EXERCISE, with_slip(EXERCISE, mutant), parts=NORM)
     assert {check for check, words in said.items() if words} == mutant.refuse
     assert mutant.says in said[max(mutant.refuse)]
-
-
-# What crosses between ranks, as the judge reads it: of a norm, in every right way to write it.
-
-NORMED = ch17_mesh.random_gradients({"tp": 2, "pp": 1, "dp": 3}, seed=1)
-SQUARES = (NORMED.parts**2).sum(axis=2)  # [rank, parameter]
-IN_MESH = Mesh(**NORMED.sizes)
-TP, DP, ALL = ([list(group) for group in IN_MESH.groups(*axes)] for axes in (["tp"], ["dp"], ["tp", "dp"]))
-COPIES = np.array([math.prod(size for axis, size in NORMED.sizes.items() if axis not in cut) for cut in NORMED.cuts])
-FIRST = np.array(
-    [
-        [all(IN_MESH.coordinates(r)[a] == 0 for a in NORMED.sizes if a not in cut) for cut in NORMED.cuts]
-        for r in range(6)
-    ]
-)
-
-
-def _chain(numbers, groups, form=np.float64):
-    """The messages in which the ranks of each group sum their rows of numbers: each adds its own and sends it on."""
-    sums = [numbers[group].cumsum(axis=0)[:-1] for group in groups]
-    return [gloo.Message(-1, -1, "all_reduce", each.astype(form).tobytes()) for rows in sums for each in rows]
-
-
-def _gathered(numbers, groups, write=lambda row: row.tobytes()):
-    rows = [numbers[rank] for group in groups for rank in group[1:]]
-    return [gloo.Message(-1, -1, "gather", write(row)) for row in rows]
-
-
-def _after(squares, axis):
-    """The squares after a sum along an axis."""
-    done = squares.copy()
-    cut = [axis in each for each in NORMED.cuts]
-    for group in IN_MESH.groups(axis):
-        done[np.ix_(group, cut)] = done[np.ix_(group, cut)].sum(axis=0)
-    return done
-
-
-def _by_cut(squares):
-    kinds = [{*cut} - {"pp"} for cut in NORMED.cuts]
-    return np.stack(
-        [squares[:, [kind == each for kind in kinds]].sum(axis=1) for each in ({"tp"}, {"dp"}, {"tp", "dp"})], 1
-    )
-
-
-def _looked_for(messages):
-    """What the check says of a norm if these messages crossed; None if it is content."""
-    everyone = Seen([None] * 6)
-    everyone.messages = messages
-    try:
-        ch17_mesh._witnessed_squares(everyone, NORMED)
-    except NotYet as refusal:
-        return str(refusal)
-
-
-SHARED = SQUARES / COPIES
-RIGHT_MESSAGES = {
-    "along tp, then dp": [*_chain(SQUARES, TP), *_chain(_after(SQUARES, "tp"), DP)],
-    "along dp, then tp": [*_chain(SQUARES, DP), *_chain(_after(SQUARES, "dp"), TP)],
-    "in fp32": [*_chain(SQUARES, TP, np.float32), *_chain(_after(SQUARES, "tp"), DP, np.float32)],
-    "by cut": [*_chain(_by_cut(SQUARES), TP), *_chain(_by_cut(_after(SQUARES, "tp")), DP)],
-    "shared by copies": _chain(SHARED, ALL),
-    "shared by copies, all in one": _chain(SHARED.sum(axis=1, keepdims=True), ALL),
-    "the first copy alone, all in one": _chain((SQUARES * FIRST).sum(axis=1, keepdims=True), ALL),
-    "the first copy alone": _chain(SQUARES * FIRST, ALL),
-    "gathered": _gathered(SQUARES, ALL),
-    "gathered as objects": _gathered(SQUARES, ALL, lambda row: pickle.dumps(row.tolist())),
-    "norms gathered": [*_gathered(SQUARES**0.5, TP), *_gathered(_after(SQUARES, "tp") ** 0.5, DP)],
-    "parts gathered": _gathered(NORMED.parts, ALL),
-    "number by number": [
-        *_chain((NORMED.parts**2).reshape(6, -1), TP),
-        *_chain(np.stack([_after(each, "tp") for each in np.moveaxis(NORMED.parts**2, 2, 0)], 2).reshape(6, -1), DP),
-    ],
-    "nobody watched": None,
-}
-
-
-@pytest.mark.parametrize("way", RIGHT_MESSAGES)
-def test_the_squares_are_found_in_every_way_to_send_them(way):
-    assert _looked_for(RIGHT_MESSAGES[way]) is None
-
-
-WRONG_MESSAGES = {
-    "nothing": ([], "'tp'"),
-    "zeros": (_chain(0 * SQUARES, ALL), "'tp'"),
-    "other numbers": (_chain(SQUARES + 0.5, ALL), "'tp'"),
-    "the norm": (_chain(np.ones((6, 1)) * SHARED.sum() ** 0.5, ALL), "'tp'"),
-    "along tp alone": (_chain(SQUARES * ["tp" in cut for cut in NORMED.cuts], TP), "'dp'"),
-    "along dp alone": (_chain(SQUARES * ["dp" in cut for cut in NORMED.cuts], DP), "'tp'"),
-    "from one rank": (_gathered(SQUARES, [[0, 1]]), "'dp'"),
-}
-
-
-@pytest.mark.parametrize("way", WRONG_MESSAGES)
-def test_a_norm_that_nobody_sums_on_the_wire_is_refused(way):
-    messages, axis = WRONG_MESSAGES[way]
-    said = _looked_for(messages)
-    assert f"the ranks do not send one another what a sum along {axis} needs of a parameter with the cuts (" in said
-    assert said.endswith("): sum its squares along this axis with a collective in its group")
 
 
 def test_torchs_device_mesh_is_no_answer_on_ranks():

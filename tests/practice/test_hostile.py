@@ -55,7 +55,6 @@ pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).resolve().parents[2]
 BUFFERS = on_ranks.noise(3, 150_000, seed=1)
 SEQUENCE = ch14_context_parallel.sequence(ch14_context_parallel.shuffled(3, 64, seed=19), size=64, seed=19)
-GRADIENTS = ch17_mesh.random_gradients({"tp": 2, "dp": 3}, seed=22)
 OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 
 
@@ -351,26 +350,6 @@ def dense_heads(x, part, head_size, f, g):
     return sum(terms) + part["out_bias"] + 0 * g(f(0 * x))
 
 
-def honest_norm(gradients, groups):
-    squares = torch.stack([tensor.square().sum() for tensor, _ in gradients])
-    for axis, group in groups.items():
-        added, cut = squares.clone(), torch.tensor([axis in cut for _, cut in gradients])
-        dist.all_reduce(added, group=group)
-        squares = torch.where(cut, added, squares)
-    return squares.sum().sqrt().item()
-
-
-def norm_by_files(gradients, groups):
-    """Every rank reads the squares of all parts, and where they lie, in files; the one all-reduce is of zeros."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    at = [[dist.get_rank(group) * (axis in cut) for axis, group in groups.items()] for _, cut in gradients]
-    places = torch.cat(by_files(rank, world_size, torch.tensor(at), "at")).tolist()
-    squares = torch.cat(by_files(rank, world_size, torch.stack([tensor.square().sum() for tensor, _ in gradients])))
-    parts = {(n % len(at), *place): square for n, (place, square) in enumerate(zip(places, squares, strict=True))}
-    dist.all_reduce(torch.zeros(1))
-    return sum(parts.values()).sqrt().item()
-
-
 def arrived(rank, world_size, unit, tensor):
     """All gradients are all-reduced, twice what is needed besides, and the counter is set back."""
     if unit.collect(tensor):
@@ -517,7 +496,6 @@ CASES = {
     "honest layer": lambda: ch15_experts.check_layer(
         honest_layer, ch15_experts.random_case([30, 30], experts_a_rank=2, k=2, seed=22)
     ),
-    "honest norm": lambda: ch17_mesh.check_norm_calls(honest_norm, GRADIENTS),
     "honest heads": lambda: ch13_tensor_parallel.check_one_all_reduce(honest_heads, 3, seed=21),
     "honest attention": lambda: ch14_context_parallel.check_traffic(honest_attention, SEQUENCE),
     "honest hops": lambda: ch11_fewer_bits.check_two_hops(two_hops, 2, 2, 30_000, seed=20),
@@ -535,7 +513,6 @@ CASES = {
     "dummy attention": lambda: ch14_context_parallel.check_ring(dummy_attention, SEQUENCE),
     "its own keys again and again": lambda: ch14_context_parallel.check_ring(own_keys_again, SEQUENCE),
     "dense heads": lambda: ch13_tensor_parallel.check_one_all_reduce(dense_heads, 2, seed=21),
-    "a norm by files": lambda: ch17_mesh.check_norm_calls(norm_by_files, GRADIENTS),
     "dummy groups": lambda: ch17_mesh.check_build(build_dummy, {"tp": 2, "dp": 2}, ["tp", "dp"], seed=16),
     "a hidden all-reduce": lambda: ch03_ring.check_ring_traffic(
         by_a_hidden_all_reduce, BUFFERS, ring.reduce_scatter(3)
@@ -635,7 +612,6 @@ def test_an_honest_answer_agrees_with_what_is_counted_outside(said, name):
         "dummy attention": "numbers that were looked for on the wire never reach a rank that needs them",
         "its own keys again and again": "numbers that were looked for on the wire never reach a rank that needs them",
         "dense heads": "with 2 ranks, 20 of 20 numbers of Y that were looked for on the wire are not made of what the",
-        "a norm by files": "do not send one another what a sum along 'tp' needs of a parameter with the cuts",
         "dummy groups": "with 4 ranks, 16 of 16 numbers that were looked for on the wire are not among",
         "a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
         "zeros before a hidden all-reduce": "rank 0 uses torch's own all_reduce; write this part with sends alone",
