@@ -24,7 +24,7 @@ from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from . import wall
 from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
-from .on_ranks import streams, crossed, numbers_in, plain, run_on_ranks, same, witnessed, witnessed_terms
+from .on_ranks import crossed, numbers_in, plain, run_on_ranks, same, streams_of, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor is f and g, and cuts blocks
 HOLDS = (
@@ -954,7 +954,7 @@ def _missing_sums(everyone: list[Attended], ways: Sequence[np.ndarray]) -> int:
     sums = np.stack([_at_random(np.tensordot(sets, way, 1)) for way in ways], 1)  # [3, way, set, place]
     numbers, *neighbours = sums.reshape(len(sums), -1)
     seen = np.zeros(numbers.shape, bool)
-    for stream in streams(each for each in crossed(everyone) or () if each.src >= 0):
+    for stream in streams_of(each for each in crossed(everyone) or () if each.src >= 0):
         for words in _words(stream):
             seen |= _beside(words, numbers, neighbours)
     complete = seen.reshape(sums.shape[1:]).sum(axis=1) >= world_size - 1  # [way, place]

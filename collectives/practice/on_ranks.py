@@ -179,7 +179,7 @@ def carried(messages: Iterable[Any], src: int | None = None, dst: int | None = N
     return sum(len(each.data) for each in messages if src in (None, each.src) and dst in (None, each.dst))
 
 
-def streams(messages: Iterable[Any]) -> list[bytes]:
+def streams_of(messages: Iterable[Any]) -> list[bytes]:
     """Return the data of the messages from each rank to each other one, joined: a number may lie in two of them."""
     streams: dict[tuple[int, int], list[bytes]] = {}
     for each in messages:
@@ -416,7 +416,7 @@ def witnessed_sums(everyone: list[Any], buffers: np.ndarray, kept: Sequence[int]
     for place in places:
         for number, subset in enumerate(subsets):
             known[buffers[subset, place : place + 2].sum(axis=0).tobytes()] = place, number
-    seen = {known[pair] for stream in streams(messages) for pair in _pairs(stream, known)}
+    seen = {known[pair] for stream in streams_of(messages) for pair in _pairs(stream, known)}
     missing = sum(sum(at == place for at, _ in seen) < world_size - 1 for place in places)
     if missing > PLACES // 5:  # a few pairs may straddle two messages
         raise NotYet(
@@ -455,7 +455,7 @@ def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]], gro
     messages = crossed(everyone)
     if messages is None:
         return
-    streams = streams(each for each in messages if groups or each.src >= 0)
+    streams = streams_of(each for each in messages if groups or each.src >= 0)
     seen = [any(form in stream for stream in streams for form in forms) for forms in terms]
     missing = seen.count(False)
     if missing > len(seen) // 5:  # the same share as for sums
@@ -475,7 +475,7 @@ def witnessed_arrivals(everyone: list[Any], numbers: Iterable[tuple[Collection[b
     if messages is None:
         return
     sent = [each for each in messages if each.src >= 0]
-    received = [streams(each for each in sent if each.dst == rank) for rank in range(len(everyone))]
+    received = [streams_of(each for each in sent if each.dst == rank) for rank in range(len(everyone))]
     looked_for = [(forms, rank) for forms, needed in numbers for rank in needed]
     arrived = [any(form in stream for form in forms for stream in received[rank]) for forms, rank in looked_for]
     missing = arrived.count(False)
