@@ -913,7 +913,7 @@ def _of_heads(x: torch.Tensor, part: Weights, head_size: int) -> OfHeads:
     queries, keys, values = projected.flatten(2)
     attended = attend(queries, keys, values, head_size)
     by_head = [tensor.unflatten(1, (-1, head_size)) for tensor in (attended, part["out"])]
-    products = torch.einsum("ths,whs->htw", *by_head)
+    products = torch.einsum("t h s, w h s -> h t w", *by_head)
     (products.sum(0) * _weights(x)).sum().backward()
     return OfHeads(_plain(attended), _plain(products), _plain(_gradient_of(copies)))
 
