@@ -10,7 +10,7 @@
     return node;
   };
 
-  // Returns a place from 0 to 1 for each number, on a line from 0, or logarithmic where they differ by more than 30 times.
+  // Returns what places a number, in per cent of a line from 0. The line is logarithmic if the numbers differ over 30-fold.
   const places = (numbers) => {
     const high = Math.max(...numbers), low = Math.min(...numbers), log = low > 0 && high > 30 * low;
     const along = (number) => (log ? Math.log(number / low) / Math.log(high / low) : (number - Math.min(0, low)) / (high - Math.min(0, low)));

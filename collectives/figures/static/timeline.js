@@ -29,7 +29,7 @@
     fit(width) {
       this.width = width;
       this.perTick = (width - this.left - RIGHT) / this.data.ticks;
-      this.nodes = null;
+      this.nodes = this.followed = null;
       this.height = this.layOut().height;
     }
 
@@ -164,10 +164,10 @@
 
     // Follows the micro-batch of the bar under the pointer over the ranks: all other bars fade.
     hover(target) {
-      const number = microBatch(target.closest(".span")?.dataset.name);
+      const number = microBatch(target.closest(".span")?.dataset.name) ?? null;
       if (number === this.followed) return;
       this.followed = number;
-      for (const { node } of this.nodes.bars) node.classList.toggle("other", number !== undefined && microBatch(node.dataset.name) !== number);
+      for (const { node } of this.nodes.bars) node.classList.toggle("other", number !== null && microBatch(node.dataset.name) !== number);
     }
 
     seek(x) {
