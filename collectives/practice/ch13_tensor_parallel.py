@@ -24,7 +24,7 @@ from ..training import shardings, tensor_parallel, transformer
 from ..training.shardings import AXES, PARTIAL, PRODUCTS, REPLICATED, Layout, Move
 from . import wall
 from .checks import NotYet, answer, call_in_words, counted, generator, own_answer, refusing_functions
-from .on_ranks import crossed, numbers_in, plain, run_on_ranks, same, streams_of, witnessed, witnessed_terms
+from .on_ranks import PLACES, crossed, numbers_in, plain, run_on_ranks, same, streams_of, witnessed, witnessed_terms
 
 WITHOUT = ("torch.distributed.tensor", "torch.distributed._tensor")  # DTensor is f and g, and cuts blocks
 HOLDS = (
@@ -868,7 +868,6 @@ def _share(x: torch.Tensor, part: Weights, head_size: int) -> np.ndarray:
 
 # What leaves a rank: its own heads' contributions, or sums of them
 
-PLACES = 20  # how many numbers of Y, and of the gradient of X, a check looks for
 CLOSE = 1e-5  # a sum may be taken in any order, and travel in fp32
 
 

@@ -38,6 +38,7 @@ from .checks import (
     LibraryUsed,
     NotYet,
     check_rows,
+    generator,
     number_of,
     own_answer,
     refusing_functions,
@@ -718,7 +719,7 @@ def check_ring(function: Callable, case: Tokens) -> list[Done]:
 
 def _visitors(case: Tokens) -> Iterator[tuple[set[bytes], list[int]]]:
     """Yield some keys and values as bytes, each with the other ranks that have a query which sees it."""
-    random = np.random.default_rng()
+    random = generator()
     latest = case.positions.max(axis=1)
     for rank, places in enumerate(case.positions):
         for numbers in (case.keys[rank], case.values[rank]):
