@@ -18,7 +18,7 @@ is downloaded. The parts, in this order:
     trace       a step by its CUDA streams, and products beside a copy
     ranks       schedules of the chapters over NCCL: right or not, and how long. Two GPUs, or NCCL 2.30,
                 which lets two ranks share one (NCCL_MULTI_RANK_GPU_ENABLE)
-    lessons     what chapters 8 to 16 do on ranks, over NCCL: as on one rank, or how far off. GPUs as for ranks
+    lessons     what chapters 7 to 19 do on ranks, over NCCL: as on one rank, or how far off. GPUs as for ranks
     bandwidth   NCCL's collectives by size, and the way between the ranks that its log tells. Two GPUs
 
 Exit status: 0 if everything asked for was measured or skipped for a reason, 1 if a part failed, 3 without a GPU.
@@ -444,7 +444,7 @@ def one_schedule(rank: int, world_size: int, schedule: Schedule, count: int) -> 
 
 
 def lessons(here: Here) -> list[dict[str, Any]]:
-    """Run what the training chapters do on as many ranks as there are GPUs; return how far each is off one rank's."""
+    """Run what the chapters do on as many ranks as there are GPUs; return how far each is off one rank's."""
     ranks.preload(*fsdp.IMPORTS)
     world, found = worlds_on(here)[-1], []
     for name, lesson in gpu_lessons.LESSONS.items():

@@ -1,14 +1,18 @@
-"""What the training chapters do on real ranks, each held against the same work on one rank: on gloo or on NCCL.
+"""What the chapters do on real ranks, each held against the same work on one rank: on gloo or on NCCL.
 
     ranks.run(LESSONS["14, ring attention"], 2)    # for each rank, the largest difference: at most ROUNDING
 
 `tools/gpu.py` runs them on GPUs. Everything is on `ranks.device()`, and in fp64, so that what differs is a mistake.
+Chapter 9's stages are held against DDP by hand, and chapter 11's roundings against their bounds.
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +20,23 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from collectives import ranks
-from collectives.algorithms import ring
-from collectives.training import context_parallel, experts, pipeline, tensor_parallel, tiny
+from collectives import execute, ranks
+from collectives.algorithms import hierarchical, ring
+from collectives.training import (
+    checkpoints,
+    context_parallel,
+    experts,
+    mesh_run,
+    pipeline,
+    quantized,
+    sharded,
+    tensor_parallel,
+    tiny,
+)
 from collectives.training.data_parallel import DataParallel
 from collectives.training.fsdp import shard
 from collectives.training.fully_sharded import FullySharded
+from collectives.training.mesh import Mesh
 from collectives.training.pipeline_run import Pipeline
 from collectives.training.transformer import Block
 
@@ -39,6 +54,14 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     """Return the same random numbers on every rank, on its device."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, dtype=torch.float64, generator=generator).to(ranks.device())
+
+
+def two_levels(rank: int, world_size: int) -> float:
+    """Return how far an all-reduce in two levels, as if on two nodes, is off the sum."""
+    by_rank = [random(8 * world_size, seed=each) for each in range(world_size)]
+    buffer = by_rank[rank].clone()
+    execute(hierarchical.all_reduce(world_size, world_size // 2 if world_size % 2 == 0 else world_size), buffer)
+    return apart([buffer], [sum(by_rank)])  # type: ignore[list-item]
 
 
 # --- data parallelism: the losses of a few steps ----------------------------------------------------------------------
@@ -97,6 +120,48 @@ def data_parallel(way: str, rank: int, world_size: int) -> float:
         model = DataParallel(inner, algorithm=ring.all_reduce if way == "DDP by our ring" else None)
         update = stepping(sgd(inner.parameters()), model.finish)
     return apart(losses(model, update, rank, world_size), expected)
+
+
+def stage_of_zero(stage: type[sharded.Replicated], rank: int, world_size: int) -> float:
+    """Return how far the losses of a stage of ZeRO are off those of stage 0."""
+    whole, cut = sharded.Replicated(fresh()), stage(fresh())
+    expected = losses(whole.model, whole.step, rank, world_size)
+    return apart(losses(cut.model, cut.step, rank, world_size), expected)
+
+
+def in_8_bits(rank: int, world_size: int) -> float:
+    """Return by how much all-gathered shards of 8 bits are further off than their bound."""
+    shards = [random(1000, seed=each).float() for each in range(world_size)]
+    off = (quantized.all_gather(shards[rank]) - torch.cat(shards)).abs()
+    return (off - torch.cat([quantized.bound(shard) for shard in shards])).clamp(min=0).max().item()
+
+
+def in_4_bits(rank: int, world_size: int) -> float:
+    """Return by how much a sum of parts of 4 bits is further off than its bound."""
+    by_rank = [random(1000 * world_size, seed=each).float() for each in range(world_size)]
+    parts = [values.chunk(world_size)[rank] for values in by_rank]
+    off = (quantized.reduce_scatter(by_rank[rank]) - torch.stack(parts).sum(0)).abs()
+    return (off - torch.stack([quantized.bound(part, bits=4) for part in parts]).sum(0)).clamp(min=0).max().item()
+
+
+def resumed(rank: int, world_size: int) -> float:
+    """Return how far the losses of a run that goes on from a checkpoint are off those of the run that saved it."""
+
+    def new() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+        model = shard(fresh())
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    place = [tempfile.mkdtemp() if rank == 0 else ""]
+    dist.broadcast_object_list(place, device=ranks.device())
+    (model, optimizer), (other, its_optimizer) = new(), new()
+    losses(model, stepping(optimizer), rank, world_size)
+    checkpoints.save(Path(place[0]), model, optimizer, STEPS)
+    expected = losses(model, stepping(optimizer), rank, world_size)
+    checkpoints.resume(Path(place[0]), other, its_optimizer)
+    found = losses(other, stepping(its_optimizer), rank, world_size)
+    if rank == 0:
+        shutil.rmtree(place[0])  # all ranks have resumed: `losses` ends in an all-reduce
+    return apart(found, expected)
 
 
 # --- one layer on several ranks ---------------------------------------------------------------------------------------
@@ -160,12 +225,29 @@ def pipelined(rank: int, world_size: int) -> float:
     return apart([total, *found], [expected.detach(), *gradients])  # type: ignore[list-item]
 
 
+def on_a_mesh(rank: int, world_size: int) -> float:
+    """Return how far gradients by tensor parallelism inside FSDP are off the whole model's."""
+    mesh = Mesh(dp=world_size // 2, tp=2) if world_size % 2 == 0 else Mesh(dp=world_size)
+    whole, cut, places = (mesh_run.dense_model().to(ranks.device()) for _ in range(3))
+    mesh_run.parallelize(cut, mesh)
+    mesh_run.parallelize(mesh_run.numbered(places), mesh)
+    mesh_run.step(cut, mesh)
+    mesh_run.dense_step(whole, mesh)
+    return mesh_run.off(cut, whole, places)
+
+
 LESSONS: dict[str, Callable[[int, int], float]] = {
+    "07, two levels": two_levels,
     "08, torch's DDP": partial(data_parallel, "torch's DDP"),
     "08, DDP by hand": partial(data_parallel, "DDP by hand"),
     "08, DDP by our ring": partial(data_parallel, "DDP by our ring"),
+    "09, ZeRO-1": partial(stage_of_zero, sharded.ZeRO1),
+    "09, ZeRO-2": partial(stage_of_zero, sharded.ZeRO2),
+    "09, ZeRO-3": partial(stage_of_zero, sharded.ZeRO3),
     "10, FSDP2": partial(data_parallel, "FSDP2"),
     "10, FSDP by hand": partial(data_parallel, "FSDP by hand"),
+    "11, gathers in 8 bits": in_8_bits,
+    "11, sums in 4 bits": in_4_bits,
     "13, tensor parallelism": partial(tensor_parallel_block, False),
     "13, sequence parallelism": partial(tensor_parallel_block, True),
     "14, ring attention": partial(
@@ -174,6 +256,8 @@ LESSONS: dict[str, Callable[[int, int], float]] = {
     "14, Ulysses": partial(attention, context_parallel.ulysses_attention, context_parallel.in_order),
     "15, experts": expert_parallel,
     "16, a pipeline": pipelined,
+    "17, a mesh": on_a_mesh,
+    "19, a checkpoint": resumed,
 }
 """What a chapter does on ranks, by the chapter's number: it returns the largest difference on a rank."""
 
