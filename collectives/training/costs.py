@@ -133,8 +133,8 @@ def passes(
     tensor: two all-reduces of the activations per layer and pass, one for each part that tensor parallelism splits.
     With sequence parallelism each is a reduce-scatter and an all-gather, of the same bytes, and experts need none.
     context: keys and values are gathered before attention in both passes, and their gradients scattered. `kernels` says
-    which share of both shows. expert: tokens to and from their experts, in both passes; all of it is exposed unless
-    `hide_experts`.
+    which share of both shows; what takes longer than the pass computes shows, too. expert: tokens to and from their
+    experts, in both passes; all of it is exposed unless `hide_experts`.
     """
     network, kernels = network or prices(machine)[0], kernels or prices(machine)[1]
     again = layout.recompute == "full"
@@ -147,16 +147,25 @@ def passes(
 
     halves = ("reduce_scatter", "all_gather") if layout.sequence_parallel else ("all_reduce",)
     reduced = sum(network.seconds(half, 1, layout.tp, _tensor_bytes(model, layout)) for half in halves)
-    reduced = kernels.shows("tensor", layout.software) * layers * reductions(model, layout) * reduced
+    reduced = layers * reductions(model, layout) * reduced
     gathered = network.seconds("all_gather", layout.tp, layout.cp, keys_values(model, layout))
-    gathered = kernels.shows("context", layout.software) * layers * gathered * model.attending / model.layers
+    gathered = layers * gathered * model.attending / model.layers
+
+    def exposed(what, seconds, compute):
+        return maximum(kernels.shows(what, layout.software) * seconds, seconds - compute)
+
     sent = expert_seconds(model, layout, network, kernels)
     sent_back = (1 + again) * sent
     if layout.hide_experts:  # a forward pass overlaps with another micro-batch's backward pass
         sent, sent_back = 0, maximum(0, sent + sent_back - forward - backward)
     return (
-        Pass(forward, reduced, sent, gathered),
-        Pass(backward, (1 + again) * reduced, sent_back, (2 + again) * gathered),
+        Pass(forward, exposed("tensor", reduced, forward), sent, exposed("context", gathered, forward)),
+        Pass(
+            backward,
+            exposed("tensor", (1 + again) * reduced, backward),
+            sent_back,
+            exposed("context", (2 + again) * gathered, backward),
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from collectives.algorithms import ring
 from collectives.figures.calculator import GB, SECONDS, Calculator, Choice, Output, Slider
 from collectives.machines import RUNNING_CASE
 from collectives.topology import Link, uniform
-from collectives.training import costs, evidence, pipeline, published, runs
+from collectives.training import costs, evidence, kernels, pipeline, published, runs
 from collectives.training.flat import LAPTOP, Machine, flat
 from collectives.training.flat import ring as around_a_ring
 from collectives.training.groups import Groups, near
@@ -416,6 +416,24 @@ def test_what_hides_needs_something_to_hide_behind():
     assert slow.data / slow.seconds > 0.5
     hidden = step(EXPERTS, H100.of(16), Layout(dp=128, ep=64, hide_experts=True))
     assert hidden.expert < step(EXPERTS, H100.of(16), Layout(dp=128, ep=64)).expert
+
+
+class Shown(kernels.Fitted):
+    """Kernels that hide no traffic."""
+
+    def shows(self, what, software):
+        return 1
+
+
+@pytest.mark.parametrize("way", [{"tp": 8}, {"cp": 8}])
+def test_no_more_hides_than_computing_takes(way):
+    """Ranks in nodes of their own: a pass takes at least as long as its sums, or its gathers, are on the wire."""
+    apart = replace(H100.of(8), gpus_per_node=1, nics_per_node=1, network="100 GbE")
+    layout = Layout(**way, sequence_parallel="tp" in way, software=Software(hides_tensor=True))
+    all_of_it = costs.passes(LLAMA, apart, layout, kernels=Shown(apart.spec))
+    for shown, whole in zip(costs.passes(LLAMA, apart, layout), all_of_it, strict=True):
+        assert shown.tensor + shown.context + shown.compute >= whole.tensor + whole.context > shown.compute
+        assert shown.tensor + shown.context < whole.tensor + whole.context
 
 
 # --- without a kernel ---
