@@ -34,18 +34,21 @@ MAX_REPORT = 4 * 2**20
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
-def adopt(control: socket.socket, *private: socket.socket, narrow: Callable[[str], None]) -> Continuation | None:
+def adopt(
+    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None], seal: Callable[[], None]
+) -> Continuation | None:
     """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
 
     The caller is undumpable meanwhile: that makes the nursery's memory and files in /proc unreadable to all others.
 
     `control`: the socket over which the judge requests ranks; closed here. `private`: sockets for this process alone.
     `narrow`: takes away, in a rank, what the function that it is to run, by its full name, doesn't need.
+    `seal`: takes away, in a rank whose task says so, all ways to other ranks but messages.
     """
     if os.fork() == 0:
         for connection in private:
             connection.close()
-        return functools.partial(serve, control, narrow)
+        return functools.partial(serve, control, narrow, seal)
     control.close()
     return None
 
@@ -63,7 +66,7 @@ class _Rank:
         self.life.close()
 
 
-def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
+def serve(control: socket.socket, narrow: Callable[[str], None], seal: Callable[[], None]) -> None:
     """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return."""
     ranks: dict[int, _Rank] = {}  # each by both of its descriptors
     waiting = select.poll()
@@ -76,7 +79,7 @@ def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
                 os._exit(0)
             pipe, life = (socket.socket(fileno=each) for each in sockets)
             others = {rank.pid: rank for rank in ranks.values()}
-            rank = _born(pipe, life, [control, *others.values()], narrow)
+            rank = _born(pipe, life, [control, *others.values()], narrow, seal)
             for each in (rank.ended, rank.life.fileno()) if rank else ():
                 assert rank is not None
                 ranks[each] = rank
@@ -95,13 +98,19 @@ def serve(control: socket.socket, narrow: Callable[[str], None]) -> None:
         rank.close()
 
 
-def _born(pipe: socket.socket, life: socket.socket, private: list[Any], narrow: Callable[[str], None]) -> _Rank | None:
+def _born(
+    pipe: socket.socket,
+    life: socket.socket,
+    private: list[Any],
+    narrow: Callable[[str], None],
+    seal: Callable[[], None],
+) -> _Rank | None:
     """Fork a rank and hand out the files that it prints to.
 
     Return None, and tell the judge the error's number, if no process, file or descriptor is left for it. Then no
     process of it is left either.
 
-    `private`: what the rank must not have. `narrow`: see `adopt`.
+    `private`: what the rank must not have. `narrow`, `seal`: see `adopt`.
     """
     pid = rank = None
     try:
@@ -114,7 +123,7 @@ def _born(pipe: socket.socket, life: socket.socket, private: list[Any], narrow: 
                         each.close()
                     _redirect(*printed)
                     reseed()
-                    _rank_main(Pipe(pipe), narrow)
+                    _rank_main(Pipe(pipe), narrow, seal)
                 finally:
                     os._exit(1)  # whatever happens, it is no second nursery
             # Meanwhile the rank waits for its task, which the judge sends only once it has these files.
@@ -150,14 +159,14 @@ def _redirect(*printed: Any) -> None:
 # A rank. `collectives.ranks` leaves a function of this name out of tracebacks.
 
 
-def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
+def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[], None]) -> None:
     """Run a rank: join the group, call the function, send its result, and wait for the judge to hang up.
 
     The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
     what its function doesn't need is gone.
     """
     from collectives.measure.wire import GroupsUsed
-    from collectives.ranks.process import answer, ask_with, join_group, traceback_of, unpack
+    from collectives.ranks.process import answer, ask_with, close_stores, join_group, traceback_of, unpack
 
     task = Decoder().read(pipe.recv_bytes())
     rank, world_size, resolve = task["rank"], task["world_size"], trusted(task["packages"], {})
@@ -178,8 +187,13 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None]) -> None:
         if task["serves"]:
             ask_with(send, lambda message: Decoder(resolve, find=importlib.import_module).read(message))
         join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
+        with contextlib.suppress(FileNotFoundError):  # all ranks have it open, or this one couldn't have joined
+            os.unlink(task["store"].removeprefix("file://"))
         send("begun", ends=list(_connected()))
         narrow(task["runs"])
+        if task["sealed"]:
+            close_stores()
+            seal()
         used = GroupsUsed()
         _, objects = unpack(task["packed"])
         function, args = Decoder(resolve, _given(objects), importlib.import_module).read(task["call"])

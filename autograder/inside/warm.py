@@ -68,7 +68,7 @@ def main(settings: int) -> fork_server.Continuation:
 
     - "modules": names to import;
     - "entry": the dotted name of the function that gets a sandbox's socket;
-    - "filter": the filter of system calls, BPF in base64;
+    - "filters": the filters of system calls, BPF in base64, by who gets them: see `seccomp.programs`;
     - "wall": the module that keeps answers out, with all that `OF_WALL` names, or "": see `Settings.wall`;
     - "users": how many users there are for submissions, from `USER` on; 0 if they run as the envelope's only user;
     - "claims": a descriptor of the file in which users are claimed, see `_Users`; None without users;
@@ -102,7 +102,7 @@ def main(settings: int) -> fork_server.Continuation:
     os.close(options["ready"])
     here = os.open("/proc/self/ns/pid", os.O_RDONLY)
     users = _Users(range(USER, USER + options["users"]), options["claims"])
-    program = base64.b64decode(options["filter"])
+    filters = {who: base64.b64decode(program) for who, program in options["filters"].items()}
     waiting: deque[_Request] = deque()
     while True:
         ready = _ready([listener.fileno(), options["life"], *users.taken], LOOK_SECONDS if waiting else None)
@@ -132,7 +132,7 @@ def main(settings: int) -> fork_server.Continuation:
                 os.close(descriptor)
             if request.wishes["entry"]:
                 entry = _entry(request.wishes["entry"])
-            return _Init(request.wishes, request.control, request.sockets, program, user, wall).run(entry)
+            return _Init(request.wishes, request.control, request.sockets, filters, user, wall).run(entry)
         _system("setns", here, NEW_PID)
         users.note(user, init)
         request.close()
@@ -271,11 +271,11 @@ class _Init:
         request: dict[str, Any],
         control: socket.socket,
         sockets: list[socket.socket],
-        program: bytes,
+        filters: dict[str, bytes],
         user: int,
         wall: Any,
     ):
-        self.request, self.control, self.program = request, control, program
+        self.request, self.control, self.filters = request, control, filters
         self.connection, *self.nursery = sockets  # of the main process, and of the nursery if there is to be one
         self.user, self.wall = user, wall
         self.proc = -1
@@ -357,7 +357,8 @@ class _Init:
             os.close(known)
         for place in self.wall.covered(self.request["holding"]) if self.wall else ():
             _cover(place)
-        _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC)
+        # A rank's files in /proc would tell the others of it, its size for one: hide processes that one can't trace.
+        _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC, "hidepid=invisible")
         self.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         _mount("/proc", "/proc", None, BIND)  # becomes read-only; `self.proc` is the writable mount beneath
         _mount(None, "/proc", None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC)
@@ -391,7 +392,7 @@ class _Init:
         return f"signal {-code}" if code < 0 else f"exit {code}"
 
     def _be_main(self, entry: Callable[[socket.socket], None]) -> fork_server.Continuation:
-        """Be the main process: give up every privilege, then run the student's code through the entry.
+        """Be the main process: give up every privilege and most system calls, then run the student's code by the entry.
 
         Only the fork server for ranks and the nursery return from here, with their continuations.
         """
@@ -401,10 +402,14 @@ class _Init:
             self._build_wall(on_ranks=True)
             for one in self.nursery:
                 _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
-                serve_nursery = nursery.adopt(one, self.connection, self.control, narrow=self._narrow_wall)
+                serve_nursery = nursery.adopt(
+                    one, self.connection, self.control, narrow=self._narrow_wall, seal=self._seal
+                )
                 if serve_nursery:
+                    _filter_system_calls(self.filters["nursery"])
                     return serve_nursery
                 _prctl(SET_DUMPABLE, 1)
+            _filter_system_calls(self.filters["main"])
             self._build_wall(on_ranks=False)
             serve_ranks = fork_server.adopt(tempfile.mkdtemp(), self.connection, self.control)
             if serve_ranks:
@@ -431,6 +436,10 @@ class _Init:
         if self.wall:
             self.wall.narrow(self.request["holding"], runs)
 
+    def _seal(self) -> None:
+        """Leave a rank no way to other ranks but their group's messages."""
+        _filter_system_calls(self.filters["ranks"])
+
     def _confine(self) -> None:
         self._close_descriptors()
         os.setsid()
@@ -443,7 +452,6 @@ class _Init:
         self._limit()
         _give_up_capabilities()
         os.close(self.proc)
-        _filter_system_calls(self.program)
 
     def _close_descriptors(self) -> None:
         """Close all descriptors but the sockets and /proc's; point the standard streams at /dev/null."""

@@ -78,6 +78,7 @@ class Party:
         timeout: float = 60.0,
         backend: str | None = None,
         serve: Callable[[int, Any], Any] | None = None,
+        sealed: bool = False,
     ) -> list[Any]:
         """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up.
 
@@ -98,6 +99,7 @@ class Party:
             "runs": "" if isinstance(function, Remote) else f"{function.__module__}.{function.__qualname__}",
             "packed": link.pack(self.objects),
             "serves": serve is not None,
+            "sealed": sealed,
         }
         self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
         with contextlib.ExitStack() as running:

@@ -202,7 +202,7 @@ class Warm:
                 "modules": self.modules,
                 "entry": self.entry,
                 "wall": self.wall,
-                "filter": base64.b64encode(_filter()).decode(),
+                "filters": {who: base64.b64encode(each).decode() for who, each in _filters().items()},
                 "users": len(HOST_USERS) if has_second_user() else 0,
                 "claims": files.add(_claims()) if has_second_user() else None,
                 "listener": listener.fileno(),
@@ -628,13 +628,13 @@ def _python(folders: Sequence[str], settings: str) -> list[str]:
     return [sys.executable, "-P", "-s", "-B", "-c", program, settings]
 
 
-def _filter() -> bytes:
+def _filters() -> dict[str, bytes]:
     try:
-        return seccomp.program()
+        return seccomp.programs()
     except ImportError as error:
         raise CannotSandbox(f"the Python package pyseccomp is missing ({error}): pip install pyseccomp") from error
     except (RuntimeError, OSError) as error:
-        raise CannotSandbox(f"cannot make the filter of system calls ({error}): {INSTALL}") from error
+        raise CannotSandbox(f"cannot make the filters of system calls ({error}): {INSTALL}") from error
 
 
 def _in_thread(command: list[str], log, inherited: list[int]) -> subprocess.Popen:

@@ -9,6 +9,9 @@ it lock a file. ENOSYS is the error that programs expect where there are no lock
 Some calls are allowed only with the options listed here. The others include socket filters and a submission's own
 filters of system calls: the kernel compiles those into memory that the whole machine shares, and other sandboxes need
 some of it.
+
+A second filter seals ranks that the judge starts: it takes away all ways from rank to rank but their group's own
+connections. See `of_ranks`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,13 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 import socket
 import tempfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyseccomp as seccomp
 
 FILES = """
 access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fallocate
@@ -103,11 +111,66 @@ NAMESPACES = 0x7E020080  # all CLONE_NEW* flags: time, cgroup, uts, ipc, user, p
 SHARED_FILES, THREAD = 0x400, 0x10000  # CLONE_FILES, CLONE_THREAD
 
 
-def program() -> bytes:
-    """Return the filter as a BPF program for this machine, for prctl(PR_SET_SECCOMP).
+# What leaves something in a file, or in a name, for another process to find.
+CHANGES_OF_FILES = """
+chmod chown creat fallocate fchmod fchmodat fchmodat2 fchown fchownat futimesat lchown link linkat mkdir mkdirat mknod
+mknodat rename renameat renameat2 rmdir symlink symlinkat truncate unlink unlinkat utime utimensat utimes
+"""
+WRITING = {os.O_ACCMODE: (os.O_WRONLY, os.O_RDWR, os.O_ACCMODE), os.O_CREAT: (os.O_CREAT,), os.O_TRUNC: (os.O_TRUNC,)}
+# What another process can feel or read: signals, which may carry a number, and settings that have a process's number.
+CALLS_TO_PROCESSES = """
+ioprio_set kill pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo sched_setaffinity sched_setattr sched_setparam
+sched_setscheduler setpgid setpriority tkill
+"""
+SIGNALS_BY_FILE = (fcntl.F_SETOWN, fcntl.F_SETSIG, 15)  # 15: F_SETOWN_EX
+SET_SECCOMP = 22  # of prctl
+NEW_CONNECTIONS = "bind connect listen socket"
 
-    Raise ImportError without pyseccomp, and RuntimeError without libseccomp.
+
+def programs() -> dict[str, bytes]:
+    """Return the filters as BPF programs for this machine, for prctl(PR_SET_SECCOMP), by who gets them.
+
+    "main": all of a submission's processes but the nursery and its ranks. "nursery": the same, but they may add a
+    filter. "ranks": what sealed ranks add, see `of_ranks`. Raise ImportError without pyseccomp, and RuntimeError
+    without libseccomp.
     """
+    return {"main": program(adds_filters=False), "nursery": program(adds_filters=True), "ranks": of_ranks()}
+
+
+def of_ranks() -> bytes:
+    """Return the filter that a sealed rank adds once its group is connected: nothing passes to others but messages.
+
+    It may change no file and no name of one, send no signal but the one by which it aborts itself, and open no
+    connection.
+    """
+    import pyseccomp as seccomp
+
+    rules = seccomp.SyscallFilter(seccomp.ALLOW)
+    rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+
+    def refuse(names: str, error: int, *conditions: seccomp.Arg) -> None:
+        for name in names.split():
+            number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
+            if number >= 0:
+                rules.add_rule(seccomp.ERRNO(error), number, *conditions)
+
+    refuse(CHANGES_OF_FILES, errno.EROFS)
+    for mask, values in WRITING.items():
+        for value in values:
+            refuse("open", errno.EROFS, seccomp.Arg(1, seccomp.MASKED_EQ, mask, value))
+            refuse("openat", errno.EROFS, seccomp.Arg(2, seccomp.MASKED_EQ, mask, value))
+    refuse("openat2", errno.ENOSYS)  # its flags are in memory, which a filter can't read
+    refuse(CALLS_TO_PROCESSES, errno.EPERM)
+    refuse("tgkill", errno.EPERM, seccomp.Arg(2, seccomp.NE, signal.SIGABRT))
+    for command in SIGNALS_BY_FILE:
+        refuse("fcntl", errno.EPERM, seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
+    refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, SET_SECCOMP))
+    refuse(NEW_CONNECTIONS, errno.EACCES)
+    return _exported(rules)
+
+
+def program(adds_filters: bool) -> bytes:
+    """Return the filter of a submission's processes. `adds_filters`: whether they may add one, as the nursery's do."""
     import pyseccomp as seccomp  # here, so that this module can be imported without libseccomp
 
     rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.ENOSYS))
@@ -140,7 +203,7 @@ def program() -> bytes:
         allow("fadvise64", is_int(3, advice))
     for advice in MEMORY_ADVICE:
         allow("madvise", is_int(2, advice))
-    for option in PROCESS_OPTIONS:
+    for option in (*PROCESS_OPTIONS, *[SET_SECCOMP] * adds_filters):
         allow("prctl", is_int(0, option))
     # Its own limits: with the grader's user it could else change its init's. That of cores stays at 1 byte: below
     # that, the kernel starts the program that its core_pattern may name, outside of the sandbox.
@@ -161,6 +224,10 @@ def program() -> bytes:
             is_kind = seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF & ~SOCKET_FLAGS, kind)
             allow("socket", is_int(0, family), is_kind, is_int(2, protocol))
     allow("socketpair", is_int(0, socket.AF_UNIX))
+    return _exported(rules)
+
+
+def _exported(rules: seccomp.SyscallFilter) -> bytes:
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

@@ -443,7 +443,7 @@ def _answers_away(case: Case) -> np.ndarray:
 
 def _run(function: Callable, world_size: int, on_rank: Callable, *args: Any, kind: Any, **named: Any) -> list[Any]:
     try:
-        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.patience(), backend="gloo", **named)
+        everyone = ranks.run(on_rank, world_size, *args, timeout=on_ranks.patience(), sealed=True, **named)
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet, or calls what is not written yet") from None

@@ -245,7 +245,7 @@ def check_build(function: Callable, sizes: Sizes, names: Sequence[str], seed: in
     wanted = groups_of(sizes, names)
     numbers = _numbers(math.prod(sizes.values()), seed)
     task = function, dict(sizes), list(names), PerRank(numbers)
-    everyone = run_on_ranks(_sums_along, len(numbers), *task, kind=dict[str, np.ndarray])
+    everyone = run_on_ranks(_sums_along, len(numbers), *task, kind=dict[str, np.ndarray], sealed=False)
     for rank, by_name in enumerate(everyone):
         for name in names:
             want = next(group for group in wanted[name] if rank in group)
@@ -348,7 +348,7 @@ def check_norm(function: Callable, case: Gradients) -> list[Normed]:
     """Check on real ranks that `function(gradients, groups)` is the norm of the whole gradient; return the reports."""
     world_size = len(case.parts)
     task = function, groups_of(case.sizes, case.sizes), case.cuts, PerRank(case.parts)
-    everyone = run_on_ranks(_norm, world_size, *task, kind=Normed)
+    everyone = run_on_ranks(_norm, world_size, *task, kind=Normed, sealed=False)
     want = _norm_over(case, lambda cut: cut)[0]
     values = [seen.value for seen in everyone]
     for rank, seen in enumerate(everyone):

@@ -1071,7 +1071,7 @@ class Story:
         most = patience() + HELD * bool(hold and hold.how == LATE)
         arguments = self.save, self.resume, life, documents, self.seed
         try:
-            everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=most, backend="gloo")
+            everyone = ranks.run(_life, life.world_size, *arguments, serve=seen.serve, timeout=most, sealed=True)
             reported(everyone, life.world_size, None)
         except ranks.RanksError as error:
             if not (seen.killed and re.match(rf"rank {victim} died with exit code -9\b", str(error))):

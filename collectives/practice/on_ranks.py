@@ -60,14 +60,16 @@ def run_on_ranks(
     backend: str = "gloo",
     timeout: float | None = None,
     apart: bool = False,
+    sealed: bool = True,
 ) -> list[Any]:
     """Run part of a check on real ranks and return their reports; a `NotYet` on a rank is raised here.
 
-    `kind`: the type that each rank must report. `timeout`: seconds, or `patience()`. `apart`: as of `ranks.run`.
+    `kind`: the type that each rank must report. `timeout`: seconds, or `patience()`. `apart`, `sealed`: as of
+    `ranks.run`.
     Raises `NotYet` if a rank fails or doesn't finish.
     """
     try:
-        named: dict[str, Any] = {"apart": True} if apart else {}
+        named: dict[str, Any] = {"sealed": sealed} | ({"apart": True} if apart else {})
         everyone = ranks.run(function, world_size, *args, timeout=timeout or patience(), backend=backend, **named)
     except ranks.RanksError as error:
         if refusal := re.search(rf"\b(?:{NotYet.__name__}|{_REFUSED}|Unseen): (.*)", str(error)):
@@ -248,7 +250,7 @@ def on_ranks(function: Callable, buffers: np.ndarray) -> list[Outcome]:
     """Call `function(rank, world_size, buffer)` on real ranks, each with its row of `buffers`; return what each did."""
     world_size = len(buffers)
     try:
-        outcomes = ranks.run(_on_rank, world_size, function, ranks.PerRank(buffers), timeout=patience(), backend="gloo")
+        outcomes = ranks.run(_on_rank, world_size, function, ranks.PerRank(buffers), timeout=patience(), sealed=True)
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             raise NotYet(f"{function.__name__} is not written yet") from None

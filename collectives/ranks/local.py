@@ -65,6 +65,7 @@ def run(
     enter: Callable[[int], None] | None = None,
     serve: Callable[[int, Any], Any] | None = None,
     apart: bool = False,
+    sealed: bool = False,
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return their results, by rank.
 
@@ -87,6 +88,9 @@ def run(
 
     `apart`: nothing that earlier ranks have left may reach these, such as a file. The grader then runs them in a new
     sandbox; here, they are new processes as ever.
+
+    `sealed`: the ranks pass nothing to one another but messages of the group that they have, and make no other group.
+    The grader also keeps them from files, sockets and signals.
     """
     own = own_args(world_size, args)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks
@@ -100,7 +104,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:  # for printed output and the rendezvous store
         patience = START_SECONDS + timeout  # seconds before the group's own operations time out: longer than the run
         store, environment = f"file://{folder}/store", dict(os.environ)
-        setup = Setup(world_size, backend, store, patience, folder, environment, enter, serve is not None)
+        setup = Setup(world_size, backend, store, patience, folder, environment, enter, serve is not None, sealed)
         reports = drive([RankProcess(rank, setup, task) for rank, task in enumerate(tasks)], timeout, serve)
     return [cloudpickle.loads(report.value) for report in reports]
 

@@ -43,7 +43,7 @@ _MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these b
 class Setup:
     """The settings that every rank of a run gets. `init_method`: how ranks rendezvous. `folder`: for printed output.
 
-    `serves`: the process that starts the ranks answers what they `ask`.
+    `serves`: the process that starts the ranks answers what they `ask`. `sealed`: as of `run`.
     """
 
     world_size: int
@@ -54,6 +54,7 @@ class Setup:
     environment: dict[str, str]
     enter: Callable[[int], None] | None = None
     serves: bool = False
+    sealed: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,8 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
             ask_with(send, cloudpickle.loads)
         function, args = unpack(task)
         join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
+        if setup.sealed:
+            close_stores()
         send("begun")
         send("returned", value=cloudpickle.dumps(function(rank, setup.world_size, *args)))
     except BaseException as error:
@@ -340,6 +343,12 @@ def ask(question: Any) -> Any:
 
 
 _stores: list[Any] = []  # this rank's: torch doesn't keep the Python object alive
+
+
+def close_stores() -> None:
+    """Close what this rank's group has met by, for good: no rank can leave anything there, or make a group."""
+    for store in _stores:
+        store.close()
 
 
 def join_group(rank: int, world_size: int, backend: str, init_method: str, timeout: float) -> None:

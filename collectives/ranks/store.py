@@ -62,7 +62,14 @@ class LogStore(dist.Store):
                 raise dist.DistStoreError(f"no rank has set all of {', '.join(keys)} in time")
             time.sleep(POLL_SECONDS)
 
+    def close(self) -> None:
+        """Close the file: from now on every change and every question raises `RuntimeError`."""
+        with self._lock:
+            os.close(self._file)
+            self._file = -1
+
     def _append(self, key: str, **change: Any) -> None:
+        self._refuse_if_closed()
         line = json.dumps({"key": key} | change).encode() + b"\n"
         if os.write(self._file, line) < len(line):
             raise OSError(f"no space left for the ranks' store: {key}")
@@ -70,6 +77,7 @@ class LogStore(dist.Store):
     def _catch_up(self) -> None:
         """Read the lines that are new, up to the last complete one."""
         with self._lock:
+            self._refuse_if_closed()
             if os.fstat(self._file).st_size == self._read:
                 return
             new = os.pread(self._file, os.fstat(self._file).st_size - self._read, self._read)
@@ -77,6 +85,10 @@ class LogStore(dist.Store):
             self._read += len(lines)
             for line in lines.splitlines():
                 self._apply(**json.loads(line))
+
+    def _refuse_if_closed(self) -> None:
+        if self._file < 0:
+            raise RuntimeError("these ranks share no store any more, and make no new groups: send what others need")
 
     def _apply(self, key: str, set: str = "", add: int | None = None, name: str = "") -> None:
         if add is None:
