@@ -621,11 +621,8 @@ def every_way(rank, world_size, buffer):
 
 def test_sealed_ranks_leave_each_other_nothing_but_messages(judges):
     """No file, name, socket, signal, setting or store: what a rank has of another crossed on the wire."""
-    given = (
-        "given",
-        GIVEN[1]
-        + "\nfrom collectives.practice import on_ranks\nfor rank in (0, 1):\n    open(f'/tmp/known{rank}', 'w').close()",
-    )
+    known = "for rank in (0, 1):\n    open(f'/tmp/known{rank}', 'w').close()"
+    given = ("given", f"{GIVEN[1]}\nfrom collectives.practice import on_ranks\n{known}")
     by_hand = textwrap.dedent("""
         def by_hand(rank, world_size):
             found = torch.zeros(30)
