@@ -1,8 +1,10 @@
 """Pictures that students made: what each may ask of the browser that shows it. A file of 2 kB can ask for gigabytes.
 
-`elements` reads no more of a PNG, JPEG or GIF than its header. Of an SVG it counts what a browser draws, with what is
-drawn again where something refers to it: ten levels of ten references each are 10 billion elements. The segments of
-long paths and the dashes of lines count, too: a browser makes up to a million dashes of one line.
+`elements` reads no more of a PNG, JPEG or GIF than its header. Of an SVG it knows all elements, attributes and styles
+that it lets pass: those of a plain drawing, such as matplotlib's. It counts the elements, with what is drawn again
+where something refers to it: ten levels of ten references each are 10 billion. The segments of paths and the dashes of
+lines count, too: a browser makes up to a million dashes of one line, and sorts the segments of a path at each row of
+pixels that they cross.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ import base64
 import binascii
 import io
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
-from math import inf, pi
-from typing import NamedTuple
+from math import inf, isfinite
 from urllib.parse import unquote, unquote_to_bytes
 from xml.etree import ElementTree
 
@@ -24,40 +26,62 @@ from ..cage import Failed
 
 MOST_PIXELS = 25_000_000  # a phone's photo has 12 million; a browser takes 4 bytes for each
 MOST_ELEMENTS = 50_000  # in an SVG, each counted as often as it is drawn; a scatter plot has 5 for a point
-FREE_SEGMENTS, SEGMENTS = 30, 10  # of a path, that are part of its element, as a digit's are; and so many more are one
-DASHES = 20  # dashes and gaps that count as an element
+FREE_SEGMENTS, SEGMENTS = 30, 5  # of a path, that are part of its element, as a digit's are; and so many more are one
+CROSSINGS = 25  # ends of segments beside which others of the same path lie, and may cross them, that are an element
+DASHES = 5  # dashes and gaps that count as an element
 
 _DATA = re.compile(r"data:image/(png|jpeg|gif|svg\+xml)((?:;charset=utf-8|;utf-?8|;base64)*),([^#]*)", re.IGNORECASE)
 # Entities, style sheets that compute, and an encoding in which a browser reads something else than this module.
 _DECLARES = re.compile(
     r"<!(?!DOCTYPE\s|--|\[CDATA\[)|<\?(?!xml\s)|^<\?xml[^>]*encoding\s*=\s*.(?!utf-8\W)", re.IGNORECASE
 )
-# References that aren't counted: by escapes and variables, of a parent, of each point of a line, of a style sheet.
-_UNCOUNTED = re.compile(r"\\|/\*|var\(|\binherit|\bmarker(-mid)?\s*:", re.IGNORECASE)
-_IN_STYLES = re.compile(r"@|url|\\|var\(|inherit", re.IGNORECASE)
-_REFERENCE = re.compile(r"url\(\s*[\"']?\s*#([^\"')]*)", re.IGNORECASE)
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-_DRAWN = {  # neither filters nor animations, which cost more than they are long, nor HTML
-    *("svg", "g", "defs", "symbol", "use", "switch", "a", "title", "desc", "metadata", "style", "image"),
-    *("path", "rect", "circle", "ellipse", "line", "polyline", "polygon", "text", "tspan", "textPath"),
-    *("clipPath", "mask", "pattern", "marker", "linearGradient", "radialGradient", "stop"),
+_ABOUT = tuple(  # whose elements and attributes draw nothing
+    f"{{http://{name}}}"
+    for name in (
+        *("www.w3.org/1999/02/22-rdf-syntax-ns#", "creativecommons.org/ns#"),
+        *("purl.org/dc/elements/1.1/", "www.w3.org/XML/1998/namespace"),
+    )
+)
+_SHAPES = {"path", "rect", "circle", "ellipse", "line", "polyline", "polygon"}
+_PAINTS = {"pattern", "linearGradient", "radialGradient"}
+_LEAVES = {"title", "desc", "style", "image", "stop"}
+_DRAWN = {"svg", "g", "defs", "symbol", "use", "metadata", "text", "tspan", "clipPath"} | _SHAPES | _PAINTS | _LEAVES
+_HOLDERS = {"g", "use", "image"}  # which refer to clip paths alone: what they were filled with, each part would draw
+_STYLES = {  # as attributes, or in the attribute style
+    *("fill", "fill-opacity", "fill-rule", "stroke", "stroke-opacity", "stroke-width", "stroke-linecap"),
+    *("stroke-linejoin", "stroke-miterlimit", "stroke-dasharray", "stroke-dashoffset", "opacity", "color", "display"),
+    *("visibility", "font", "font-family", "font-size", "font-style", "font-weight", "font-variant", "font-stretch"),
+    *("text-anchor", "text-decoration", "dominant-baseline", "letter-spacing", "white-space", "clip-path", "clip-rule"),
+    *("stop-color", "stop-opacity", "image-rendering", "shape-rendering", "text-rendering"),
 }
+_LENGTHS = ("x1", "x2", "y1", "y2", "r", "rx", "ry", "width", "height")
+_ATTRIBUTES = {
+    *_LENGTHS,
+    *("x", "y", "cx", "cy", "dx", "dy", "fx", "fy", "d", "points", "rotate", "transform", "viewBox", "version"),
+    *("preserveAspectRatio", "offset", "clipPathUnits", "patternUnits", "patternContentUnits", "patternTransform"),
+    *("gradientUnits", "gradientTransform", "spreadMethod"),
+}
+# Attributes that draw nothing, whatever is in them, or that are read for themselves.
+_APART = re.compile(
+    r"id|class|type|role|lang|(aria|data)-[\w-]+|style|(\{.*xlink\})?href|\{.*(namespace|syntax-ns#)\}.*"
+)
+_VALUE = re.compile(
+    r"(?:url\(#[\w.-]+\)|(?:rgb|hsl|matrix|translate|scale|rotate|skew[XY])a?\([\w\s.,%+-]*\)|[\w\s.,;:#%'\"+!-])*+",
+    re.ASCII,
+)
+_REFERENCE = re.compile(r"url\(#([\w.-]+)\)", re.ASCII)
+_NAME = re.compile(r"#([\w.-]+)", re.ASCII)
+_RASTER = re.compile(r"data:image/(png|jpeg|gif);base64,([a-zA-Z0-9+/=\s]*)", re.ASCII)
+_SHEET = re.compile(  # matplotlib's
+    r"\s*+\*\s*+\{(?:\s*+stroke-line(?:join|cap)\s*+:\s*+[a-z]+\s*+;?)*+\s*+\}\s*+"
+)
 _NUMBER = r"[-+]?(?>[0-9]+\.?[0-9]*|\.[0-9]+)(?>(?:[eE][-+]?[0-9]+)?)"
 _NUMBERS = re.compile(_NUMBER)
 _COMMANDS = re.compile(r"([MLHVCSQTAZ])([^MLHVCSQTAZ]*)", re.IGNORECASE)
 _TAKES = {"m": 2, "l": 2, "h": 1, "v": 1, "c": 6, "s": 4, "q": 4, "t": 2, "a": 7}  # numbers, by a path's command
 _ARC = re.compile(r"[\s,]*".join(f"({each})" for each in (*[_NUMBER] * 3, "[01]", "[01]", *[_NUMBER] * 2)))
-_SIZED = re.compile(rf"\s*({_NUMBER})(px|%|)\s*")
-_SHAPES = {"rect", "circle", "ellipse", "line"}
-_TEXTS = {"text", "tspan", "textPath"}
-_DASHED = re.compile(r"stroke-dasharray\s*:([^;}]*)", re.IGNORECASE)
-_DASHES = re.compile(rf"[\s,]*(?:{_NUMBER}(?:px|pt|mm|cm|in|pc)?[\s,]*)*", re.IGNORECASE)  # no unit is below a pixel
-_FONT = re.compile(r"font(?:-size)?\s*:([^;}]*)", re.IGNORECASE)
-_FONT_SIZE = re.compile(rf"({_NUMBER})(%|[a-z]*)|larger", re.IGNORECASE)
-# With any of these, the length of a line or a dash isn't what the attributes of its element say.
-_ELSEWHERE = re.compile(r"vector-effect|pathLength|path\(|size-adjust|\bzoom\b", re.IGNORECASE)
-_GEOMETRY = re.compile(r"(?<![\w-])(?:d|r|rx|ry|width|height)\s*:", re.IGNORECASE)
-_INHERITED = ("fill", "stroke", "marker-start", "marker-end", "style")  # what these refer to, each part may draw
+_DASHES = re.compile(rf"[\s,]*(?:{_NUMBER}(?:px)?[\s,]*)*")
 
 
 def of_url(url: str) -> int | None:
@@ -100,15 +124,8 @@ def elements(kind: str, data: bytes) -> int:
     return 1
 
 
-class _Cost(NamedTuple):
-    """What an element asks of a browser. `length`: of all lines that it draws, in the units in which dashes count."""
-
-    elements: int
-    length: float
-
-
 class _Drawing:
-    """An SVG, with the cost of each element that is known already."""
+    """An SVG, with the cost of each element that is known already: as how many elements it counts, with its parts."""
 
     def __init__(self, data: bytes):
         try:
@@ -123,150 +140,137 @@ class _Drawing:
         self.named: dict[str, ElementTree.Element] = {}
         for element in self.root.iter():
             self.named.setdefault(element.get("id", ""), element)
-        self.costs: dict[ElementTree.Element, _Cost | None] = {}  # None while its parts are counted
-        self.own_rates, self.rates = self._rates()
-        self.dashed = any(self.own_rates.values())
-        self.letter, self.size = self._measures() if self.dashed else (0.0, 0.0)
+        self.costs: dict[ElementTree.Element, int | None] = {}  # None while its parts are counted
 
     def count(self) -> int:
         """Return how many elements it draws. Raise Failed if they are too many."""
-        return self._cost(self.root).elements
+        return self._cost(self.root)
 
-    def _rates(self) -> tuple[dict[ElementTree.Element, float], dict[ElementTree.Element, float]]:
-        """Return how many dashes each element gives to a unit of length: itself, and with what it may inherit.
-
-        They add up, whatever overrides what. A style sheet's dashes are those of the root.
-        """
-        own = {element: _dashes_per_unit(_declared(element)) for element in self.root.iter()}
-        own[self.root] += _dashes_per_unit(self._sheets())
-        all_of_them = {self.root: own[self.root]}
-        for element in self.root.iter():
-            all_of_them.update({part: all_of_them[element] + own[part] for part in element})
-        return own, all_of_them
-
-    def _sheets(self) -> str:
-        return ";".join("".join(each.itertext()) for each in self.root.iter() if each.tag.endswith("style"))
-
-    def _measures(self) -> tuple[float, float]:
-        """Return the height of the largest letter, and what 100% of a length is. Raise Failed if a length is hidden."""
-        sheets = self._sheets()
-        declared = ";".join([sheets, *map(_declared, self.root.iter())])
-        styles = [sheets, *(each.get("style", "") for each in self.root.iter() if _tag(each) in {*_SHAPES, "path"})]
-        if _ELSEWHERE.search(declared) or any(map(_GEOMETRY.search, styles)):
-            raise Failed("its dashes can't be counted")
-        letter = 50.0  # of the keyword xxx-large
-        for value in _FONT.findall(declared):
-            for number, unit in _FONT_SIZE.findall(value):
-                letter = max(letter, 2 * float(number) if unit.lower() in ("", "px", "pt") and number else inf)
-        sides = [each.get(name, "") for each in self.root.iter() for name in ("viewBox", "width", "height")]
-        numbers = [abs(float(number)) for side in sides for number in _NUMBERS.findall(side)]
-        return letter, max(numbers) if self.root.get("viewBox") and numbers else inf
-
-    def _cost(self, element: ElementTree.Element) -> _Cost:
+    def _cost(self, element: ElementTree.Element) -> int:
         """Return what an element costs, itself and its parts. Raise Failed if that is too much."""
         if element in self.costs:
             if (known := self.costs[element]) is None:
                 raise Failed("a part of it refers to itself")
             return known
         self.costs[element] = None
-        once, of_each_part, drawn = self._referred(element)
-        parts = [*map(self._cost, element), *drawn]
-        segments, length = self._outline(element)
-        length += sum(part.length for part in parts)
-        count = (1 + sum(part.elements for part in parts)) * (1 + of_each_part) + once
-        count += max(0, segments - FREE_SEGMENTS) // SEGMENTS + _as_elements(length, self.own_rates[element])
+        _check_parts(element)
+        styles = _styles(element)
+        count = 1 + _outline(element, styles) + sum(map(self._cost, element)) + sum(self._referred(element, styles))
         if count > MOST_ELEMENTS:
             raise Failed(f"it draws more than {MOST_ELEMENTS:,} elements, or as much as these in long paths and dashes")
-        self.costs[element] = cost = _Cost(count, length)
-        return cost
+        self.costs[element] = count
+        return count
 
-    def _outline(self, element: ElementTree.Element) -> tuple[int, float]:
-        """Return how many segments or letters an element itself has, and how long their lines are if any are dashed."""
+    def _referred(self, element: ElementTree.Element, styles: list[tuple[str, str]]) -> Iterator[int]:
+        """Yield the cost of each thing that an element refers to. None of them refers to anything but by `use`."""
         tag = _tag(element)
-        if tag in _TEXTS:
-            letters = len((element.text or "").strip()) + sum(len((part.tail or "").strip()) for part in element)
-            return letters, 8 * letters * self.letter if letters else 0.0
-        if tag in _SHAPES:
-            return 0, 8 * sum(map(self._extent, element.attrib.items())) if self.dashed else 0.0
-        data = element.get("d", "") if tag == "path" else f"M{element.get('points', '')}Z" if tag[:4] == "poly" else ""
-        steps = list(_steps(data))
-        return sum(len(rows) for _, rows in steps), _length(steps) if self.dashed else 0.0
+        for name in (href for href in ("href", f"{_XLINK}href") if href in element.attrib):
+            link = element.attrib[name].strip()
+            if tag == "image" and (raster := _RASTER.fullmatch(link)):
+                yield elements(raster[1], of_base64(raster[2]))
+            elif tag == "use" and (named := _NAME.fullmatch(link)):
+                yield self._by_name(named[1])
+            else:
+                raise Failed("it refers to what isn't understood here")
+        for name, value in styles:
+            for target in _REFERENCE.findall(value):
+                clips = name == "clip-path" and tag in _SHAPES | _HOLDERS
+                kinds = {"clipPath"} if clips else _PAINTS if name in ("fill", "stroke") and tag in _SHAPES else set()
+                if not kinds or (target in self.named and _tag(self.named[target]) not in kinds):
+                    raise Failed("it refers to what isn't understood here")
+                yield self._by_name(target)
 
-    def _extent(self, attribute: tuple[str, str]) -> float:
-        """Return the length that an attribute gives, at most; 0 if it is no length of a shape's."""
-        name, value = attribute
-        if not re.fullmatch(r"c?[xy]|[xy][12]|r[xy]?|width|height", name):
-            return 0.0
-        sized = _SIZED.fullmatch(value)
-        if sized is None:
-            return inf
-        return abs(float(sized[1])) * (self.size / 100 if sized[2] == "%" else 1)
-
-    def _referred(self, element: ElementTree.Element) -> tuple[int, int, list[_Cost]]:
-        """Return the counts of what an element refers to, for itself and for each of its parts, and what it repeats."""
-        tag = _tag(element)
-        if tag not in _DRAWN and (tag != element.tag or "xhtml" in tag or not tag.startswith("{")):
-            raise Failed(f"it has an element that isn't drawn here, {tag[:40]}")
-        if tag == "style" and _IN_STYLES.search("".join(element.itertext())):
-            raise Failed("its styles refer to something")
-        once = of_each_part = 0
-        drawn = []
-        for name, value in element.attrib.items():
-            name = name.removeprefix(_XLINK)
-            if name == "href" and value.strip().startswith("#"):
-                if (repeated := self._by_name(value.strip()[1:])) is not None:
-                    drawn.append(self._cost(repeated))
-            elif name == "href" and tag == "image":
-                if re.match(r"\s*data:image/svg", value, re.IGNORECASE):
-                    raise Failed("it has another SVG in it")
-                of_url(value.strip())
-            elif not name.startswith("{"):
-                if _UNCOUNTED.search(f"{name}:{value}"):
-                    raise Failed(f"its attribute {name[:40]} isn't understood here")
-                found = sum(map(self._as_a_paint, _REFERENCE.findall(value)))
-                once, of_each_part = (
-                    (once, of_each_part + found) if name in _INHERITED else (once + found, of_each_part)
-                )
-        return once, of_each_part, drawn
-
-    def _by_name(self, name: str) -> ElementTree.Element | None:
-        return self.named.get(unquote(name.strip()))
-
-    def _as_a_paint(self, name: str) -> int:
-        """Return the count of a pattern, mask or marker, with the dashes that it inherits where it is defined."""
-        element = self._by_name(name)
-        if element is None:
-            return 0
-        cost = self._cost(element)
-        return cost.elements + _as_elements(cost.length, self.rates[element])
+    def _by_name(self, name: str) -> int:
+        return self._cost(self.named[name]) if name in self.named else 0
 
 
 def _tag(element: ElementTree.Element) -> str:
     return element.tag.removeprefix(_SVG)
 
 
-def _declared(element: ElementTree.Element) -> str:
-    """Return an element's attributes in the form of a style."""
-    return ";".join(f"{name}:{value}" for name, value in element.attrib.items())
+def _check_parts(element: ElementTree.Element) -> None:
+    """Raise Failed if an element isn't one of a plain drawing, or if one like it holds no such parts."""
+    tag, parts = _tag(element), {*map(_tag, element)}
+    if tag not in _DRAWN and not tag.startswith(_ABOUT):
+        raise Failed(f"it has an element that isn't drawn here, {tag[:40]}")
+    if tag == "style" and not _SHEET.fullmatch(element.text or ""):
+        raise Failed("it has a style sheet that isn't understood here")
+    wrong = (tag in _LEAVES and parts) or (tag in _SHAPES and parts - {"title", "desc"})
+    if wrong or (tag == "clipPath" and (len(element) > 1 or parts - _SHAPES)):
+        raise Failed(f"it has an element with parts that aren't drawn here, {tag[:40]}")
+    if tag in _PAINTS | {"clipPath"} and any(map(_refers, element.iter())):
+        raise Failed("a pattern or clip path of it refers to something")
 
 
-def _dashes_per_unit(declared: str) -> float:
+def _refers(element: ElementTree.Element) -> bool:
+    """Return whether an element draws something from elsewhere."""
+    return _tag(element) in ("use", "image") or any("(#" in value for value in element.attrib.values())
+
+
+def _styles(element: ElementTree.Element) -> list[tuple[str, str]]:
+    """Return an element's attributes, and what its attribute style declares. Raise Failed at one that isn't listed."""
+    own = [each.partition(":") for each in element.get("style", "").split(";") if each.strip()]
+    declared = [(name.strip().lower(), value) for name, _, value in own]
+    drawn = {name: value for name, value in element.attrib.items() if not _APART.fullmatch(name)}
+    unknown = [name for name, _ in declared if name not in _STYLES]
+    unknown += [name for name in drawn if name not in _STYLES | _ATTRIBUTES]
+    for name, value in [*declared, *drawn.items()]:
+        if name in unknown or not _VALUE.fullmatch(value) or "inherit" in value.lower():
+            raise Failed(f"its attribute {name[:40]} isn't understood here")
+    return [*declared, *drawn.items()]
+
+
+def _outline(element: ElementTree.Element, styles: list[tuple[str, str]]) -> int:
+    """Return as how many more elements the outline of an element counts: its letters, segments and dashes."""
+    tag = _tag(element)
+    rate = sum(_dashes_per_unit(value) for name, value in styles if name == "stroke-dasharray")
+    if tag in ("text", "tspan"):
+        letters = len((element.text or "").strip()) + sum(len((part.tail or "").strip()) for part in element)
+        return max(0, letters - FREE_SEGMENTS) // SEGMENTS + _as_elements(1.0, rate and inf)
+    if tag in ("path", "polyline", "polygon"):
+        drawn = element.get("d", "") if tag == "path" else f"M{element.get('points', '')}Z"
+        points = list(_points(drawn))
+        length = sum(abs(end - begin) for begin, end in pairwise(points))
+        if not isfinite(length):
+            raise Failed("a line of it has no end")
+        beside = min(_beside([each.real for each in points]), _beside([each.imag for each in points]))
+        count = max(0, len(points) - FREE_SEGMENTS) // SEGMENTS + beside // CROSSINGS
+        return count + _as_elements(length, rate)
+    if not rate:
+        return 0
+    if tag not in _SHAPES:
+        raise Failed("it has dashes that more than one line may have")
+    sides = [element.get(name, "0") for name in _LENGTHS]
+    if not all(re.fullmatch(_NUMBER, side) for side in sides):
+        raise Failed("its dashes can't be counted")
+    return _as_elements(8 * sum(abs(float(side)) for side in sides), rate)
+
+
+def _beside(places: list[float]) -> int:
+    """Return beside how many points the segments lie that join these one by one, all together.
+
+    A segment crosses none but those that begin, end or pass there. A plot's each lie beside a few, a scribble's beside
+    a third of all.
+    """
+    ordered = sorted(places)
+    ends = (sorted(pair) for pair in pairwise(places))
+    return sum(bisect_right(ordered, high) - bisect_left(ordered, low) for low, high in ends)
+
+
+def _dashes_per_unit(value: str) -> float:
     """Return how many dashes and gaps a line has for each unit of its length. Raise Failed if they aren't numbers."""
-    rate = 0.0
-    for value in _DASHED.findall(declared):
-        if value.strip().lower() == "none":
-            continue
-        if not _DASHES.fullmatch(value):
-            raise Failed("its dashes aren't understood here")
-        lengths = [abs(float(number)) for number in _NUMBERS.findall(value)]
-        rate += len(lengths) / sum(lengths) if any(lengths) else 0.0
-    return rate
+    if value.strip().lower() == "none":
+        return 0.0
+    if not _DASHES.fullmatch(value):
+        raise Failed("its dashes aren't understood here")
+    lengths = [abs(float(number)) for number in _NUMBERS.findall(value)]
+    return len(lengths) / sum(lengths) if any(lengths) else 0.0
 
 
 def _as_elements(length: float, rate: float) -> int:
-    """Return as how many elements the dashes of lines count. Raise Failed if they are too many."""
-    dashes = length * rate if rate else 0.0
-    if not dashes <= MOST_ELEMENTS * DASHES:  # also of infinite lengths, whose product may be no number
+    """Return as how many elements the dashes of a line count. Raise Failed if they are too many."""
+    dashes = length * rate
+    if not dashes <= MOST_ELEMENTS * DASHES:
         raise Failed(f"it draws more than {MOST_ELEMENTS * DASHES:,} dashes")
     return int(dashes / DASHES)
 
@@ -282,13 +286,14 @@ def _steps(path: str) -> Iterator[tuple[str, list[list[float]]]]:
         yield command, [numbers[end - takes : end] for end in ends]
 
 
-def _length(steps: list[tuple[str, list[list[float]]]]) -> float:
-    """Return how long a path is, at most: a curve is shorter than the way along its control points."""
-    total, here, start, control = 0.0, 0j, 0j, 0j
-    for command, rows in steps:
+def _points(path: str) -> Iterator[complex]:
+    """Yield points along a path: the ends of its lines, and around its curves, which lie inside and are shorter."""
+    here, start, control = 0j, 0j, 0j
+    for command, rows in _steps(path):
         kind = command.lower()
         if kind == "z":
-            total, here, control = total + abs(here - start), start, start
+            here = control = start
+            yield here
         for number, row in enumerate(rows):
             base = here if command.islower() else 0j
             if kind == "h":
@@ -300,13 +305,12 @@ def _length(steps: list[tuple[str, list[list[float]]]]) -> float:
                 points = [base + complex(x, y) for x, y in zip(pairs[::2], pairs[1::2], strict=True)]
             if kind in "st":
                 points.insert(0, 2 * here - control)  # the last control point, mirrored
+            if kind == "a" and all(row[:2]):  # a browser makes the radii larger until they reach
+                short, long = sorted(map(abs, row[:2]))
+                far = 2 * long * max(1.0, abs(points[0] - here) / (2 * short))
+                points[:0] = [here + far, here + 1j * far, here - far, here - 1j * far]
             if kind == "m" and number == 0:
                 start = points[0]
-            else:
-                total += sum(abs(end - begin) for begin, end in pairwise([here, *points]))
-            if kind == "a":  # a browser makes the radii larger until they reach
-                short, long = sorted(map(abs, row[:2]))
-                total += 2 * pi * long * max(1.0, abs(points[0] - here) / (2 * short)) if short else 0.0
             control = points[-2] if kind in "csqt" else points[-1]
             here = points[-1]
-    return total
+            yield from points

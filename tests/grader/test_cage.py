@@ -308,6 +308,24 @@ BOMBS = {
     "dashes that are computed": svg("<path d='M0 0H9' stroke-dasharray='calc(.001px)'/>"),
     "dashes without end": svg("<path d='M0 0H1e999V-1e999' stroke-dasharray='1'/>"),
     "segments": svg(f"<defs><path id='a' d='M0 0{'L9 9' * 40_000}'/></defs>" + "<use href='#a'/>" * 100),
+    "scribble": svg(f"<path d='M0 0{''.join(f'L{n * 7_919 % 1_000} {n % 2}' for n in range(4_000))}'/>"),
+    "scribbles": svg(
+        f"<path id='a' d='M0 0{''.join(f'L{n * 7 % 30} {n % 2}' for n in range(30))}'/>" + "<use href='#a'/>" * 8_000
+    ),
+    "dashes of a sheet with a comment": svg("<style>*{stroke-dasharray/**/:.001}</style><path d='M0 0H1000'/>"),
+    "a sheet in pieces": svg("<style>*{stroke-dash<title>x</title>array:.001}</style><path d='M0 0H1000'/>"),
+    "paths of a sheet": svg(f"<style>path{{d:path('M0 0{'L9 9' * 4_000}')}}</style>" + "<path/>" * 500),
+    "a name with a bracket": svg("<clipPath id='p)1'/><rect clip-path='url(\"#p)1\")'/>"),
+    "a name with a quote": svg("<clipPath id=\"p'1\"/><rect clip-path='url(&quot;#p&apos;1&quot;)'/>"),
+    "svg in svg behind a blank": svg("<image href='data: image/svg+xml,x'/>"),
+    "svg in svg behind a tab": svg(
+        "<image href='da&#9;ta:image/svg+xml,%3Csvg xmlns=%22http://www.w3.org/2000/svg%22/%3E'/>"
+    ),
+    "a fill that a pattern inherits": svg("<g fill='url(#a)'><pattern id='b'><rect/></pattern></g><pattern id='a'/>"),
+    "a pattern in a shape": svg("<pattern id='a'/><rect fill='url(#a)'><pattern id='b'><rect/></pattern></rect>"),
+    "a clip path with a clip path": svg(
+        "<clipPath id='a'><rect/></clipPath><clipPath id='b'><rect clip-path='url(#a)'/></clipPath>"
+    ),
     "deep": svg("<g>" * 5_000 + "</g>" * 5_000),
     "many": svg("<g/>" * 60_000),
     "no drawing": "<svg",
