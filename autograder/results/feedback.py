@@ -59,6 +59,9 @@ MOST_KEPT = 3 * MOST_HTML  # characters of their HTML
 STUDENTS = '<div class="tex2jax_ignore" style="border-left: 3px solid #bbb; padding-left: 8px">'
 OWN = "<div><em>The student's own cell:</em></div>"  # above a text that isn't an answer
 RUBRIC = '<div class="alert alert-info">'  # Bootstrap's box, which formgrader's page has a style for
+# For formgrader's page: what is taller scrolls in its place. A browser puts all that begins below 33,554,432 pixels,
+# where a picture of 200 bytes reaches, at that one height, rubrics and the boxes for points included.
+WITHIN_REACH = "<style>.tex2jax_ignore, .input_area, .output_subarea { max-height: 1200px; overflow: auto }</style>"
 
 Show = Callable[..., str]  # (kind, text, about) -> HTML; see `rendering.rendered`
 
@@ -307,7 +310,8 @@ def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
 class Inert(NbGraderPreprocessor):
     """The last preprocessor. It cleans the notebook for formgrader, whose templates clean nothing.
 
-    It also shows the rubric of a written answer below that answer. `InertPage` leaves it out of the student's page.
+    It also shows the rubric of a written answer below that answer, and limits the height of what students made.
+    `InertPage` leaves both out of the student's page.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
@@ -319,17 +323,22 @@ class Inert(NbGraderPreprocessor):
 
 
 def with_rubrics(notebook: NotebookNode) -> None:
-    """Put a cell with the instructor's own answer and rubric after each answer that a person reads."""
+    """Put a cell with the instructor's own answer and rubric after each answer that a person reads, and a style."""
     rubrics = notebook.metadata.get("autograder", {}).get("rubrics", {})
     cells = []
     for cell in notebook.cells:
         cells.append(cell)
         if text := rubrics.get(cell.metadata.get("nbgrader", {}).get("grade_id")):
             words = f"**For graders only: the instructor's answer.**\n\n{text}"
-            rubric = new_markdown_cell(f"{RUBRIC}\n\n{words}\n\n</div>", id=f"rubric-{len(cells)}")
-            rubric.metadata["autograder"] = NotebookNode(rubric=True)
-            cells.append(rubric)
-    notebook.cells = cells
+            cells.append(_for_graders(f"{RUBRIC}\n\n{words}\n\n</div>", len(cells)))
+    notebook.cells = [*cells, _for_graders(WITHIN_REACH, len(cells))]
+
+
+def _for_graders(source: str, number: int) -> NotebookNode:
+    """Return a cell that `InertPage` leaves out."""
+    cell = new_markdown_cell(source, id=f"rubric-{number}")
+    cell.metadata["autograder"] = NotebookNode(rubric=True)
+    return cell
 
 
 def _cleaned(notebook: NotebookNode, show: Show) -> None:

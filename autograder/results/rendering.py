@@ -120,6 +120,8 @@ class _Kept:
             span = min(int(value), MOST_SPAN) if re.fullmatch(r"[0-9]{1,9}", value) else 1
             self.drawn += span - 1
             return str(span)
+        if attribute in ("width", "height"):
+            return value if re.fullmatch(r"[0-9]{1,3}(px|%)?|1[0-9]{3}(px)?", value) else None
         return value
 
     def _fits(self, url: str) -> bool:

@@ -25,7 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from .. import once, points, sheet
 
-MARKUP = str.maketrans("<>", "‹›")  # formgrader puts a name into its page as it is
+# formgrader puts a name into its page as it is, and its MathJax typesets the page: TeX may define the rubric's symbols.
+MARKUP = str.maketrans("<>$\\`", "‹›＄＼‘")
 STUDENT_ID = re.compile(r"\w[\w.@-]{0,63}")  # it becomes a folder's name
 MOST = 128  # characters of a name or an address: the gradebook's columns, which PostgreSQL keeps to
 TEST_STUDENT = "student, test"  # Canvas adds a "Student, Test" to each export; in other letters it may be a name

@@ -1,7 +1,9 @@
 """The page that a student reads: points and reasons first, an unread answer is no zero, a phone shows all of it."""
 
+import base64
 import contextlib
 import html
+import io
 import random
 import re
 
@@ -10,6 +12,8 @@ from answers import cells_of
 from bs4 import BeautifulSoup
 from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
+from nbgrader.server_extensions.formgrader import handlers
+from PIL import Image
 from traitlets.config import Config
 
 from autograder import release
@@ -107,11 +111,48 @@ def test_a_cell_of_a_students_that_imitates_the_rubric_is_marked_and_has_another
     exercise, note, answer, rubric, *own = (cell.source for cell in graded.cells)
     assert exercise == "The exercise" and rubric.startswith(feedback.RUBRIC) and "Two points" in rubric
     assert note.startswith(feedback.STUDENTS) and answer.startswith(feedback.STUDENTS)
+    assert own.pop() == feedback.WITHIN_REACH
     for text in own:
         assert text.startswith(feedback.OWN + feedback.STUDENTS)
         assert "alert" not in text and text.count("style=") == text.count("class=") == 1
     page, _ = feedback.InertPage().from_notebook_node(graded)
     assert "plain words" in page and "student's own cell" not in page, "the students know what they wrote"
+
+
+def test_nothing_that_a_student_hands_in_is_so_tall_that_rubrics_and_checks_are_out_of_reach(browser, tmp_path):
+    """A browser puts all that begins below 33,554,432 pixels at that one height."""
+    packed = io.BytesIO()
+    Image.new("1", (1, 60_000)).save(packed, "PNG")
+    tall = base64.b64encode(packed.getvalue()).decode()
+    picture = f"src='data:image/png;base64,{tall}'"
+    answer = f"Yes. <img width=1000 {picture}><img height=99999999 {picture}>"
+    outputs = [
+        new_output("display_data", {kind: value}) for kind, value in [("image/png", tall), ("text/html", answer)]
+    ]
+    lines = new_output("stream", text="\n" * 500_000)
+    cells = [
+        new_markdown_cell(answer, metadata=about("d-why", 0.0, 4.0, solution=True, locked=False)),
+        new_markdown_cell(answer),
+        new_raw_cell(answer, metadata={"raw_mimetype": ""}),
+        new_code_cell("\n" * 500_000, outputs=[*outputs, lines]),
+        new_code_cell("check()", metadata=about("a1", 0.0), outputs=[lines, error("wrong answer")]),
+        new_markdown_cell("An honest answer", metadata=about("e-why", 0.0, 4.0, solution=True, locked=False)),
+    ]
+    rubrics = {"d-why": "the first rubric", "e-why": "the last rubric"}
+    notebook = new_notebook(cells=cells, metadata={"autograder": {"rubrics": rubrics}})
+    graded, _ = feedback.Inert().preprocess(notebook, {})
+    exporter = HTMLExporter(template_name="formgrade", extra_template_basedirs=[handlers.template_path])
+    resources = {"first_name": "E", "last_name": "E", "index": 0, "total": 1, "base_url": "", "notebook_id": "ps1"}
+    place = tmp_path / "page.html"
+    place.write_text(exporter.from_notebook_node(graded, resources=resources)[0], encoding="utf-8")
+    page = browser.new_page()
+    page.route("**/*", lambda route: route.continue_() if route.request.url == place.as_uri() else route.abort())
+    page.goto(place.as_uri())
+    for words in ("the first rubric", "wrong answer", "the last rubric"):
+        assert page.get_by_text(words).last.bounding_box()["y"] < 20_000, words
+    assert page.locator("img[height]").count() == 0 and page.locator("img[width]").count() == 3
+    page.close()
+    assert feedback.WITHIN_REACH not in feedback.InertPage().from_notebook_node(graded)[0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -262,3 +262,13 @@ def test_no_script_in_a_students_name_runs_where_formgrader_shows_it(tmp_path, b
     page.goto(place.as_uri())
     assert page.title() == "ps1" and "Eve" in page.inner_text("nav") and page.locator("nav img").count() == 0
     page.close()
+
+
+def test_tex_in_a_students_name_is_none_where_formgrader_shows_it_and_the_name_still_finds_its_hand_in(tmp_path):
+    """MathJax typesets the page's head before the rubrics, so a name's `\\def` would change what they say."""
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    name = r"$\def\le{\ge}$ \(x\) `x` Evil"
+    roster.main([str(listed(tmp_path, f'Student,ID,Section\n"{name}, Eve",72,A\n')), "--db", url])
+    (first, last, *_), *_ = students(url).values()
+    assert "Evil" in last and not set(first + last) & set("$\\`")
+    assert roster.key(f"{name}Eve") == roster.key(f"{last}{first}")
