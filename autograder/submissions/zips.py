@@ -56,14 +56,14 @@ from .unzip import MOST_NAME, is_notebook, printable
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = "canvas", "moodle", "mail"
 LISTING = 60.0  # seconds to list a zip's members
-# What one sender may take, who can hand in any number of files that are small until they are unpacked. Without a
-# sender whom a platform names, this holds for a zip of many, and for all single files together. As these may be a whole
-# class's, a mail's bytes add to it, and each student's newest file has a part of its own.
+# What one sender may take, who can hand in any number of files that are small until they are unpacked. By mail nobody
+# knows the senders, so this holds for all single files together, and for all zips of many. As these may be a whole
+# class's, a mail's bytes add to it, and each student's newest file has a part of its own, in which an honest one fits.
 UNPACKING = 20.0  # seconds to unpack all hand-ins
 MOST_KEPT = 5 * unzip.MOST_BYTES  # bytes of the notebooks that are on disk until all hand-ins are unpacked
 MAILED_SECONDS, MAILED_BYTES = 1e-6, 20  # more of both for each byte of a mail
-OWN_SECONDS, OWN_BYTES = 0.25, 1_000_000  # for a student's newest file, which is seldom larger and takes 10 ms
-MOST_OWN = 1_000  # such files in one zip
+OWN_SECONDS, OWN_BYTES = 0.25, 3_000_000  # for a student's newest file; with pictures it has 1 MB, and takes 10 ms
+MOST_OWN = 1_000  # such files
 FOLDERS = 16_384  # bytes that a notebook's folders take on disk, at most
 
 NAMED_REGEXP = r".*/(?P<student_id>[^/]+)/(?P<timestamp>\d{8}T\d{6}Z)/(?P<file_id>[^/]+)\.ipynb$"
@@ -177,11 +177,14 @@ class Wanted(NamedTuple):
 
     @property
     def account(self) -> str:
-        """Whose budget it takes from: a platform's sender's, a mailed zip's, or "", that of all other files."""
+        """Whose budget it takes from: a platform's sender's, or that of all mailed zips of many, or "", of all others.
+
+        A sender who isn't sure is taken without the number that the file's name claims, which may be another each time.
+        """
         new = self.candidate
         if new.sender:
-            return new.sender if new.sure else ""
-        return str(new.path) if new.number is not None else ""
+            return new.sender if new.sure else new.sender.rpartition(" ")[0]
+        return "zips" if new.number is not None else ""
 
 
 @dataclass
@@ -190,7 +193,7 @@ class Allowance(cage.Budget):
 
     bytes: int
     full: str
-    owners: int = MOST_OWN  # files that may yet have a part of their own
+    owners: int  # files that may yet have a part of their own
 
 
 class Sender(NamedTuple):
@@ -306,18 +309,18 @@ class SafeExtractor(ExtractorPlugin):
     def unpacked(self, wanted: list[Wanted], meanwhile: Path) -> list[Taken | Exception]:
         """Return for each hand-in its notebook, in a file in `meanwhile`, or why there is none.
 
-        The newest of each sender are unpacked first, so that no older ones take their time or their room. Of these the
-        largest files are, because a file that unpacks to a thousand times its size is small.
+        The newest of each sender, by mail of each student, are unpacked first, so that no older ones take their time or
+        their room, and of these the smallest files.
         """
         newest = sorted(range(len(wanted)), key=lambda n: self.order(wanted[n].candidate, wanted[n].time), reverse=True)
         ranks: dict[int, int] = {}  # 0 for a sender's newest hand-in
-        seen: Counter[tuple[str, str]] = Counter()
+        seen: Counter[str] = Counter()
         for number in newest:
-            sender = wanted[number].candidate.sender or str(wanted[number].candidate.path), wanted[number].student
+            sender = wanted[number].student if self.source == "mail" else wanted[number].account
             ranks[number] = seen[sender]
             seen[sender] += 1
         sizes = [each.candidate.path.stat().st_size for each in wanted]
-        numbers = sorted(ranks, key=lambda number: (ranks[number], -sizes[number], number))
+        numbers = sorted(ranks, key=lambda number: (ranks[number], sizes[number], number))
         allowances = self.allowances(wanted)
         shares, own_bytes = [], []
         for number in numbers:
@@ -355,10 +358,11 @@ class SafeExtractor(ExtractorPlugin):
         for account, paths in files.items():
             size = sum(path.stat().st_size for path in paths) if self.source == "mail" else 0
             seconds, most = UNPACKING + MAILED_SECONDS * size, MOST_KEPT + MAILED_BYTES * size
-            named = self.source != "mail" and account
-            others, advice = ("its sender's files", ALONE) if named else ("the files that came with it", APART)
+            mailed = self.source == "mail"
+            others, advice = ("the files that came with it", APART) if mailed else ("its sender's files", ALONE)
             no_time = NO_TIME.format(others, round(seconds), advice)
-            found[account] = Allowance(seconds, no_time, most, NO_BYTES.format(others, most // 1_000_000, advice))
+            no_bytes = NO_BYTES.format(others, most // 1_000_000, advice)
+            found[account] = Allowance(seconds, no_time, most, no_bytes, MOST_OWN if mailed else 0)
         return found
 
     def request(self, candidate: Candidate) -> bytes:

@@ -220,6 +220,73 @@ def test_a_mail_that_is_slow_to_unpack_takes_no_time_from_those_beside_it(folder
     assert [*found] == ["zoe"] and refused.keys() == mails.keys() and clock[0] < 26
 
 
+def test_attachments_take_a_bounded_time_together_however_they_are_wrapped(folder, monkeypatch):
+    """Each zip in a zip of 3 kB might take 20 s."""
+    clock = [0.0]
+    monkeypatch.setattr(cage, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cage, "Child", lambda work, items, seconds: SlowChild(clock, items))
+    slow, good = zipped((NOTEBOOK, SLOW)), zipped((NOTEBOOK, GOOD))
+    mails = {f"work{n}.zip": zipped((own("eve", f"202603{n + 1:02}T090000Z"), slow)) for n in range(20)}
+    mails |= {"ours.zip": zipped((own("zoe"), good), ("pad", os.urandom(9_999))), own(): good}
+    monkeypatch.setattr(zips.cage, "ask", lambda work, item, seconds: work(item))
+    found, _ = extracted(folder, mails)
+    assert {*found} == {"ada", "zoe"} and clock[0] < 26
+
+
+def test_one_student_s_attachments_leave_room_on_the_disk_for_others(folder, monkeypatch):
+    """Each was its zip's newest, and larger ones came first."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2_000_000))
+    sizes = [900_000, 500_000, 260_000, 120_000, 40_000]  # whatever is left, one of these fits
+    mails = {
+        f"work{n}.zip": zipped((own("eve"), zipped((NOTEBOOK, bytes(size)), ("pad", os.urandom(9_000 - n)))))
+        for n, size in enumerate(sizes)
+    }
+    found, refused = extracted(folder, mails | {own(): zipped((NOTEBOOK, b"x" * 60_000))})
+    assert {*found} == {"ada", "eve"} and own() not in refused
+
+
+def unsure(name, number, upload, typed):
+    """A hand-in on Canvas for which a student's number was typed, which might be Canvas's own."""
+    return f"{name}_{number}_{upload}_{own(str(typed))}"
+
+
+def test_whatever_numbers_one_types_on_canvas_the_files_are_one_sender_s(folder, tmp_path, monkeypatch):
+    """All whose number was typed shared one account, and each other number was another newest file."""
+    people = {"ada": {"lms_user_id": "71"}, "eve": {"lms_user_id": "72"}}
+    db_url = gradebook_of(f"sqlite:///{tmp_path}/gradebook.db", {}, {}, students=people)
+    clock = [0.0]
+    monkeypatch.setattr(cage, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cage, "Child", lambda work, items, seconds: SlowChild(clock, items))
+    monkeypatch.setattr(zips.cage, "ask", lambda work, item, seconds: work(item))
+    monkeypatch.setattr(zips, "MOST_KEPT", 250)
+    monkeypatch.setattr(zips, "OWN_BYTES", 10)
+    content = [b"%100d" % n if n < 9 else SLOW for n in range(50)]
+    files = [(unsure("eve", 72, 500 + n, 260_000_000 + n), zipped((NOTEBOOK, each))) for n, each in enumerate(content)]
+    files.append((unsure("zada", 71, 600, 260_712_345), zipped((NOTEBOOK, b"x" * 200))))
+    kept, keep = [], zips.keep
+    monkeypatch.setattr(zips, "keep", lambda notebook, *rest: kept.append(notebook) or keep(notebook, *rest))
+    found, _ = extracted(folder, {"all.zip": zipped(*files)}, db_url, "canvas")
+    assert found["ada"][1] == b"x" * 200 and clock[0] < 21 and sum(map(len, kept)) <= 250 + 200
+
+
+@pytest.mark.parametrize("source", ["canvas", "mail"])
+def test_an_honest_class_with_large_notebooks_and_typed_numbers_is_taken_in_whole(
+    source, folder, tmp_path, monkeypatch
+):
+    """300 notebooks of 1.5 MB; here all have a tenth of their bytes, as have the limits."""
+    monkeypatch.setattr(zips, "MOST_KEPT", zips.MOST_KEPT // 10)
+    monkeypatch.setattr(zips, "OWN_BYTES", zips.OWN_BYTES // 10)
+    people = {f"s{n}": {"lms_user_id": f"{1_000 + n}"} for n in range(300)}
+    db_url = gradebook_of(f"sqlite:///{tmp_path}/gradebook.db", {}, {}, students=people)
+    names = [unsure(f"s{n}", 1_000 + n, 9_000 + n, 260_000_000 + n) for n in range(300)]
+    names = names if source == "canvas" else [*map(own, people)]
+    files = {name: zipped((NOTEBOOK, b"%150000d" % n)) for n, name in enumerate(names)}
+    found, refused = extracted(folder, files, db_url, source)
+    assert not refused and {student: int(notebook) for student, (_, notebook) in found.items()} == {
+        f"s{n}": n for n in range(300)
+    }
+
+
 def test_the_limit_of_an_item_is_its_share_of_what_is_left():
     wait, budget = b"__import__('time').sleep(60)", cage.Budget(0.5, "the others took it")
     shares = [cage.Share(budget, 0), cage.Share(budget, 0), cage.Share(budget, 0.1), cage.Share(budget, 5)]
