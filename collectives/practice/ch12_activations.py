@@ -892,16 +892,6 @@ def _slip(cases: Sequence[tuple[Layer, int]], chosen: list[set[str]]) -> str:
     return f": {slips[0]}" if len(slips) == 1 else ""
 
 
-def scaled(cases: Sequence[tuple[Layer, int]], seed: int) -> list[tuple[Layer, int]]:
-    """Return the same cases with other numbers: all bytes times one factor, all times by another. Choices stay best."""
-    random = Random(seed)
-    more, longer = random.randint(3, 999), random.randint(3, 99)
-    return [
-        ([op._replace(num_bytes=more * op.num_bytes, time=longer * op.time) for op in layer], more * budget)
-        for layer, budget in cases
-    ]
-
-
 def random_cases(seed: int, how_many: int = 30) -> list[tuple[Layer, int]]:
     """Return layers and budgets to choose for. Every mistake in `CHOICES` is wrong at least twice."""
     random, cases = Random(seed), []
