@@ -1,5 +1,7 @@
 """Exercise 17 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -786,3 +788,17 @@ def test_what_is_missing_is_named():
     said = verdicts(EXERCISE, {cell: "".join(map(missing.format, each)) for cell, each in names.items()}, "abc")
     told = ["build", "build", "norm", "norm", "held", "held", "shares", "exposed", "place"]
     assert list(said.values()) == [f"{name} is not written yet" for name in told]
+
+
+def tabled_exposed(size, share, sent, hides, machine):
+    """By a table of seconds a byte, which was made elsewhere for the machines that every draw once had."""
+    rates = (450e9, 50e9), (100e9, 100e9), (100e9, 400e9)
+    table = {key: ch17_mesh.exposed(size, share, 1, 0, dict(zip(("near", "far"), key, strict=True))) for key in rates}
+    return max(0.0, table[machine["near"], machine["far"]] * sent - hides)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_of_a_few_machines_is_no_answer(seed, monkeypatch):
+    monkeypatch.setattr(ch17_mesh, "without_the_library", contextlib.nullcontext)
+    with pytest.raises(NotYet, match="KeyError"):
+        ch17_mesh.check_exposed(tabled_exposed, ch17_mesh.traffics(seed))
