@@ -1,5 +1,6 @@
 """Exercise 11 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
+import contextlib
 from itertools import permutations
 
 import numpy as np
@@ -714,3 +715,20 @@ def test_every_way_and_every_mistake_matters_in_every_draw_of_cases(seed):
 def test_rounding_a_layer_up_to_whole_bytes_changes_no_time():
     for seed in range(20):
         assert all(weights % 2 == 0 for weights, _ in ch11.few_machines(seed))
+
+
+TABLED = {"nodes": (2, 4, 8, 64), "gpus": (2, 4, 8), "near": (200, 450, 900), "far": (12, 25, 100, 400)}
+
+
+def tabled_seconds(way, weights, machine):
+    """By a table, made elsewhere, of what a way takes a weight on the machines that every draw once had."""
+    unit = {"nodes": 1, "gpus": 1, "near": 10**9, "far": 10**9}
+    {name: dict.fromkeys(TABLED[name])[machine[name] // unit[name]] for name in TABLED}
+    return ch11.seconds(way, weights, machine)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_of_a_few_machines_is_no_answer(seed, monkeypatch):
+    monkeypatch.setattr(ch11, "without_the_library", contextlib.nullcontext)
+    with pytest.raises(NotYet, match="KeyError"):
+        ch11.check_seconds(tabled_seconds, ch11.few_machines(seed))
