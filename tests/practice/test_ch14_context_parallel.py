@@ -333,6 +333,32 @@ ALL_HOPS_FIRST = """
         return output
 """
 
+GATHERED_FIRST = """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        output = torch.zeros_like(queries)
+        log_sum = queries.new_full((*queries.shape[:2], 1), -math.inf)
+
+        def see(owner, visitors, among):
+            visible = positions[rank][:, None] >= positions[owner][among]
+            rows, columns = visible.any(1), visible.any(0)
+            if rows.any():
+                seen = visitors[:, :, among][:, :, columns]
+                block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])
+                output[:, rows], log_sum[:, rows] = kernel.merge((output[:, rows], log_sum[:, rows]), block)
+
+        held, order = [torch.stack([keys, values])], positions[rank].argsort()
+        for step in range(world_size - 1):
+            arriving = torch.empty_like(held[-1])
+            requests = [dist.isend(held[-1], (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
+            see(rank, held[0], order[step :: world_size - 1])
+            [request.wait() for request in requests]
+            held.append(arriving)
+        for step, visitors in enumerate(held):
+            if step or world_size == 1:
+                see((rank - step) % world_size, visitors, torch.arange(len(order)))
+        return output
+"""
+
 MUTANTS = [
     broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
     broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
@@ -658,6 +684,13 @@ DUMMIES = [
         ALL_HOPS_FIRST,
         {OVERLAP},
         "so the hop hides behind nearly nothing",
+    ),
+    written(
+        "pieces of the own block behind all hops",
+        "ring",
+        GATHERED_FIRST,
+        {OVERLAP},
+        "behind every hop but the first compute a block of those that came by the hop before",
     ),
     broken(
         "hops that the checks don't see",
