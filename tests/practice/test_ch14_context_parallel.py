@@ -1,5 +1,7 @@
 """Exercise 14 accepts right answers however they are written, and refuses wrong ones in words that name the slip."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -619,7 +621,7 @@ MUTANTS = [
     broken("any memory", '<= machine["memory"]', "< math.inf", {CHOICE}, "fit into memory"),
     broken("memory to the byte", '<= machine["memory"]', '< machine["memory"]', {CHOICE}, "to the byte, fits"),
     broken("Ulysses first", 'feasible.append("ulysses")', 'return "ulysses"', {CHOICE}, "wherever the heads allow it"),
-    broken("the dearest", "return min(", "return max(", {CHOICE}, "and all-gather adds"),
+    broken("the dearest", "return min(", "return max(", {CHOICE}, "returns 'ring', but it adds"),
     broken("a number", "return min(feasible, key=seconds.get)", "return 0", {CHOICE}, "return one of 'ring'"),
 ]
 
@@ -787,3 +789,36 @@ def test_what_differs_by_rounding_alone_is_shown_to_the_digit_that_differs():
     ring = solution_of(EXERCISE, "ring").replace("[keys, values])", "[keys, values]).float()")
     (words,) = verdicts(EXERCISE, {"ring": ring.replace("*seen,", "*seen.double(),")}, [OUTPUT]).values()
     assert "right up to rounding: keep fp64" in words
+
+
+KV_HEADS, SIZES, SHARES = (1, 2, 4, 8, 12, 16, 24), (64, 128), (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+TABLED = {  # an entry for each: 195,000 numbers, which a cell can hold
+    (kv_heads * times, kv_heads, size, share)
+    for kv_heads in KV_HEADS
+    for times in (1, 2, 4, 8)
+    for size in SIZES
+    for share in SHARES
+}
+
+
+def tabled_added(way, model, machine, tokens):
+    """By a table, made elsewhere, of the models and lengths that every draw once had."""
+    share = tokens // (2 * machine["nodes"] * machine["gpus"])
+    dict.fromkeys(TABLED)[model["heads"], model["kv_heads"], model["head_size"], share]
+    return ch14.exposed(way, model, machine, tokens)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_of_a_few_models_and_lengths_is_no_answer(seed, monkeypatch):
+    monkeypatch.setattr(ch14, "without_the_library", contextlib.nullcontext)
+    with pytest.raises(NotYet, match="KeyError"):
+        ch14.check_added(tabled_added, ch14.few_cases(seed))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_ring_hides_its_hops_so_nearly_that_rounding_decides(seed):
+    for _, machine, tokens in (cases := ch14.few_cases(seed) + ch14.random_cases(seed)):
+        assert tokens % (2 * machine["nodes"] * machine["gpus"]) == 0
+    for case in cases:
+        hops, computing = ch14.exposed("ring", *case, half=0), ch14.exposed("ring", *case, floor=-np.inf)
+        assert abs(computing) >= 0.001 * hops
