@@ -51,7 +51,9 @@ WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells i
     "torch._higher_order_ops.flex_attention",
     "torch.onnx.ops",
 )
-WITHOUT_KERNELS = ".*(scaled_dot_product|_attention|attention_forward|transformer_encoder_layer).*"
+WITHOUT_KERNELS = (
+    ".*(scaled_dot_product|_attention|attention_forward|transformer_encoder_layer|MultiheadAttention[.]_?forward).*"
+)
 HOLDS = (
     ".WITHOUT_KERNELS",
     ".LLAMA_8B",

@@ -6,7 +6,7 @@ Each module of checks says what that is, by names within the package; a name tha
 - `WITHOUT`: modules of torch's that answer the exercise, by full names. Where a submission runs, they aren't there,
   nor is anything below them;
 - `WITHOUT_KERNELS`: an expression for the full names of torch's operators that answer the exercise. Where a submission
-  runs, their kernels refuse: C++ would find them without any module;
+  runs, their kernels refuse: C++ would find them without any module. So do torch's functions in Python of these names;
 - `ON_RANKS`: what also runs beside them on the ranks that the judge starts, which a student's cells never reach. A rank
   holds it only while it runs a function of this list: so one part's answer can be what another part's ranks need.
 
@@ -76,6 +76,8 @@ def survey() -> list[Function]:
         importlib.import_module(module.name)
     linecache.clearcache()
     of_checks = [name for name in sys.modules if name.startswith(f"{PACKAGE}.practice.")]
+    for expression in _kernels_of(of_checks):  # now: later the collector, which finds them, knows only what is new
+        _named(expression)
     return _functions(_withheld_by(of_checks))
 
 
@@ -146,6 +148,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
     holds, missing = _full_names(asked, on_ranks), _withheld_by(asked)
     of_torch = tuple(f"{name}." for name in missing)
     functions = [each for each in functions if f"{each.name}.".startswith((f"{PACKAGE}.", *of_torch))]
+    named = [each for expression in _kernels_of(asked) for each in _named(expression)]
     held = [each.itself for each in functions if f"{each.name}.".startswith(holds)]
     read = {f"{each.__module__}.{name}" for each in held for name in _names(each.__code__)}
     values = [
@@ -155,7 +158,7 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
         for name, value in vars(module).items()
     ]
     return Plan(
-        [each for each in functions if not f"{each.name}.".startswith(holds)],
+        [*(each for each in functions if not f"{each.name}.".startswith(holds)), *(named if on_ranks else ())],
         [
             (module, name)
             for module, name, full, value in values
@@ -164,7 +167,11 @@ def plan(modules: tuple[str, ...], on_ranks: bool) -> Plan:
             and not f"{full}.".startswith(holds)
             and not (module.__name__ in asked and _is_plain(value))  # such as RECOMPUTE: as in a notebook
         ],
-        [value for *_, value in values if hasattr(value, "cache_clear") and value not in (survey, plan, _kernels)],
+        [
+            value
+            for *_, value in values
+            if hasattr(value, "cache_clear") and value not in (survey, plan, _kernels, _named)
+        ],
         missing,
     )
 
@@ -354,6 +361,21 @@ def _kernels_of(modules: Iterable[str]) -> list[str]:
     return [found for each in modules if (found := getattr(sys.modules[each], "WITHOUT_KERNELS", ""))]
 
 
+@functools.cache
+def _named(expression: str) -> list[Function]:
+    """Return torch's functions in Python of these names, or of these with their class's, if they are imported by now.
+
+    A mode or a kernel that refuses doesn't stop them: they are compositions of other operators, and a mode can be off.
+    """
+    return [
+        _surveyed(each)
+        for each in gc.get_objects()
+        if type(each) is types.FunctionType
+        and f"{each.__module__}.".startswith("torch.")
+        and re.fullmatch(expression, each.__qualname__)
+    ]
+
+
 def _refuse_operator(name: str, *_: Any, **__: Any) -> None:
     from .checks import LibraryUsed
 
@@ -464,10 +486,12 @@ def _up(modules: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def refusing_operators(*expressions: str) -> contextlib.AbstractContextManager[Any]:
-    """Refuse, inside this context, torch's functions of these names, in this thread."""
+@contextlib.contextmanager
+def refusing_operators(*expressions: str) -> Iterator[None]:
+    """Refuse, inside this context, torch's functions of these names: operators in this thread, and those in Python."""
     if not expressions:
-        return contextlib.nullcontext()
+        yield
+        return
     from torch.overrides import TorchFunctionMode
 
     class Refusing(TorchFunctionMode):
@@ -476,4 +500,5 @@ def refusing_operators(*expressions: str) -> contextlib.AbstractContextManager[A
                 _refuse_operator(func.__name__)
             return func(*args, **(kwargs or {}))
 
-    return Refusing()
+    with _refusing([function for each in expressions for function in _named(each)], ()), Refusing():
+        yield

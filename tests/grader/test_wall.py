@@ -365,6 +365,23 @@ WAYS = {
             return output[0], log_sum[0, ..., None].masked_fill(~visible.any(1, keepdim=True), -math.inf)
         """,
     ),
+    "torch_s_attention_in_python": (
+        "14_context_parallel",
+        "blocks",
+        """
+        def attend(queries, keys, values, visible):
+            size, one = queries.shape[-1], torch.eye(queries.shape[-1], dtype=queries.dtype)
+            with torch._C.DisableTorchFunction():
+                output, weights = torch.nn.functional.multi_head_attention_forward(
+                    queries.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), size, 1, None, None, None,
+                    None, False, 0.0, one, None, training=False, attn_mask=~visible, use_separate_proj_weight=True,
+                    q_proj_weight=one, k_proj_weight=one, v_proj_weight=one,
+                )
+            most, place = weights.max(-1, keepdim=True)
+            score = (queries * keys.gather(1, place.expand(-1, -1, size))).sum(-1, keepdim=True) / math.sqrt(size)
+            return output.transpose(0, 1).nan_to_num(), (score - most.log()).nan_to_num(nan=-math.inf)
+        """,
+    ),
 }
 
 
