@@ -55,7 +55,7 @@ class Unseen(RuntimeError):
 class BytesSent(TorchDispatchMode):
     """A context that counts every point-to-point send of this rank, including those of libraries.
 
-    `to`: bytes sent, by peer. `messages`: number of sends. `collectives`: number of calls of each of the backend's own
+    `to`: bytes sent, by peer, whatever the group. `messages`: number of sends. `collectives`: number of calls of each of the backend's own
     collectives, such as "all_reduce"; what such a call sends internally isn't visible here. `payloads`: bytes of
     the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a reduce-scatter's
     input. `unfinished`: the peers of sends over gloo that nobody has waited for. Only a meter made with `follow` knows
@@ -129,7 +129,7 @@ class BytesSent(TorchDispatchMode):
             now = uses(block.backends) - then
             block.seen.update({n: min(now[n], own) for n, each in enumerate(block.backends) if each is backend})
         if name == "send" and (type(backend) is not GLOO or _used(backend) > begun):  # NCCL counts no messages
-            tensors, _, peer = args[:3]
+            tensors, peer = args[0], dist.get_global_rank(group, args[2])  # the operator has the rank within the group
             self.to[peer] += _num_bytes(tensors)
             self.messages += 1
             if self.follow and type(backend) is GLOO:

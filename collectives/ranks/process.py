@@ -9,6 +9,8 @@ asks that side for what no rank may decide.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import linecache
 import multiprocessing
 import os
@@ -20,6 +22,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -225,7 +228,38 @@ def pack(function: Callable, args: tuple) -> bytes:
     names = {value.__code__.co_filename for value in (function, *args) if isinstance(value, types.FunctionType)}
     sources = {name: linecache.getlines(name) for name in names}  # files or notebook cells
     paths = [os.path.abspath(path) for path in sys.path]
-    return cloudpickle.dumps((paths, sources, cloudpickle.dumps((function, args))))
+    call = io.BytesIO()
+    _Pickler(call).dump((function, args))
+    return cloudpickle.dumps((paths, sources, call.getvalue()))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """A pickler that also takes along what cloudpickle can't, or takes by a name that a rank doesn't know.
+
+    These are memoized functions of a notebook's, what `functools.cached_property` and `functools.singledispatch` keep,
+    and modules that can't be imported, such as the one that torch's `once_differentiable` calls.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is functools._lru_cache_wrapper and (value.__module__ == "__main__" or "<locals>" in value.__qualname__):
+            return _memoized, (value.__wrapped__, value.cache_parameters())
+        if kind is _RLOCK:
+            return threading.RLock, ()  # that no thread of the rank holds
+        if kind is weakref.WeakKeyDictionary:
+            return weakref.WeakKeyDictionary, (dict(value),)
+        if kind is types.ModuleType and value.__name__ not in sys.modules:
+            owner, _, name = value.__name__.rpartition(".")
+            if getattr(sys.modules.get(owner), name, None) is value:
+                return getattr, (sys.modules[owner], name)
+        return super().reducer_override(value)
+
+
+_RLOCK = type(threading.RLock())
+
+
+def _memoized(function: Callable, parameters: dict[str, Any]) -> Callable:
+    return functools.lru_cache(**parameters)(function)
 
 
 def unpack(task: bytes) -> tuple[Callable, tuple]:

@@ -372,6 +372,28 @@ def test_too_much_memory_in_a_rank_is_told_as_such(judges):
     assert run(judges, answers, "    print(refused(eats, 2))").startswith("OutOfMemory")
 
 
+def test_a_memoized_function_and_torchs_own_decorator_reach_the_ranks(judges):
+    answers = """
+        import functools
+        @functools.cache
+        def largest(n):
+            return n if n < 2 else largest(n - 1) + 1
+        class Negated(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return -x
+            @staticmethod
+            @torch.autograd.function.once_differentiable
+            def backward(ctx, gradient):
+                return -gradient
+        def decorated(rank, world_size):
+            x = torch.ones(2, requires_grad=True)
+            Negated.apply(x).sum().backward()
+            return largest(9), x.grad.tolist()
+    """
+    assert run(judges, answers, "    assert ranks.run(decorated, 2) == [(9, [-1.0, -1.0])] * 2") is None
+
+
 def test_functions_that_cannot_be_handed_to_ranks_are_refused_in_words(judges):
     answers = """
         import threading

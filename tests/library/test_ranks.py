@@ -61,6 +61,54 @@ def test_a_function_defined_on_the_spot_travels_with_what_it_closes_over():
     assert ranks.run(lambda rank, world_size: rank + offset, 3) == [40, 41, 42]
 
 
+DECORATED = """
+import functools, torch
+from torch.autograd.function import once_differentiable
+@functools.cache
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+def made():
+    @functools.lru_cache(maxsize=5)
+    def double(n):
+        return 2 * n
+    return double
+double = made()
+@functools.singledispatch
+def kind(value):
+    return "any"
+@kind.register
+def _(value: int):
+    return "int"
+class Sizes:
+    @functools.cached_property
+    def largest(self):
+        return 7
+    @functools.lru_cache
+    def smallest(self):
+        return 3
+class Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return -x
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return -gradient
+def decorated(rank, world_size):
+    x = torch.ones(2, requires_grad=True)
+    Negated.apply(x).sum().backward()
+    memory = double.cache_parameters()["maxsize"]
+    return fibonacci(30), double(4), memory, kind(1), kind(""), Sizes().largest, Sizes().smallest(), x.grad.tolist()
+"""
+
+
+def test_functions_travel_with_the_decorators_of_functools_and_torch():
+    notebook = {"__name__": "__main__"}  # functions of a module that ranks can import travel by name
+    exec(DECORATED, notebook)
+    notebook["kind"](1)  # which fills its cache
+    assert ranks.run(notebook["decorated"], 2) == [(832040, 8, 5, "int", "any", 7, 3, [-1.0, -1.0])] * 2
+
+
 def all_that_i_hold(rank, world_size, own, common):
     everything = [value for value in gc.get_objects() if type(value) is list and value and value[0] == "a secret of"]
     return own, common, everything

@@ -42,6 +42,24 @@ def test_sends_are_counted_by_peer_and_the_backends_own_collectives_by_name():
     ]
 
 
+def send_in_a_group(rank, world_size):
+    group = dist.new_group([1, 3])
+    with BytesSent(follow=True) as sent:
+        if rank == 1:
+            dist.isend(torch.zeros(5, dtype=torch.uint8), 3, group=group).wait()
+        elif rank == 3:
+            dist.recv(torch.zeros(5, dtype=torch.uint8), 1, group=group)
+            dist.send(torch.zeros(7, dtype=torch.uint8), group=group, group_dst=0)
+        if rank == 1:
+            dist.recv(torch.zeros(7, dtype=torch.uint8), group=group, group_src=1)
+    dist.barrier()
+    return dict(sent.to)
+
+
+def test_a_send_within_a_group_is_counted_for_the_rank_that_its_peer_has_among_all():
+    assert ranks.run(send_in_a_group, 4) == [{}, {3: 5}, {}, {1: 7}]
+
+
 def by_the_backend(tensor, group=None):
     (group or dist.group.WORLD)._get_backend(torch.device("cpu")).allreduce([tensor]).wait()
 
