@@ -55,11 +55,11 @@ class Unseen(RuntimeError):
 class BytesSent(TorchDispatchMode):
     """A context that counts every point-to-point send of this rank, including those of libraries.
 
-    `to`: bytes sent, by peer, whatever the group. `messages`: number of sends. `collectives`: number of calls of each of the backend's own
-    collectives, such as "all_reduce"; what such a call sends internally isn't visible here. `payloads`: bytes of
-    the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a reduce-scatter's
-    input. `unfinished`: the peers of sends over gloo that nobody has waited for. Only a meter made with `follow` knows
-    them, because it has to keep their requests, and so their tensors, until the next operator.
+    `to`: bytes sent, by peer, whatever the group. `messages`: number of sends. `collectives`: number of calls of each
+    of the backend's own collectives, such as "all_reduce"; what such a call sends internally isn't visible here.
+    `payloads`: bytes of the full buffers of those calls by the same names, S in the formulas: an all-gather's result, a
+    reduce-scatter's input. `unfinished`: the peers of sends over gloo that nobody has waited for. Only a meter made
+    with `follow` knows them, because it has to keep their requests, and so their tensors, until the next operator.
 
     Raises `ValueError` for a message to or from a rank that isn't there, where gloo would crash, and for a rank's
     message to itself, which gloo calls a pair that is not connected. Also raises it for a group over another backend

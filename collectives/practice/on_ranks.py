@@ -92,6 +92,8 @@ def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
     last = words.rpartition("\nValueError: ")[2]  # of the rank that failed first
     if absent := re.match(r"there is no (rank -?\d+: .*)", last):
         return f"{where} sends to, or receives from, {absent[1]}{_line_in(words)}"
+    if refused := re.search(r"^RuntimeError: (.* without a `group`)$", words, re.MULTILINE):  # by sealed ranks' store
+        return f"{refused[1]}{_line_in(words)}"
     if re.match(r"(?:rank \d+ can't send to itself|Invalid (?:destination|source) rank)", last):
         return f"{where} sends to itself, or receives from itself: it has the data already{_line_in(words)}"
     return words

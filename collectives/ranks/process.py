@@ -41,6 +41,9 @@ _TRANSPORTS = {"collectives.execute", "collectives.ranks.shared"}  # their `_wai
 _MESSAGES = dict(send="waits to send to", recv="waits to receive from")
 _MESSAGES |= {f"i{name}": words for name, words in _MESSAGES.items()}  # these block too, if the peer doesn't exist
 
+_OPERATIONS = {12: "send", 13: "recv", 14: "recv"}  # torch's numbers for what a `Work` does
+_WAITS = {"send": "waits for its message to be received", "recv": "waits for a message", "": "waits for a request"}
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -242,7 +245,9 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
-        if kind is functools._lru_cache_wrapper and (value.__module__ == "__main__" or "<locals>" in value.__qualname__):
+        if kind is functools._lru_cache_wrapper and (
+            value.__module__ == "__main__" or "<locals>" in value.__qualname__
+        ):
             return _memoized, (value.__wrapped__, value.cache_parameters())
         if kind is _RLOCK:
             return threading.RLock, ()  # that no thread of the rank holds
@@ -436,9 +441,11 @@ def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, i
         if _is_users(frame):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
             if what is None and "wait(" in line:  # a `Work`, whose C++ methods leave no frame on the stack
-                senders = _senders(frame)
+                kind = _operation(frame, line)
+                senders = [] if kind == "send" else _senders(frame)
                 peer = senders[0] if len(senders) == 1 else None
-                what = "waits for a message" + (f" from rank {' or '.join(map(str, senders))}" if senders else "")
+                what = _WAITS["recv" if senders else kind]
+                what += f" from rank {' or '.join(map(str, senders))}" if senders else ""
             return f"{what or 'is busy'} (line {frame.f_lineno} of {name}: {line})", peer
         frame = frame.f_back
     return otherwise, None
@@ -448,6 +455,16 @@ def _named(peer: int | None, world_size: int) -> str:
     if peer is None:
         return "any rank"
     return f"rank {peer}" if 0 <= peer < world_size else f"rank {peer}, but the ranks are 0 to {world_size - 1},"
+
+
+def _operation(frame: types.FrameType, line: str) -> str:
+    """Return whether a line waits for a "send" or a "recv"; "" if it doesn't show."""
+    names = re.findall(r"(\w+)\.wait\(", line)
+    kinds = set(re.findall(r"\bi(send|recv)\(", line))
+    for each in [frame.f_locals[name] for name in names if name in frame.f_locals]:
+        with contextlib.suppress(Exception):  # it may be any object
+            kinds.add(_OPERATIONS[each._get_op_type()])
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _senders(frame: types.FrameType | None) -> list[int]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 POLL_SECONDS = 0.001
+ONE_GROUP = "the ranks have one group and no store: call the functions of torch.distributed without a `group`"
 
 
 class LogStore(dist.Store):
@@ -88,7 +89,7 @@ class LogStore(dist.Store):
 
     def _refuse_if_closed(self) -> None:
         if self._file < 0:
-            raise RuntimeError("these ranks share no store any more, and make no new groups: send what others need")
+            raise RuntimeError(ONE_GROUP)
 
     def _apply(self, key: str, set: str = "", add: int | None = None, name: str = "") -> None:
         if add is None:

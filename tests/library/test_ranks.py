@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing import forkserver
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from collectives import ranks
-from collectives.practice import on_ranks
+from collectives.practice import checks, on_ranks
 from collectives.ranks import local, process
-from collectives.ranks.store import LogStore
+from collectives.ranks.store import ONE_GROUP, LogStore
 
 pytestmark = pytest.mark.ranks
 
@@ -188,6 +189,39 @@ def test_a_deadlock_in_a_batch_of_operations_names_who_did_not_send():
     assert failure.value.waits == {1: 0}
     with pytest.raises(ranks.RanksError, match=r"rank 1 waits for a message \(line \d+ of receive_first: dist.irecv"):
         ranks.run(receive_first, 2, False, timeout=1)
+
+
+def never_received(rank, world_size, way):
+    if rank == 1:
+        dist.barrier()
+    sending = dist.isend(torch.zeros(4), 1 - rank)
+    receiving = dist.irecv(torch.zeros(4), 1 - rank) if way == "both" else None
+    if way == "by name":
+        sending.wait()
+    elif way == "at once":
+        dist.isend(torch.zeros(4), 1).wait()
+    elif way == "in a list":
+        [work.wait() for work in [sending]]
+    elif way == "both":
+        receiving.wait(), sending.wait()
+    else:
+        {"request": sending}["request"].wait()
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("by name", "waits for its message to be received (line"),
+        ("at once", "waits for its message to be received (line"),
+        ("in a list", "waits for its message to be received (line"),
+        ("both", "waits for a request (line"),
+        ("in a dict", "waits for a request (line"),
+    ],
+)
+def test_a_rank_that_waits_for_its_send_is_not_said_to_wait_for_a_message(way, words):
+    with pytest.raises(ranks.RanksError) as failure:
+        ranks.run(never_received, 2, way, timeout=1)
+    assert f"rank 0 {words}" in str(failure.value)
 
 
 def meets_nobody(rank, world_size, function):
@@ -491,3 +525,16 @@ def test_a_store_waits_for_what_another_sets_and_no_longer_than_its_time(tmp_pat
     with open(tmp_path / "store", "ab") as file:
         file.write(b'"set": "00"}\n')
     assert other.get("late") == b"\x00"
+
+
+def in_a_group_of_its_own(rank, world_size, buffer):
+    dist.all_reduce(buffer, group=dist.new_group())
+
+
+def test_a_check_refuses_a_group_of_the_learners_in_words():
+    with pytest.raises(checks.NotYet) as refused:
+        on_ranks.on_ranks(in_a_group_of_its_own, np.zeros((2, 3), np.float32))
+    assert str(refused.value).startswith(f"with 2 ranks, {ONE_GROUP} (line ")
+    assert str(refused.value).endswith("of in_a_group_of_its_own: dist.all_reduce(buffer, group=dist.new_group()))")
+    with pytest.raises(checks.NotYet, match=f"with 3 ranks, {ONE_GROUP} "):
+        on_ranks.run_on_ranks(in_a_group_of_its_own, 3, torch.zeros(3), kind=None)
