@@ -530,10 +530,13 @@ def sent_by_a_rank(*algorithms: Callable) -> Callable:
 def number_of(given: Any, call: str) -> int | float:
     """Return `given`, the result of `call`, as a finite int or float; raise `NotYet` if it is neither.
 
-    An array or tensor of a single number without a dimension counts as that number.
+    An array or tensor of a single number counts as that number: `lstsq`, for one, returns columns.
     """
-    if getattr(given, "ndim", None) == 0 and not isinstance(given, np.generic):
-        given = given[()] if isinstance(given, np.ndarray) else given.item()
+    shape = getattr(given, "shape", None)
+    if isinstance(given, np.ndarray) and given.size == 1:
+        given = given.reshape(())[()]
+    elif isinstance(shape, tuple) and set(shape) <= {1} and not isinstance(given, np.generic):
+        given = given.item()
     try:
         strange = isinstance(given, bool | np.bool_ | np.timedelta64)  # these count as numbers in Python and numpy
         finite = not strange and isinstance(given, Real) and math.isfinite(given)

@@ -36,6 +36,20 @@ OTHERS = {
         ["a2-tree"],
     ),
     "torch scalars": ("05_crossover", "fit", "alpha, beta\n", "map(__import__('torch').tensor, (alpha, beta))\n", "d"),
+    "rows of one torch number": (
+        "05_crossover",
+        "fit",
+        "alpha, beta\n",
+        "__import__('torch').tensor([[alpha], [beta]])\n",
+        "d",
+    ),
+    "an array of one row": (
+        "04_all_reduce",
+        "bytes-of-a-rank",
+        "return (children + (rank > 0)) * num_elements * itemsize",
+        "return np.array([[(children + (rank > 0)) * num_elements * itemsize]])",
+        ["a2-tree"],
+    ),
     "an all-reduce imported by name": (
         "08_data_parallel",
         "overlapped",
