@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from random import Random
@@ -164,6 +165,7 @@ class FSDP:
         self._launched: list[Work] = []  # kept: gloo hangs on a request that is forgotten before it is done
         self._ready: set[int] = set()  # units whose parameters are gathered
         self._reducing: set[int] = set()  # units whose gradients a reduction still reads
+        self._computed: dict[int, weakref.ref] = {}  # the last gradients of each unit, which it may have let go
         self._watch = _Watch(self)
 
     def all_gather(self, output: torch.Tensor, shard: torch.Tensor) -> Work:
@@ -227,7 +229,10 @@ class FSDP:
     def _unit(self, tensor: Any, name: str, does: str) -> int:
         """Return the number of the unit whose buffer this is; raise `NotYet` if it is none's."""
         for number, unit in enumerate(self.units):
-            if tensor is not None and tensor is getattr(unit, name):
+            theirs = [getattr(unit, name)]
+            if name == "gradients" and number in self._computed:
+                theirs.append(self._computed[number]())
+            if tensor is not None and any(tensor is each for each in theirs):
                 return number
         hint = "; to divide first, divide unit.gradients itself" if name == "gradients" else ""
         raise NotYet(f"rank {self.rank}: {does} unit.{name}; this is another tensor, or None{hint}")
@@ -341,6 +346,7 @@ def _train(
         complete = fsdp.units[number].collect(tensor)
         watch.held.track([fsdp.units[number].gradients])
         if complete:
+            fsdp._computed[number] = weakref.ref(fsdp.units[number].gradients)
             watch.note("backward done", number)
             call(after_backward, number)
 

@@ -260,7 +260,15 @@ ALREADY_BACK = {  # while the last unit computes forward, the backward pass's ga
         "fetch(fsdp, number, number + (1 if number < len(fsdp.units) - 1 else -1))",
     ),
 }
+LETS_GO_FIRST = {  # the unit's gradients are None before their reduction is launched
+    "hooks": FREES_THE_LAST["hooks"].replace(
+        "        work = fsdp.reduce_scatter(shard, unit.gradients)\n",
+        "        gradients, unit.gradients = unit.gradients, None\n"
+        "        work = fsdp.reduce_scatter(shard, gradients)\n",
+    ),
+}
 RIGHT = {
+    "lets the gradients go first": LETS_GO_FIRST,
     "frees the last unit too": FREES_THE_LAST,
     "divides first": DIVIDES_FIRST,
     "halves first": HALVES_FIRST,
