@@ -627,7 +627,7 @@ def check_two_hops(
     of_nodes = rows.sum(axis=1)  # [node, place, owner's node, size]
     # A node's sum travels with the errors that it already has, so its step may be larger by their share.
     grown = first.max(axis=-1, keepdims=True) / (2 ** (bits - 1) - 1) / 2
-    again = (_each(half, of_nodes) + grown) * (nodes > 1)
+    again = _each(half, of_nodes) + grown  # also of what stays on its node, as all does on one: it may be rounded, too
     exact, most = (
         each.sum(axis=0).swapaxes(0, 1).reshape(world_size, size) for each in (of_nodes, (first + again) * SLACK)
     )

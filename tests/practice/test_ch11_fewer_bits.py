@@ -220,7 +220,35 @@ DELAYED = {
         return level[0].to(torch.bfloat16)
     """,
 }
+OWN_PARTS_ROUNDED = {
+    "sums": """
+    def exchanged(rows, me, peers, codec):
+        packed = [codec.pack(row) for row in rows]
+        got = [each.clone() if place == me else torch.empty_like(each) for place, each in enumerate(packed)]
+        operations = [
+            dist.P2POp(way, tensors[place], peer)
+            for way, tensors in ((dist.isend, packed), (dist.irecv, got))
+            for place, peer in enumerate(peers)
+            if place != me
+        ]
+        [work.wait() for work in (dist.batch_isend_irecv(operations) if operations else [])]
+        return sum(codec.unpack(each, len(rows[me])) for each in got)
+
+    def reduce_scatter(rank, world_size, values, codec):
+        return exchanged(values.chunk(world_size), rank, range(world_size), codec)
+
+    def reduce_scatter_in_two(rank, world_size, ranks_per_node, values, codec):
+        node, place = divmod(rank, ranks_per_node)
+        chunks = values.chunk(world_size)
+        rows = [torch.cat(chunks[each::ranks_per_node]) for each in range(ranks_per_node)]
+        first = rank - place
+        mine = exchanged(rows, place, range(first, first + ranks_per_node), codec)
+        across = range(place, world_size, ranks_per_node)
+        return exchanged(mine.chunk(len(across)), node, across, codec)
+    """,
+}
 RIGHT = {
+    "rounds its own parts in both hops": OWN_PARTS_ROUNDED,
     "numpy, bytes and lists": IN_NUMPY,
     "one peer after the other": ONE_BY_ONE,
     "dicts of peers, and a table": PAIRED,
