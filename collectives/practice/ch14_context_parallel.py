@@ -449,12 +449,14 @@ def sequence(
 
 
 class Called(NamedTuple):
-    """A call of `kernel.attend`. `queries`, `keys`: the first number of each in head 0, which tells whose they are.
+    """A call of `kernel.attend`.
 
-    `seen`: how many scores of each key were visible.
+    `queries`: how many, in how many `heads`. `keys`: [kv_heads, keys], the first number of each, which tells whose key
+    it is, and in which head. `seen`: how many scores of each key were visible, in a head.
     """
 
-    queries: np.ndarray
+    queries: int
+    heads: int
     keys: np.ndarray
     seen: np.ndarray
 
@@ -534,8 +536,8 @@ class Watch:
                         f"rank {self.rank} computes with keys or values that are still arriving: wait() for the "
                         "receive first, and compute with another tensor meanwhile"
                     )
-        first, whose = (each[0, :, 0].numpy().astype(float) for each in (queries, keys))
-        self.calls.append(Called(first, whose, seen.numpy()))
+        heads, count, _ = queries.shape
+        self.calls.append(Called(count, heads, keys[:, :, 0].numpy().astype(float), seen.numpy()))
         if seen.any():  # what sees nothing is no work for a hop to hide behind
             self.events.append("attend")
 
@@ -849,28 +851,22 @@ def _computed(function: Callable, case: Tokens) -> list[Done]:
             f"{least:,}: send them by dist.isend and its like"
         )
     for rank, done in enumerate(everyone):
-        needed = int((case.positions[rank][:, None] >= case.positions.ravel()).sum())
-        seen = sum(int(call.seen.sum()) for call in done.calls)
-        if seen != needed:
-            raise NotYet(
-                f"with {len(everyone)} ranks, rank {rank} computes {seen} visible scores by kernel.attend; the mask "
-                f"leaves it {needed}: compute every block with kernel.attend, and once"
-            )
-        if any(float(key) not in owners for call in done.calls for key in call.keys):
+        if any(float(key) not in owners for call in done.calls for key in call.keys.flat):
             raise NotYet(
                 f"with {len(everyone)} ranks, rank {rank} gives kernel.attend keys that no rank has: give it keys as "
                 "they are, each rank's own or as they arrived"
             )
-        seen_of = [0] * len(everyone)  # visible scores, by the owner of their keys
-        for call in done.calls:
-            for key, scores in zip(call.keys, call.seen, strict=True):
-                seen_of[owners[float(key)]] += int(scores)
-        for other, places in enumerate(case.positions):
-            needed = int((case.positions[rank][:, None] >= places).sum())
-            if seen_of[other] != needed:
+        seen_of = _by_owner(done.calls, owners, case, lambda call: call.seen)
+        needed = [int((case.positions[rank][:, None] >= places).sum()) for places in case.positions]
+        everything = seen_of.sum(axis=0), sum(needed), ""
+        parts = zip(seen_of, needed, (f" with rank {other}'s keys" for other in range(len(everyone))), strict=True)
+        for computed, wanted, whose in (everything, *parts):
+            if (computed != wanted).any():
+                head = int(np.argmax(computed != wanted))
+                where = f" in head {head} of keys" if np.ptp(computed) else ""
                 raise NotYet(
-                    f"with {len(everyone)} ranks, rank {rank} computes {seen_of[other]} visible scores with rank "
-                    f"{other}'s keys; the mask leaves it {needed}: compute every block with kernel.attend, and once"
+                    f"with {len(everyone)} ranks, rank {rank} computes {computed[head]:g} visible scores{whose}{where} "
+                    f"by kernel.attend; the mask leaves it {wanted}: compute every block with kernel.attend, and once"
                 )
     return everyone
 
@@ -885,9 +881,30 @@ def _least(case: Tokens) -> int:
     return int(sum(seen)) * case.hop // tokens
 
 
-def _owners(case: Tokens) -> dict[float, int]:
-    """Return whose a key is, by its first number in head 0."""
-    return {float(key): rank for rank, keys in enumerate(case.keys) for key in keys[0, :, 0]}
+def _owners(case: Tokens) -> dict[float, tuple[int, int]]:
+    """Return whose a key is and in which head, by its first number."""
+    return {
+        float(key): (rank, head)
+        for rank, keys in enumerate(case.keys)
+        for head, of_head in enumerate(keys)
+        for key in of_head[:, 0]
+    }
+
+
+def _by_owner(
+    calls: Iterable[Called],
+    owners: Mapping[float, tuple[int, int]],
+    case: Tokens,
+    scores: Callable[[Called], np.ndarray],
+) -> np.ndarray:
+    """Add up `scores(call)` of each key: [rank, head of keys]. Queries in half of a head's own heads count half."""
+    world_size, kv_heads, *_ = case.keys.shape
+    found = np.zeros((world_size, kv_heads), dtype=int)
+    for call in calls:
+        for of_head in call.keys:
+            for key, count in zip(of_head, scores(call), strict=True):
+                found[owners[float(key)]] += count * (call.heads // len(call.keys))
+    return found / (case.queries.shape[1] // kv_heads)
 
 
 def check_overlap(function: Callable, case: Tokens) -> None:
@@ -956,11 +973,8 @@ def check_work(function: Callable, case: Tokens) -> None:
     world_size, tokens = case.positions.shape
     owners = _owners(case)
     for rank, done in enumerate(_computed(function, case)):
-        area = [0] * world_size
-        for call in done.calls:
-            for key in call.keys:
-                area[owners[float(key)]] += len(call.queries)
-        for other, computed in enumerate(area):
+        area = _by_owner(done.calls, owners, case, lambda call: np.full(len(call.seen), call.queries))
+        for other, computed in enumerate(area.max(axis=1)):
             visible = case.positions[rank][:, None] >= case.positions[other]
             rows, columns = visible.any(axis=1).sum(), visible.any(axis=0).sum()
             if computed > rows * columns:
@@ -970,7 +984,7 @@ def check_work(function: Callable, case: Tokens) -> None:
                     else f"only {rows} queries see any of its keys, and {columns} keys are seen"
                 )
                 raise NotYet(
-                    f"with {world_size} ranks, rank {rank} computes {computed} scores with rank {other}'s {tokens} "
+                    f"with {world_size} ranks, rank {rank} computes {computed:g} scores with rank {other}'s {tokens} "
                     f"keys; {what}"
                 )
 

@@ -232,12 +232,37 @@ WITH_TENSORS = {
         return torch.cat(output, 1)
     """,
 }
+A_HEAD_AT_A_TIME = {
+    "ring": """
+    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+        output, log_sum = torch.zeros_like(queries), torch.full_like(queries[..., :1], -math.inf)
+        visitors, share = torch.stack([keys, values]), len(queries) // len(keys)
+        for step in range(world_size):
+            arriving, works = torch.empty_like(visitors), []
+            if step + 1 < world_size:
+                works = [dist.isend(visitors, (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
+            visible = positions[rank][:, None] >= positions[(rank - step) % world_size]
+            q, k = visible.any(1), visible.any(0)
+            for head in range(0, len(queries) if q.any() else 0):
+                mine, its = slice(head, head + 1), slice(head // share, head // share + 1)
+                if head == 0:  # all heads that share the first head of keys, and the others one by one
+                    mine = slice(0, share)
+                elif head < share:
+                    continue
+                block = kernel.attend(queries[mine, q], *visitors[:, its, k], visible[q][:, k])
+                output[mine, q], log_sum[mine, q] = kernel.merge((output[mine, q], log_sum[mine, q]), block)
+            [work.wait() for work in works]
+            visitors = arriving
+        return output
+    """,
+}
 RIGHT = {
     "numpy": IN_NUMPY,
     "a batch of requests, the other way round": BATCHED,
     "two buffers, merged at the end": TWO_BUFFERS,
     "striped, row by row": STRIPED,
     "fractions, sets and token by token": WITH_TENSORS,
+    "a head at a time": A_HEAD_AT_A_TIME,
 }
 
 # Wrong answers. `origin`: the row of the ledger, or the page, that a mistake comes from.
@@ -681,6 +706,18 @@ DUMMIES = [
             block = scores.softmax(-1) @ seen[1], scores.logsumexp(-1, keepdim=True)""",
         {OVERLAP, WORK},
         "visible scores with rank 0's keys",
+    ),
+    broken(
+        "one head by the kernel, as often as there are heads",
+        "block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])",
+        """for _ in range(len(keys)):
+                kernel.attend(queries[: len(queries) // len(keys), rows], *seen[:, :1], visible[rows][:, columns])
+            seen = [each.repeat_interleave(len(queries) // len(keys), 0) for each in seen]
+            scores = queries[:, rows] @ seen[0].mT / queries.shape[-1] ** 0.5
+            scores = scores.masked_fill(~visible[rows][:, columns], -math.inf)
+            block = scores.softmax(-1) @ seen[1], scores.logsumexp(-1, keepdim=True)""",
+        {OVERLAP, WORK},
+        "in head 0 of keys by kernel.attend",
     ),
     written(
         "a single score behind each hop",
