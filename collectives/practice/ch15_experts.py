@@ -380,11 +380,12 @@ def _check_bytes(outcomes: list[Outcome], desk: _Desk, who: str) -> None:
     away, in_all = _away(case), 0
     for rank, outcome in enumerate(outcomes):
         most = max(chosen[rank].sum(), sum(row[rank] for row in chosen))
-        allowed = 2 * int(most) * case.width * itemsize + tables
+        moved = 2 * int(most) * case.width * itemsize
+        allowed = moved + tables
         if outcome.num_bytes > allowed:
             raise NotYet(
-                f"{who}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and the answers back have "
-                f"at most {allowed:,}"
+                f"{who}, rank {rank} sends {outcome.num_bytes:,} bytes; its tokens there and its answers back have "
+                f"at most {moved:,}, and the counts may take {tables:,}"
             )
         # A token leaves once, even if others pass it on. An answer leaves every rank that has one for a token.
         rows = sum(map(bool, away[rank])) + sum(rank in there for tokens in away for there in tokens)

@@ -339,7 +339,7 @@ MUTANTS = [
         "    dist.all_gather([tokens.new_empty(9, tokens.shape[1]) for _ in range(world_size)], tokens.new_zeros(9, "
         "tokens.shape[1]))\n    arrived = exchange",
         LAYER,
-        "its tokens there and the answers back have at most",
+        "its tokens there and its answers back have at most",
         origin="M08",
     ),
 ]
