@@ -209,7 +209,7 @@ MUTANTS = [
         "min(m, p - rank)",
         "m if m < 3 else p - rank",
         {"a3-kept"},
-        "one_f_one_b_kept(0, 1, 2) returns 2, but the schedule says 1",
+        "one_f_one_b_kept(3, 4, 2) returns 2, but the schedule says 1",
     ),
     Mutant(
         "over ideal for over total",
