@@ -925,8 +925,9 @@ def check_overlap(function: Callable, case: Tokens) -> None:
         events = done.events
         hops = sum(event.startswith("receive ") for event in events)
         calls = [call for call in done.calls if call.seen.any()]  # one for each "attend" among the events
-        scores = [int(call.seen.sum()) for call in calls]
-        theirs = [_of_others(call, rank, owners) for call in calls]
+        heads = case.queries.shape[1]
+        scores = [call.seen.sum() * call.heads / heads for call in calls]
+        theirs = [_of_others(call, rank, owners) / heads for call in calls]
         for hop in range(hops):
             where = f"with {world_size} ranks, rank {rank}, message {hop} of {hops}"
             launches = [_position(events, f"{word} {hop}") for word in ("send", "receive")]
@@ -939,13 +940,13 @@ def check_overlap(function: Callable, case: Tokens) -> None:
                 continue
             if behind >= enough:
                 raise NotYet(
-                    f"{where}: of the {behind} visible scores that are computed between its launch and its wait(), "
-                    f"{visitors} are with a visitor's keys; behind every hop but the first compute a block of those "
+                    f"{where}: of the {behind:g} visible scores that are computed between its launch and its wait(), "
+                    f"{visitors:g} are with a visitor's keys; behind every hop but the first compute a block of those "
                     "that came by the hop before"
                 )
             if behind:
                 raise NotYet(
-                    f"{where}: {behind} of the rank's {sum(scores)} visible scores are computed between its launch and "
+                    f"{where}: {behind:g} of the rank's {sum(scores):g} visible scores are computed between its launch and "
                     f"its wait(), so the hop hides behind nearly nothing: compute a whole block there"
                 )
             if "attend" in events[min(launches) : min(waits)]:
@@ -958,9 +959,15 @@ def check_overlap(function: Callable, case: Tokens) -> None:
             )
 
 
-def _of_others(call: Called, rank: int, owners: Mapping[float, int]) -> int:
-    """Return how many visible scores of a call of `kernel.attend` are with other ranks' keys."""
-    return sum(int(seen) for key, seen in zip(call.keys, call.seen, strict=True) if owners[float(key)] != rank)
+def _of_others(call: Called, rank: int, owners: Mapping[float, tuple[int, int]]) -> int:
+    """Return how many visible scores of a call of `kernel.attend`, over all its heads, are with other ranks' keys."""
+    seen = [
+        int(count)
+        for of_head in call.keys
+        for key, count in zip(of_head, call.seen, strict=True)
+        if owners[float(key)][0] != rank
+    ]
+    return sum(seen) * (call.heads // len(call.keys))
 
 
 def _position(events: list[str], event: str) -> int:

@@ -153,11 +153,11 @@ class _Collective:
         node = dist.get_rank() // ranks_per_node
         return sum(num_bytes for peer, num_bytes in self.to.items() if peer // ranks_per_node != node)
 
-    def _counted(self, send: Callable[[], _Result], group: dist.ProcessGroup) -> _Result:
+    def _counted(self, send: Callable[[], _Result]) -> _Result:
         with BytesSent() as sent:
             result = send()
         for peer, num_bytes in sent.to.items():
-            self.to[dist.get_process_group_ranks(group)[peer]] += num_bytes
+            self.to[peer] += num_bytes
         return result
 
 
@@ -174,10 +174,10 @@ class AllGather(_Collective):
         """Fill `output_tensor` with all ranks' parts. `input_tensor` is a view of this rank's part of it."""
         nodes = {rank // self.ranks_per_node for rank in dist.get_process_group_ranks(group)}
         if (bits := self.bits) and len(nodes) > 1:
-            gathered = self._counted(lambda: quantized.all_gather(input_tensor, bits, group=group), group)
+            gathered = self._counted(lambda: quantized.all_gather(input_tensor, bits, group=group))
             output_tensor.copy_(gathered)
         else:
-            self._counted(lambda: execute(ring.all_gather(group.size()), output_tensor, group), group)
+            self._counted(lambda: execute(ring.all_gather(group.size()), output_tensor, group))
 
 
 class ReduceScatter(_Collective):
@@ -197,7 +197,7 @@ class ReduceScatter(_Collective):
         """
         if not any(op == supported for supported in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)):
             raise ValueError(f"our reduce-scatter only sums and averages, but FSDP2 wants {op}: set no divide factor")
-        output_tensor.copy_(self._counted(lambda: self._reduced(input_tensor, group), group))
+        output_tensor.copy_(self._counted(lambda: self._reduced(input_tensor, group)))
         if op == dist.ReduceOp.AVG:
             output_tensor.div_(group.size())
 
