@@ -946,8 +946,8 @@ def check_overlap(function: Callable, case: Tokens) -> None:
                 )
             if behind:
                 raise NotYet(
-                    f"{where}: {behind:g} of the rank's {sum(scores):g} visible scores are computed between its launch and "
-                    f"its wait(), so the hop hides behind nearly nothing: compute a whole block there"
+                    f"{where}: {behind:g} of the rank's {sum(scores):g} visible scores are computed between its launch "
+                    f"and its wait(), so the hop hides behind nearly nothing: compute a whole block there"
                 )
             if "attend" in events[min(launches) : min(waits)]:
                 late = "send" if launches[0] > launches[1] else "receive"
