@@ -35,7 +35,7 @@ MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or
 
 
 def adopt(
-    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None], seal: Callable[[], None]
+    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None], seal: Callable[[bool], None]
 ) -> Continuation | None:
     """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
 
@@ -43,7 +43,7 @@ def adopt(
 
     `control`: the socket over which the judge requests ranks; closed here. `private`: sockets for this process alone.
     `narrow`: takes away, in a rank, what the function that it is to run, by its full name, doesn't need.
-    `seal`: takes away, in a rank whose task says so, all ways to other ranks but messages.
+    `seal`: takes away, in a rank, the call that adds filters, and if it is sealed, all ways to others but messages.
     """
     if os.fork() == 0:
         for connection in private:
@@ -66,7 +66,7 @@ class _Rank:
         self.life.close()
 
 
-def serve(control: socket.socket, narrow: Callable[[str], None], seal: Callable[[], None]) -> None:
+def serve(control: socket.socket, narrow: Callable[[str], None], seal: Callable[[bool], None]) -> None:
     """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return."""
     ranks: dict[int, _Rank] = {}  # each by both of its descriptors
     waiting = select.poll()
@@ -103,7 +103,7 @@ def _born(
     life: socket.socket,
     private: list[Any],
     narrow: Callable[[str], None],
-    seal: Callable[[], None],
+    seal: Callable[[bool], None],
 ) -> _Rank | None:
     """Fork a rank and hand out the files that it prints to.
 
@@ -149,7 +149,13 @@ def _scratch() -> Iterator[Any]:
 
 
 def _redirect(*printed: Any) -> None:
-    """Make files this process's stdout and stderr, line-buffered, so that output survives if it dies."""
+    """Make files this process's stdout and stderr, line-buffered, so that output survives if it dies.
+
+    Its stdin is a /dev/null of its own: what is set on a descriptor that processes share can be read by all of them.
+    """
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     for descriptor, (name, file) in enumerate(zip(("stdout", "stderr"), printed, strict=True), start=1):
         os.dup2(file.fileno(), descriptor)  # the descriptor, because C++ writes to it when it aborts
         file.close()
@@ -159,7 +165,7 @@ def _redirect(*printed: Any) -> None:
 # A rank. `collectives.ranks` leaves a function of this name out of tracebacks.
 
 
-def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[], None]) -> None:
+def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[bool], None]) -> None:
     """Run a rank: join the group, call the function, send its result, and wait for the judge to hang up.
 
     The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
@@ -193,7 +199,7 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[], Non
         narrow(task["runs"])
         if task["sealed"]:
             close_stores()
-            seal()
+        seal(task["sealed"])
         used = GroupsUsed()
         _, objects = unpack(task["packed"])
         function, args = Decoder(resolve, _given(objects), importlib.import_module).read(task["call"])

@@ -52,8 +52,10 @@ NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 0x1000, 0x4000, 1 << 18
 DETACH = 2
-SET_DUMPABLE, SET_SECCOMP, DROP_FROM_BOUND, NO_NEW_PRIVILEGES, AMBIENT, CLEAR_ALL = 4, 22, 24, 38, 47, 4
-FILTER = 2
+SET_DUMPABLE, DROP_FROM_BOUND, NO_NEW_PRIVILEGES, AMBIENT, CLEAR_ALL = 4, 24, 38, 47, 4
+NO_ATIME = 1024  # of a mount
+# The system call seccomp: its number on this machine, what sets a filter, and the flag for all of a process's threads.
+SECCOMP, SET_FILTER, ALL_THREADS = {"x86_64": 317, "ppc64le": 358, "s390x": 348}.get(os.uname().machine, 277), 1, 1
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -344,7 +346,7 @@ class _Init:
         readable = [(place, os.open(place, os.O_PATH)) for place in _mounted_below("/home", "/tmp", "/dev/shm")]
         # A file takes at least one page of 4096 bytes, so allow one inode for each page of scratch.
         options = f"size={scratch},nr_inodes={max(scratch // 4096, 64)},mode=0755"
-        _mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES, options)
+        _mount("tmpfs", "/home", "tmpfs", NO_SUID | NO_DEVICES | NO_ATIME, options)
         for place in (HOME, "/tmp", "/dev/shm"):  # one quota for all three
             folder = "/home/" + place.rpartition("/")[2]
             os.mkdir(folder, 0o700)
@@ -358,7 +360,7 @@ class _Init:
         for place in self.wall.covered(self.request["holding"]) if self.wall else ():
             _cover(place)
         # A rank's files in /proc would tell the others of it, its size for one: hide processes that one can't trace.
-        _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC, "hidepid=invisible")
+        _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC, "hidepid=2")
         self.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
         _mount("/proc", "/proc", None, BIND)  # becomes read-only; `self.proc` is the writable mount beneath
         _mount(None, "/proc", None, REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC)
@@ -436,9 +438,9 @@ class _Init:
         if self.wall:
             self.wall.narrow(self.request["holding"], runs)
 
-    def _seal(self) -> None:
-        """Leave a rank no way to other ranks but their group's messages."""
-        _filter_system_calls(self.filters["ranks"])
+    def _seal(self, sealed: bool) -> None:
+        """Leave a sealed rank no way to other ranks but their group's messages, and none a filter of its own."""
+        _filter_system_calls(self.filters["ranks" if sealed else "main"])
 
     def _confine(self) -> None:
         self._close_descriptors()
@@ -513,8 +515,10 @@ def _give_up_capabilities() -> None:
 
 
 def _filter_system_calls(program: bytes) -> None:
+    """Filter the system calls of all threads of this process, from now on."""
     with described(program) as filtering:
-        _prctl(SET_SECCOMP, FILTER, ctypes.c_char_p(filtering))
+        if _libc.syscall(SECCOMP, SET_FILTER, ALL_THREADS, ctypes.c_char_p(filtering)) != 0:  # above 0: a thread's id
+            raise OSError(ctypes.get_errno(), "a filter of system calls doesn't hold for all threads")
 
 
 @contextlib.contextmanager

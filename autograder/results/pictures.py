@@ -25,6 +25,8 @@ from PIL import Image
 from ..cage import Failed
 
 MOST_PIXELS = 25_000_000  # a phone's photo has 12 million; a browser takes 4 bytes for each
+PIXELS = 5_000  # of pictures in a drawing, those that count as an element
+FREE_CHARACTERS, CHARACTERS = 400, 40  # of an element's attributes: what is free, and what counts as one more
 MOST_ELEMENTS = 50_000  # in an SVG, each counted as often as it is drawn; a scatter plot has 5 for a point
 FREE_SEGMENTS, SEGMENTS = 30, 5  # of a path, that are part of its element, as a digit's are; and so many more are one
 CROSSINGS = 25  # ends of segments beside which others of the same path lie, and may cross them, that are an element
@@ -112,6 +114,12 @@ def elements(kind: str, data: bytes) -> int:
     """
     if kind == "svg+xml":
         return _Drawing(data).count()
+    _pixels(data)
+    return 1
+
+
+def _pixels(data: bytes) -> int:
+    """Return how many pixels a picture has. Raise Failed if they are too many, or if it is no picture."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "GIF")) as picture:
             pixels = picture.width * picture.height
@@ -121,7 +129,7 @@ def elements(kind: str, data: bytes) -> int:
         raise Failed("it is no PNG, JPEG or GIF") from None
     if pixels > MOST_PIXELS:
         raise Failed(f"it has more than {MOST_PIXELS:,} pixels")
-    return 1
+    return pixels
 
 
 class _Drawing:
@@ -155,7 +163,8 @@ class _Drawing:
         self.costs[element] = None
         _check_parts(element)
         styles = _styles(element)
-        count = 1 + _outline(element, styles) + sum(map(self._cost, element)) + sum(self._referred(element, styles))
+        own = 1 + _outline(element, styles) + _lists(element)
+        count = own + sum(map(self._cost, element)) + sum(self._referred(element, styles))
         if count > MOST_ELEMENTS:
             raise Failed(f"it draws more than {MOST_ELEMENTS:,} elements, or as much as these in long paths and dashes")
         self.costs[element] = count
@@ -167,7 +176,7 @@ class _Drawing:
         for name in (href for href in ("href", f"{_XLINK}href") if href in element.attrib):
             link = element.attrib[name].strip()
             if tag == "image" and (raster := _RASTER.fullmatch(link)):
-                yield elements(raster[1], of_base64(raster[2]))
+                yield 1 + _pixels(of_base64(raster[2])) // PIXELS
             elif tag == "use" and (named := _NAME.fullmatch(link)):
                 yield self._by_name(named[1])
             else:
@@ -225,7 +234,8 @@ def _outline(element: ElementTree.Element, styles: list[tuple[str, str]]) -> int
     tag = _tag(element)
     rate = sum(_dashes_per_unit(value) for name, value in styles if name == "stroke-dasharray")
     if tag in ("text", "tspan"):
-        letters = len((element.text or "").strip()) + sum(len((part.tail or "").strip()) for part in element)
+        texts = [element.text, *(part.tail for part in element)]
+        letters = sum(len((text or "").strip(" \t\r\n")) for text in texts)  # a no-break space is drawn
         return max(0, letters - FREE_SEGMENTS) // SEGMENTS + _as_elements(1.0, rate and inf)
     if tag in ("path", "polyline", "polygon"):
         drawn = element.get("d", "") if tag == "path" else f"M{element.get('points', '')}Z"
@@ -244,6 +254,13 @@ def _outline(element: ElementTree.Element, styles: list[tuple[str, str]]) -> int
     if not all(re.fullmatch(_NUMBER, side) for side in sides):
         raise Failed("its dashes can't be counted")
     return _as_elements(8 * sum(abs(float(side)) for side in sides), rate)
+
+
+def _lists(element: ElementTree.Element) -> int:
+    """Return as how many more elements an element's long attributes count: lists of places, dashes, transforms."""
+    counted = ("d", "points", "href", f"{_XLINK}href")  # elsewhere
+    written = sum(len(value) for name, value in element.attrib.items() if name not in counted)
+    return max(0, written - FREE_CHARACTERS) // CHARACTERS
 
 
 def _beside(places: list[float]) -> int:

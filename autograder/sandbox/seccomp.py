@@ -119,20 +119,25 @@ mknodat rename renameat renameat2 rmdir symlink symlinkat truncate unlink unlink
 WRITING = {os.O_ACCMODE: (os.O_WRONLY, os.O_RDWR, os.O_ACCMODE), os.O_CREAT: (os.O_CREAT,), os.O_TRUNC: (os.O_TRUNC,)}
 # What another process can feel or read: signals, which may carry a number, and settings that have a process's number.
 CALLS_TO_PROCESSES = """
-ioprio_set kill pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo sched_setaffinity sched_setattr sched_setparam
-sched_setscheduler setpgid setpriority tkill
+getpgid getsid ioprio_set kill pidfd_open pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo sched_setaffinity
+sched_setattr sched_setparam sched_setscheduler setpgid setpriority setsid timer_create tkill
 """
+# A process that runs another program, or that says so, can be traced: then others see its files and its memory.
+TRACEABLE = "execve execveat"
 SIGNALS_BY_FILE = (fcntl.F_SETOWN, fcntl.F_SETSIG, 15)  # 15: F_SETOWN_EX
-SET_SECCOMP = 22  # of prctl
-NEW_CONNECTIONS = "bind connect listen socket"
+SET_DUMPABLE, SET_SECCOMP = 4, 22  # of prctl
+FOR_ALL_THREADS = 1, 1  # of seccomp: set a filter, for all threads of the process
+NEW_CONNECTIONS = "bind connect listen socket socketpair"
+ROOM = "fstatfs statfs"  # what the others print takes room that these tell
 
 
 def programs() -> dict[str, bytes]:
     """Return the filters as BPF programs for this machine, for prctl(PR_SET_SECCOMP), by who gets them.
 
-    "main": all of a submission's processes but the nursery and its ranks. "nursery": the same, but they may add a
-    filter. "ranks": what sealed ranks add, see `of_ranks`. Raise ImportError without pyseccomp, and RuntimeError
-    without libseccomp.
+    "main": all of a submission's processes but the nursery. "nursery": the same, but it may add a filter, and its
+    ranks do: "main" if they aren't sealed, else "ranks", see `of_ranks`.
+
+    Raise ImportError without pyseccomp, and RuntimeError without libseccomp.
     """
     return {"main": program(adds_filters=False), "nursery": program(adds_filters=True), "ranks": of_ranks()}
 
@@ -164,7 +169,11 @@ def of_ranks() -> bytes:
     refuse("tgkill", errno.EPERM, seccomp.Arg(2, seccomp.NE, signal.SIGABRT))
     for command in SIGNALS_BY_FILE:
         refuse("fcntl", errno.EPERM, seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
-    refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, SET_SECCOMP))
+    refuse(ROOM, errno.ENOSYS)
+    refuse(TRACEABLE, errno.EPERM)
+    for option in (SET_DUMPABLE, SET_SECCOMP):
+        refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, option))
+    refuse("seccomp", errno.EPERM)
     refuse(NEW_CONNECTIONS, errno.EACCES)
     return _exported(rules)
 
@@ -203,8 +212,10 @@ def program(adds_filters: bool) -> bytes:
         allow("fadvise64", is_int(3, advice))
     for advice in MEMORY_ADVICE:
         allow("madvise", is_int(2, advice))
-    for option in (*PROCESS_OPTIONS, *[SET_SECCOMP] * adds_filters):
+    for option in PROCESS_OPTIONS:
         allow("prctl", is_int(0, option))
+    if adds_filters:
+        allow("seccomp", *(is_int(place, value) for place, value in enumerate(FOR_ALL_THREADS)))
     # Its own limits: with the grader's user it could else change its init's. That of cores stays at 1 byte: below
     # that, the kernel starts the program that its core_pattern may name, outside of the sandbox.
     allow("prlimit64", is_int(0, 0), seccomp.Arg(2, seccomp.EQ, 0))

@@ -265,9 +265,8 @@ def _own_uses(name: str, args: tuple, group: dist.ProcessGroup) -> int:
 
 
 def _check_peer(group: dist.ProcessGroup, peer: int) -> None:
-    world_size = dist.get_world_size()
-    if not 0 <= peer < world_size:
-        raise ValueError(f"there is no rank {peer}: the ranks are 0 to {world_size - 1}")
+    if not 0 <= peer < group.size():
+        raise ValueError(f"there is no rank {peer}: the ranks are 0 to {group.size() - 1}")
     if peer == group.rank():
         raise ValueError(f"rank {dist.get_rank()} can't send to itself or receive from itself: it has the data already")
 

@@ -534,8 +534,10 @@ def number_of(given: Any, call: str) -> int | float:
     """
     shape = getattr(given, "shape", None)
     if isinstance(given, np.ndarray) and given.size == 1:
-        given = given.reshape(())[()]
-    elif isinstance(shape, tuple) and set(shape) <= {1} and not isinstance(given, np.generic):
+        given = np.asarray(given).reshape(())[()]  # a matrix stays one when it is reshaped
+    elif (
+        isinstance(shape, tuple) and set(shape) <= {1} and not isinstance(given, np.generic) and hasattr(given, "item")
+    ):
         given = given.item()
     try:
         strange = isinstance(given, bool | np.bool_ | np.timedelta64)  # these count as numbers in Python and numpy

@@ -90,7 +90,7 @@ def run(
     sandbox; here, they are new processes as ever.
 
     `sealed`: the ranks pass nothing to one another but messages of the group that they have, and make no other group.
-    The grader also keeps them from files, sockets and signals.
+    Here that holds over gloo; the grader also keeps them from changing files, from sockets and from signals.
     """
     own = own_args(world_size, args)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks

@@ -64,7 +64,7 @@ class LogStore(dist.Store):
             time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
-        """Close the file: from now on every change and every question raises `RuntimeError`."""
+        """Close the file: from now on every change and every read raises `RuntimeError`."""
         with self._lock:
             os.close(self._file)
             self._file = -1

@@ -154,18 +154,20 @@ def passes(
     def exposed(what, seconds, compute):
         return maximum(kernels.shows(what, layout.software) * seconds, seconds - compute)
 
+    def both(sums, gathers, compute):
+        """Return what shows of each: the sums hide first, and the gathers behind the rest."""
+        shown = exposed("tensor", sums, compute)
+        return shown, exposed("context", gathers, compute - (sums - shown))
+
+    forward_sums, forward_gathers = both(reduced, gathered, forward)
+    backward_sums, backward_gathers = both((1 + again) * reduced, (2 + again) * gathered, backward)
     sent = expert_seconds(model, layout, network, kernels)
     sent_back = (1 + again) * sent
     if layout.hide_experts:  # a forward pass overlaps with another micro-batch's backward pass
         sent, sent_back = 0, maximum(0, sent + sent_back - forward - backward)
     return (
-        Pass(forward, exposed("tensor", reduced, forward), sent, exposed("context", gathered, forward)),
-        Pass(
-            backward,
-            exposed("tensor", (1 + again) * reduced, backward),
-            sent_back,
-            exposed("context", (2 + again) * gathered, backward),
-        ),
+        Pass(forward, forward_sums, sent, forward_gathers),
+        Pass(backward, backward_sums, sent_back, backward_gathers),
     )
 
 

@@ -314,6 +314,9 @@ BOMBS = {
     "scribbles": svg(
         f"<path id='a' d='M0 0{''.join(f'L{n * 7 % 30} {n % 2}' for n in range(30))}'/>" + "<use href='#a'/>" * 8_000
     ),
+    "spaces that are drawn": svg(f"<text id='a'>{chr(160) * 10_000}</text>" + "<use href='#a'/>" * 9_000),
+    "a list of places": svg(f"<text id='a' x='{'1 ' * 50_000}'>a</text>" + "<use href='#a'/>" * 9_000),
+    "transforms": svg(f"<g id='a' transform='{'scale(1)' * 20_000}'><rect/></g>" + "<use href='#a'/>" * 9_000),
     "dashes of a sheet with a comment": svg("<style>*{stroke-dasharray/**/:.001}</style><path d='M0 0H1000'/>"),
     "a sheet in pieces": svg("<style>*{stroke-dash<title>x</title>array:.001}</style><path d='M0 0H1000'/>"),
     "paths of a sheet": svg(f"<style>path{{d:path('M0 0{'L9 9' * 4_000}')}}</style>" + "<path/>" * 500),

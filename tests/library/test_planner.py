@@ -425,7 +425,7 @@ class Shown(kernels.Fitted):
         return 1
 
 
-@pytest.mark.parametrize("way", [{"tp": 8}, {"cp": 8}])
+@pytest.mark.parametrize("way", [{"tp": 8}, {"cp": 8}, {"tp": 4, "cp": 2}])
 def test_no_more_hides_than_computing_takes(way):
     """Ranks in nodes of their own: a pass takes at least as long as its sums, or its gathers, are on the wire."""
     apart = replace(H100.of(8), gpus_per_node=1, nics_per_node=1, network="100 GbE")
