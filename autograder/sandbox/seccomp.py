@@ -119,13 +119,13 @@ mknodat rename renameat renameat2 rmdir symlink symlinkat truncate unlink unlink
 WRITING = {os.O_ACCMODE: (os.O_WRONLY, os.O_RDWR, os.O_ACCMODE), os.O_CREAT: (os.O_CREAT,), os.O_TRUNC: (os.O_TRUNC,)}
 # What another process can feel or read: signals, which may carry a number, and settings that have a process's number.
 CALLS_TO_PROCESSES = """
-getpgid getsid ioprio_set kill pidfd_open pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo sched_setaffinity
-sched_setattr sched_setparam sched_setscheduler setpgid setpriority setsid timer_create tkill
+getpgid getsid kill pidfd_open pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo sched_setaffinity sched_setparam
+sched_setscheduler setpgid setpriority setsid timer_create tkill
 """
 # A process that runs another program, or that says so, can be traced: then others see its files and its memory.
 TRACEABLE = "execve execveat"
 SIGNALS_BY_FILE = (fcntl.F_SETOWN, fcntl.F_SETSIG, 15)  # 15: F_SETOWN_EX
-SET_DUMPABLE, SET_SECCOMP = 4, 22  # of prctl
+SET_DUMPABLE = 4  # of prctl
 FOR_ALL_THREADS = 1, 1  # of seccomp: set a filter, for all threads of the process
 NEW_CONNECTIONS = "bind connect listen socket socketpair"
 ROOM = "fstatfs statfs"  # what the others print takes room that these tell
@@ -171,8 +171,7 @@ def of_ranks() -> bytes:
         refuse("fcntl", errno.EPERM, seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
     refuse(ROOM, errno.ENOSYS)
     refuse(TRACEABLE, errno.EPERM)
-    for option in (SET_DUMPABLE, SET_SECCOMP):
-        refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, option))
+    refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, SET_DUMPABLE))
     refuse("seccomp", errno.EPERM)
     refuse(NEW_CONNECTIONS, errno.EACCES)
     return _exported(rules)
