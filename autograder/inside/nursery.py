@@ -12,15 +12,16 @@ import contextlib
 import functools
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle
 
@@ -28,27 +29,37 @@ from ..wire.pipe import Pipe
 from ..wire.plain import BadMessage, Decoder, Encoder, NotPlain, read_back, trusted
 from .fork_server import Continuation, reseed
 
-BORN, UNBORN = b"+", b"-"  # the judge reads one: the rank's files come with it, or an error's number follows it
+BORN, UNBORN = b"+", b"-"  # the judge reads one; an error's number follows the second
 # Bytes of a report's JSON. Reading them takes the judge a third of a second; meanwhile its capture isn't read.
 MAX_REPORT = 4 * 2**20
 MAX_WORDS = 20_000  # characters of a rank's words: the end of its traceback, or where it waits
 
 
-def adopt(
-    control: socket.socket, *private: socket.socket, narrow: Callable[[str], None], seal: Callable[[bool], None]
-) -> Continuation | None:
+@dataclass(frozen=True)
+class Bounds:
+    """What a rank loses before it reads anything of the student's; the caller knows how.
+
+    `blind(sealed)`, before it has threads: if it is sealed, the sandbox's scratch. `narrow(runs)`: what the function
+    that it is to run, by its full name, doesn't need. `seal(sealed)`: the calls that narrow a process further, and if
+    it is sealed, all ways to others but messages.
+    """
+
+    blind: Callable[[bool], None]
+    narrow: Callable[[str], None]
+    seal: Callable[[bool], None]
+
+
+def adopt(control: socket.socket, *private: socket.socket, bounds: Bounds) -> Continuation | None:
     """Fork the nursery now. Return None in this process, and in the nursery its continuation, for the caller to return.
 
     The caller is undumpable meanwhile: that makes the nursery's memory and files in /proc unreadable to all others.
 
     `control`: the socket over which the judge requests ranks; closed here. `private`: sockets for this process alone.
-    `narrow`: takes away, in a rank, what the function that it is to run, by its full name, doesn't need.
-    `seal`: takes away, in a rank, the call that adds filters, and if it is sealed, all ways to others but messages.
     """
     if os.fork() == 0:
         for connection in private:
             connection.close()
-        return functools.partial(serve, control, narrow, seal)
+        return functools.partial(serve, control, bounds)
     control.close()
     return None
 
@@ -66,20 +77,26 @@ class _Rank:
         self.life.close()
 
 
-def serve(control: socket.socket, narrow: Callable[[str], None], seal: Callable[[bool], None]) -> None:
-    """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return."""
+def serve(control: socket.socket, bounds: Bounds) -> None:
+    """Fork a rank for each request and report how it ends, until the judge hangs up. Ranks, too, never return.
+
+    A request comes with five descriptors: the rank's line, its `life`, see `_Rank`, the store of its run, and the files
+    that it prints to.
+    """
     ranks: dict[int, _Rank] = {}  # each by both of its descriptors
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
     while True:
         descriptor, _ = waiting.poll()[0]
         if descriptor == control.fileno():
-            _, sockets, _, _ = socket.recv_fds(control, 1, 2)
-            if len(sockets) != 2:
+            _, descriptors, _, _ = socket.recv_fds(control, 1, 5)
+            if len(descriptors) != 5:
                 os._exit(0)
-            pipe, life = (socket.socket(fileno=each) for each in sockets)
+            pipe, life = (socket.socket(fileno=each) for each in descriptors[:2])
             others = {rank.pid: rank for rank in ranks.values()}
-            rank = _born(pipe, life, [control, *others.values()], narrow, seal)
+            with contextlib.ExitStack() as opened:
+                files = [opened.enter_context(os.fdopen(each, "rb")) for each in descriptors[2:]]
+                rank = _born(pipe, life, files, [control, *others.values()], bounds)
             for each in (rank.ended, rank.life.fileno()) if rank else ():
                 assert rank is not None
                 ranks[each] = rank
@@ -99,36 +116,31 @@ def serve(control: socket.socket, narrow: Callable[[str], None], seal: Callable[
 
 
 def _born(
-    pipe: socket.socket,
-    life: socket.socket,
-    private: list[Any],
-    narrow: Callable[[str], None],
-    seal: Callable[[bool], None],
+    pipe: socket.socket, life: socket.socket, files: Sequence[BinaryIO], private: list[Any], bounds: Bounds
 ) -> _Rank | None:
-    """Fork a rank and hand out the files that it prints to.
+    """Fork a rank.
 
-    Return None, and tell the judge the error's number, if no process, file or descriptor is left for it. Then no
-    process of it is left either.
+    Return None, and tell the judge the error's number, if no process or descriptor is left for it. Then no process of
+    it is left either.
 
-    `private`: what the rank must not have. `narrow`, `seal`: see `adopt`.
+    `files`: the store, and those that it prints to. `private`: what the rank must not have.
     """
     pid = rank = None
     try:
-        with pipe, contextlib.ExitStack() as files:
-            printed = [files.enter_context(_scratch()) for _ in ("stdout", "stderr")]
+        with pipe:
             pid = os.fork()
             if pid == 0:
                 try:
                     for each in (life, *private):
                         each.close()
+                    store, *printed = files
                     _redirect(*printed)
                     reseed()
-                    _rank_main(Pipe(pipe), narrow, seal)
+                    _rank_main(Pipe(pipe), store, bounds)
                 finally:
                     os._exit(1)  # whatever happens, it is no second nursery
-            # Meanwhile the rank waits for its task, which the judge sends only once it has these files.
             rank = _Rank(pid, os.pidfd_open(pid), life)
-            socket.send_fds(life, [BORN], [file.fileno() for file in printed])
+            life.sendall(BORN)
             return rank
     except OSError as error:
         if pid is not None:
@@ -139,13 +151,6 @@ def _born(
         with life, contextlib.suppress(OSError):
             life.sendall(UNBORN + str(error.errno).encode())
         return None
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Any]:
-    """Yield a file without a name in the sandbox's scratch, to append to: what fills it counts for the sandbox."""
-    with open(os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_APPEND, 0o600), "rb") as file:
-        yield file
 
 
 def _redirect(*printed: Any) -> None:
@@ -165,16 +170,17 @@ def _redirect(*printed: Any) -> None:
 # A rank. `collectives.ranks` leaves a function of this name out of tracebacks.
 
 
-def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[bool], None]) -> None:
-    """Run a rank: join the group, call the function, send its result, and wait for the judge to hang up.
+def _rank_main(pipe: Pipe, store: BinaryIO, bounds: Bounds) -> None:
+    """Run a rank: join its groups, call the function, send its result, and wait for the judge to hang up.
 
     The student's code comes in only after the rank has named its connections, so that name can be trusted, and after
     what its function doesn't need is gone.
     """
     from collectives.measure.wire import GroupsUsed
-    from collectives.ranks.process import answer, ask_with, close_stores, join_group, traceback_of, unpack
+    from collectives.ranks.process import answer, ask_with, close_stores, join_group, make_groups, traceback_of, unpack
 
     task = Decoder().read(pipe.recv_bytes())
+    bounds.blind(task["sealed"])
     rank, world_size, resolve = task["rank"], task["world_size"], trusted(task["packages"], {})
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hides what gloo logs whenever we end a peer
     lock = threading.Lock()
@@ -192,14 +198,14 @@ def _rank_main(pipe: Pipe, narrow: Callable[[str], None], seal: Callable[[bool],
         threading.Thread(target=answer, args=(pipe, send, threading.get_ident(), world_size), daemon=True).start()
         if task["serves"]:
             ask_with(send, lambda message: Decoder(resolve, find=importlib.import_module).read(message))
-        join_group(rank, world_size, task["backend"], task["store"], task["timeout"])
-        with contextlib.suppress(FileNotFoundError):  # all ranks have it open, or this one couldn't have joined
-            os.unlink(task["store"].removeprefix("file://"))
+        with store:
+            join_group(rank, world_size, task["backend"], f"file:///proc/self/fd/{store.fileno()}", task["timeout"])
+        make_groups(task["groups"])
         send("begun", ends=list(_connected()))
-        narrow(task["runs"])
+        bounds.narrow(task["runs"])
         if task["sealed"]:
             close_stores()
-        seal(task["sealed"])
+        bounds.seal(task["sealed"])
         used = GroupsUsed()
         _, objects = unpack(task["packed"])
         function, args = Decoder(resolve, _given(objects), importlib.import_module).read(task["call"])
@@ -231,10 +237,10 @@ def _given(objects: tuple) -> Callable[[list], Any]:
 
 def _connected() -> Iterator[bytes]:
     """Yield the `ends` of each TCP connection of this process."""
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                with socket.socket(fileno=os.dup(int(name))) as connection:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
                     if connection.family != socket.AF_UNIX:
                         yield ends(connection)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import errno
 import fcntl
 import importlib
 import json
@@ -56,6 +57,9 @@ SET_DUMPABLE, DROP_FROM_BOUND, NO_NEW_PRIVILEGES, AMBIENT, CLEAR_ALL = 4, 24, 38
 NO_ATIME = 1024  # of a mount
 # The system call seccomp: its number on this machine, what sets a filter, and the flag for all of a process's threads.
 SECCOMP, SET_FILTER, ALL_THREADS = {"x86_64": 317, "ppc64le": 358, "s390x": 348}.get(os.uname().machine, 277), 1, 1
+# Landlock's calls, which have these numbers on every machine, and of landlock.h what they are asked for.
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+BENEATH, READ_FILE, READ_DIR = 1, 4, 8
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -404,12 +408,13 @@ class _Init:
             self._build_wall(on_ranks=True)
             for one in self.nursery:
                 _prctl(SET_DUMPABLE, 0)  # inherited: the main process can't read its memory, nor a rank's
-                serve_nursery = nursery.adopt(
-                    one, self.connection, self.control, narrow=self._narrow_wall, seal=self._seal
-                )
+                blind = _Blindfold()
+                bounds = nursery.Bounds(blind.put_on, self._narrow_wall, self._seal)
+                serve_nursery = nursery.adopt(one, self.connection, self.control, bounds=bounds)
                 if serve_nursery:
                     _filter_system_calls(self.filters["nursery"])
                     return serve_nursery
+                blind.close()
                 _prctl(SET_DUMPABLE, 1)
             _filter_system_calls(self.filters["main"])
             self._build_wall(on_ranks=False)
@@ -439,7 +444,7 @@ class _Init:
             self.wall.narrow(self.request["holding"], runs)
 
     def _seal(self, sealed: bool) -> None:
-        """Leave a sealed rank no way to other ranks but their group's messages, and none a filter of its own."""
+        """Leave a sealed rank no way to other ranks but their groups' messages, and none a filter of its own."""
         _filter_system_calls(self.filters["ranks" if sealed else "main"])
 
     def _confine(self) -> None:
@@ -501,6 +506,45 @@ class _Init:
             if hard != resource.RLIM_INFINITY:
                 lower, upper = min(lower, hard), min(upper, hard)
             resource.setrlimit(kind, (lower, upper))
+
+
+class _Blindfold:
+    """What takes the sandbox's scratch, and what is open elsewhere, out of a process's sight: a ruleset of Landlock's.
+
+    A process that has put it on can open only what lies outside of the scratch, to read, and nothing in /proc. Where
+    the kernel has no Landlock, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        handled = struct.pack("Q", READ_FILE | READ_DIR)
+        self._ruleset = _libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+        if self._ruleset < 0 and (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(number, f"a ruleset of Landlock: {os.strerror(number)}")
+        for place in _outside_of_scratch() if self._ruleset >= 0 else ():
+            known = os.open(place, os.O_PATH | os.O_NOFOLLOW)
+            allowed = READ_FILE | READ_DIR if stat.S_ISDIR(os.fstat(known).st_mode) else READ_FILE
+            rule = struct.pack("=Qi", allowed, known)
+            if _libc.syscall(ADD_RULE, self._ruleset, BENEATH, rule, 0) != 0:
+                raise OSError(ctypes.get_errno(), f"a rule of Landlock for {place}")
+            os.close(known)
+
+    def put_on(self, sealed: bool) -> None:
+        """Put it on, for good, if this process is to be sealed; it must have no threads yet."""
+        if sealed and self._ruleset >= 0 and _libc.syscall(RESTRICT_SELF, self._ruleset, 0) != 0:
+            raise OSError(ctypes.get_errno(), "Landlock doesn't hold")
+        self.close()
+
+    def close(self) -> None:
+        if self._ruleset >= 0:
+            os.close(self._ruleset)
+
+
+def _outside_of_scratch() -> Iterator[str]:
+    """Yield the places that hold all that a sandbox can read but its scratch, /proc and most devices; no link."""
+    places = [f"/{name}" for name in os.listdir("/") if name not in ("dev", "home", "proc", "tmp")]
+    yield from (place for place in places if not os.path.islink(place))
+    yield from ("/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+    yield from _mounted_below("/home", "/tmp", "/dev/shm")
 
 
 def _give_up_capabilities() -> None:

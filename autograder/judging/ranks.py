@@ -12,10 +12,9 @@ import contextlib
 import errno
 import importlib
 import os
-import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -79,6 +78,7 @@ class Party:
         backend: str | None = None,
         serve: Callable[[int, Any], Any] | None = None,
         sealed: bool = False,
+        groups: Sequence[Sequence[int]] = (),
     ) -> list[Any]:
         """Do what `ranks.run` does, in the sandbox. Raise `Ended` if the sandbox ends, or the cell's time is up.
 
@@ -93,16 +93,18 @@ class Party:
         given = {
             "world_size": world_size,
             "backend": backend or "gloo",
-            "store": f"file:///tmp/ranks-{secrets.token_hex(8)}",
             "timeout": START_SECONDS + timeout,
             "packages": link.packages,
             "runs": "" if isinstance(function, Remote) else f"{function.__module__}.{function.__qualname__}",
             "packed": link.pack(self.objects),
             "serves": serve is not None,
             "sealed": sealed,
+            "groups": [list(members) for members in groups],
         }
-        self.ranks = [ConfinedRank(self, given | {"rank": rank, "call": call}) for rank, call in enumerate(calls)]
         with contextlib.ExitStack() as running:
+            store = running.enter_context(_file())  # where they meet
+            tasks = [given | {"rank": rank, "call": call} for rank, call in enumerate(calls)]
+            self.ranks = [ConfinedRank(self, task, store) for task in tasks]
             try:
                 self.capture = running.enter_context(link.sandbox.captured())
             except (OSError, RuntimeError) as error:  # no room for its ring, or no thread
@@ -170,11 +172,12 @@ class Party:
 class ConfinedRank:
     """A rank in the sandbox, with the methods of `collectives.ranks.process.RankProcess`.
 
-    `value`: what it returned. `ends`: its connections, see `nursery.ends`.
+    `store`: the file by which the run's ranks meet. `value`: what it returned. `ends`: its connections, see
+    `nursery.ends`.
     """
 
-    def __init__(self, party: Party, task: dict[str, Any]):
-        self.party, self.task, self.rank = party, task, task["rank"]
+    def __init__(self, party: Party, task: dict[str, Any], store: BinaryIO):
+        self.party, self.task, self.rank, self.store = party, task, task["rank"], store
         mine, self._theirs = socket.socketpair()
         self.pipe, self.process = Pipe(mine, MESSAGE_SECONDS), _Process()
         self.value: Any = None
@@ -190,7 +193,7 @@ class ConfinedRank:
 
         try:
             with self._theirs:
-                self.process.start(self.party.nursery, self._theirs)
+                self.process.start(self.party.nursery, self._theirs, self.store)
         except Unborn as error:
             if error.errno == errno.ETOOMANYREFS and self.party.link.sandbox.user == 0:
                 raise self.party.link.end("fault", "Another submission has used up this user's descriptors.") from None
@@ -258,6 +261,11 @@ def _checked_ends(ends: Any) -> list[bytes]:
     return ends
 
 
+def _file() -> BinaryIO:
+    """Return a file for ranks that nobody else can find, because it has no name. What fills it is their sandbox's."""
+    return os.fdopen(os.memfd_create("of ranks"), "rb")
+
+
 class _Process:
     """A rank's process as the nursery reports it, with the methods of multiprocessing's. `files`: stdout and stderr."""
 
@@ -266,14 +274,19 @@ class _Process:
         self.exitcode: int | None = None
         self.files: list[BinaryIO] = []
 
-    def start(self, nursery: socket.socket, pipe: socket.socket) -> None:
+    def start(self, nursery: socket.socket, pipe: socket.socket, store: BinaryIO) -> None:
         """Have the nursery fork it. Raise Unborn if it can't, and another OSError if there is no nursery any more."""
+        self.files = [_file(), _file()]
         self._life, its = socket.socketpair()
         try:
             with its:
-                socket.send_fds(nursery, [b"+"], [pipe.fileno(), its.fileno()])
+                socket.send_fds(
+                    nursery,
+                    [b"+"],
+                    [pipe.fileno(), its.fileno(), store.fileno(), *(file.fileno() for file in self.files)],
+                )
             self._life.settimeout(BIRTH_SECONDS)
-            word, descriptors, _, _ = socket.recv_fds(self._life, 1, 2)
+            word = self._life.recv(1)
             if word == UNBORN:
                 number = int(self._life.recv(16) or 0)
                 raise Unborn(number, os.strerror(number))
@@ -285,7 +298,6 @@ class _Process:
                 raise Unborn(error.errno, error.strerror) from None
             raise
         self.pid = -1
-        self.files = [os.fdopen(descriptor, "rb") for descriptor in descriptors]
 
     def join(self, seconds: float = KILL_SECONDS) -> None:
         """Wait until the process has exited, for so long at most."""

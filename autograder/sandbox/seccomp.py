@@ -128,14 +128,16 @@ SIGNALS_BY_FILE = (fcntl.F_SETOWN, fcntl.F_SETSIG, 15)  # 15: F_SETOWN_EX
 SET_DUMPABLE = 4  # of prctl
 FOR_ALL_THREADS = 1, 1  # of seccomp: set a filter, for all threads of the process
 NEW_CONNECTIONS = "bind connect listen socket socketpair"
+# Operations of futex without FUTEX_PRIVATE_FLAG: for processes that share memory. From futex.h.
+WAITS, WAKES, FUTEX_REALTIME = (0, 9, 11), (1, 3, 4, 5, 6, 7, 8, 10, 12, 13), 256
 ROOM = "fstatfs statfs"  # what the others print takes room that these tell
 
 
 def programs() -> dict[str, bytes]:
     """Return the filters as BPF programs for this machine, for prctl(PR_SET_SECCOMP), by who gets them.
 
-    "main": all of a submission's processes but the nursery. "nursery": the same, but it may add a filter, and its
-    ranks do: "main" if they aren't sealed, else "ranks", see `of_ranks`.
+    "main": all of a submission's processes but the nursery. "nursery": the same, but it may narrow itself further, by a
+    filter and by Landlock, and its ranks do: "main" if they aren't sealed, else "ranks", see `of_ranks`.
 
     Raise ImportError without pyseccomp, and RuntimeError without libseccomp.
     """
@@ -172,8 +174,15 @@ def of_ranks() -> bytes:
     refuse(ROOM, errno.ENOSYS)
     refuse(TRACEABLE, errno.EPERM)
     refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, SET_DUMPABLE))
-    refuse("seccomp", errno.EPERM)
+    refuse("landlock_restrict_self seccomp", errno.EPERM)
     refuse(NEW_CONNECTIONS, errno.EACCES)
+    # On memory that processes share, a wait would wake another's, and the count of those that it wakes is a message.
+    # glibc waits so for a thread that ends: it looks again at once, until the thread has ended.
+    refuse("futex_requeue futex_wait futex_waitv futex_wake", errno.ENOSYS)
+    for operation in WAITS:
+        refuse("futex", errno.EAGAIN, seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF & ~FUTEX_REALTIME, operation))
+    for operation in WAKES:
+        refuse("futex", errno.EINVAL, seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF & ~FUTEX_REALTIME, operation))
     return _exported(rules)
 
 
@@ -214,6 +223,7 @@ def program(adds_filters: bool) -> bytes:
     for option in PROCESS_OPTIONS:
         allow("prctl", is_int(0, option))
     if adds_filters:
+        allow("landlock_restrict_self")
         allow("seccomp", *(is_int(place, value) for place, value in enumerate(FOR_ALL_THREADS)))
     # Its own limits: with the grader's user it could else change its init's. That of cores stays at 1 byte: below
     # that, the kernel starts the program that its core_pattern may name, outside of the sandbox.

@@ -448,7 +448,14 @@ def check_overlapped(
     world_size, gradients = len(orders), _gradients(orders, seed)
     own = ranks.PerRank(gradients), ranks.PerRank(list(order) for order in orders)
     try:
-        done = ranks.run(_step_on_rank, world_size, arrived, finish, buckets, *own, timeout=patience(), backend="gloo")
+        done = ranks.run(
+            _step_on_rank,
+            world_size,
+            *(arrived, finish, buckets, *own),
+            timeout=patience(),
+            sealed=True,
+            groups=[range(world_size)],  # apart from the learner's own collectives
+        )
     except ranks.RanksError as error:
         if "NotImplementedError" in str(error):
             unwritten = finish if f"in {finish.__name__}" in str(error) else arrived
@@ -486,7 +493,7 @@ def check_overlapped(
                 )
         _check_gradients(rank, each.gradients, gradients)
     least = gradients[0].nbytes * (world_size - 1)  # half of what all-reduces in fp64 send: fp32 is enough
-    witnessed(done, least, groups=True)
+    witnessed(done, least)
 
 
 def _check_events(rank: int, events: list[Event], packed: Sequence[np.ndarray], buckets: Buckets) -> None:
@@ -601,7 +608,6 @@ def _step_on_rank(
     parameters = [torch.nn.Parameter(torch.ones(len(each), dtype=torch.float64)) for each in gradients]
     state, all_reduce = Step(parameters, buckets, world_size), dist.all_reduce
     events: list[Event] = []
-    aside = dist.new_group()  # apart from the learner's own collectives
 
     def bucket_of(tensor: Any) -> int | None:
         """Return the bucket that was packed into this tensor, or into a multiple of it, else the one packed last."""
@@ -638,7 +644,7 @@ def _step_on_rank(
     with stand_ins(arrived, finish, all_reduce=noted):
         loss.backward()
         events.append(Event("end"))
-        launched = [None] * world_size
+        launched, aside = [None] * world_size, ranks.group(range(world_size))
         dist.all_gather_object(launched, [event.number for event in events if event.kind == "launch"], group=aside)
         if any(order != launched[0] for order in launched):
             return Done(events, None)  # waiting for them would never end

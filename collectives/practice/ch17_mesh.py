@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from random import Random
 from reprlib import repr as brief
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from .. import network
+from .. import network, ranks
 from ..measure.wire import BytesSent
 from ..ranks import PerRank
 from ..training import fsdp, groups, mesh_run
@@ -94,9 +94,13 @@ class Named(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """The groups that a learner's function asks for, in order, and what it returns."""
+    """The groups that a learner's function asks for, in order, and what it returns.
+
+    `made`: those that all ranks make together. `asked`: all of them.
+    """
 
     made: list[tuple[int, ...]]
+    asked: list[tuple[int, ...]]
     returned: Any
 
 
@@ -109,16 +113,22 @@ def check_calls(function: Callable, cases: Iterable[tuple[Sizes, Sequence[str]]]
         wanted, made = groups_of(sizes, names), {}
         for rank in range(math.prod(sizes.values())):
             call = f"{function.__name__}({rank}, {dict(sizes)}, {list(names)})"
-            made[rank], result = _noted(function, rank, sizes, names, call)
-            _check_returned(result, rank, sizes, wanted, call)
-        for rank, calls in made.items():
-            if calls != made[0]:
-                theirs, own = _first_difference(made[0], calls)
-                raise NotYet(
-                    f"on a mesh {dict(sizes)}, rank 0 calls dist.new_group for {theirs} where rank {rank} calls it "
-                    f"for {own}. All ranks must make the same calls in the same order, even for groups that they are "
-                    "not in, or they wait for each other forever"
-                )
+            calls = _noted(function, rank, sizes, names, call)
+            made[rank] = calls.made
+            _check_returned(calls.returned, rank, sizes, wanted, call)
+        _check_alike(made, sizes)
+
+
+def _check_alike(made: Mapping[int, list[tuple[int, ...]]], sizes: Sizes) -> None:
+    """Check that all ranks make the same groups in the same order. `made`: by rank."""
+    for rank, in_order in made.items():
+        if in_order != made[0]:
+            theirs, own = _first_difference(made[0], in_order)
+            raise NotYet(
+                f"on a mesh {dict(sizes)}, rank 0 calls dist.new_group for {theirs} where rank {rank} calls it "
+                f"for {own}. All ranks must make the same calls in the same order, even for groups that they are "
+                "not in, or they wait for each other forever"
+            )
 
 
 def _check_returned(result: Any, rank: int, sizes: Sizes, wanted: Mapping[str, list], call: str) -> None:
@@ -188,21 +198,28 @@ def _noted(function: Callable, rank: int, sizes: Sizes, names: Sequence[str], ca
 def noted(function: Callable, rank: int, sizes: Sizes, names: Sequence[str]) -> Calls | checks.Refusal:
     """Call a learner's function with a stand-in for `dist.new_group`. Runs where the learner's code does."""
     made: list[tuple[int, ...]] = []
+    asked: list[tuple[int, ...]] = []
     world_size = math.prod(sizes.values())
 
     def new_group(
         ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
     ) -> Named:
-        group = tuple(sorted(int(rank) for rank in ranks)) if ranks is not None else ()  # as torch does
+        group = _sorted(ranks)
+        asked.append(group)
         made.extend([] if use_local_synchronization else [group])  # a local call concerns the group alone
         return Named(group)
 
     own_place = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
     try:
         with stand_ins(function, new_group=new_group, **own_place), without_the_library(), checks.ending_loops():
-            return Calls(made, function(rank, sizes, names))
+            return Calls(made, asked, function(rank, sizes, names))
     except checks.LibraryUsed as error:
         return checks.Refusal(f"{error}{checks._learners_line(error)}")
+
+
+def _sorted(ranks: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the ranks of a new group, as torch does; () for all."""
+    return () if ranks is None else tuple(sorted(int(rank) for rank in ranks))
 
 
 def _first_difference(one: list[tuple], other: list[tuple]) -> tuple[str, str]:
@@ -241,11 +258,16 @@ def _close(got: np.ndarray, want: np.ndarray) -> bool:
 
 
 def check_build(function: Callable, sizes: Sizes, names: Sequence[str], seed: int | None = None) -> None:
-    """Check the groups that `function(rank, sizes, names)` makes on real ranks by an all-reduce in each of them."""
+    """Check the groups that `function(rank, sizes, names)` makes on real ranks by an all-reduce in each of them.
+
+    It is called with a stand-in first. The ranks begin with the groups that it asks for there, and dist.new_group hands
+    them out: a rank that could make a group could also leave words for others where they meet.
+    """
     wanted = groups_of(sizes, names)
     numbers = _numbers(math.prod(sizes.values()), seed)
     task = function, dict(sizes), list(names), PerRank(numbers)
-    everyone = run_on_ranks(_sums_along, len(numbers), *task, kind=dict[str, np.ndarray], sealed=False)
+    asked = _asked(function, sizes, names)
+    everyone = run_on_ranks(_sums_along, len(numbers), *task, kind=dict[str, np.ndarray], groups=asked)
     for rank, by_name in enumerate(everyone):
         for name in names:
             want = next(group for group in wanted[name] if rank in group)
@@ -254,18 +276,50 @@ def check_build(function: Callable, sizes: Sizes, names: Sequence[str], seed: in
                 added = "other numbers" if total is None or seed is not None else members(total[0])
                 raise NotYet(f"on rank {rank} an all-reduce in its group {name!r} adds {added}; it should add {want}")
     summed = [group for name in names for group in wanted[name] if len(group) > 1]  # a rank alone sends nothing
-    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed), groups=True)
+    witnessed(everyone, sum((len(group) - 1) * numbers[0].nbytes for group in summed))
     if seed is not None:
         random = generator()
         terms = [numbers[group, random.integers(MANY)] for group in summed for _ in range(4)]
-        witnessed_terms(everyone, [{term.tobytes() for term in each} for each in terms], groups=True)
+        witnessed_terms(everyone, [{term.tobytes() for term in each} for each in terms])
+
+
+def _asked(function: Callable, sizes: Sizes, names: Sequence[str]) -> list[list[int]]:
+    """Return the groups that `function` asks for on any rank; raise `NotYet` if real ranks couldn't make them."""
+    everyone = range(math.prod(sizes.values()))
+    made: dict[int, list[tuple[int, ...]]] = {}
+    found: dict[tuple[int, ...], None] = {}
+    for rank in everyone:
+        call = f"{function.__name__}({rank}, {dict(sizes)}, {list(names)})"
+        calls = _noted(function, rank, sizes, names, call)
+        made[rank] = calls.made
+        for group in calls.asked:
+            if not set(group) <= set(everyone) or len(set(group)) < len(group):
+                raise NotYet(
+                    f"{call} calls dist.new_group({list(group)}); the ranks are {everyone[0]} to {everyone[-1]}, each "
+                    "in a group once"
+                )
+            found[group or tuple(everyone)] = None
+    _check_alike(made, sizes)
+    return [list(group) for group in found]
 
 
 def _sums_along(
     rank: int, world_size: int, function: Callable, sizes: Sizes, names: Sequence[str], own: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Runs beside the learner's code, and only observes."""
-    made, sums = _on_a_rank(function, rank, rank, copy.deepcopy(sizes), list(names)), {}
+    made_before = ranks.group
+
+    def new_group(ranks: Iterable[int] | None = None, *_: Any, **__: Any) -> Any:
+        group = _sorted(ranks) or tuple(range(world_size))
+        try:
+            return made_before(group)
+        except KeyError:
+            raise NotYet(
+                f"{function.__name__} calls dist.new_group({list(group)}) on a real rank, and not with a stand-in"
+            ) from None
+
+    with stand_ins(function, new_group=new_group):
+        made, sums = _on_a_rank(function, rank, rank, copy.deepcopy(sizes), list(names)), {}
     if not isinstance(made, Mapping) or not all(isinstance(made.get(name), dist.ProcessGroup) for name in names):
         values = made.values() if isinstance(made, Mapping) else ()
         outside = any(isinstance(each, int) and each == dist.GroupMember.NON_GROUP_MEMBER for each in values)
@@ -347,8 +401,9 @@ def random_gradients(sizes: Sizes, seed: int) -> Gradients:
 def check_norm(function: Callable, case: Gradients) -> list[Normed]:
     """Check on real ranks that `function(gradients, groups)` is the norm of the whole gradient; return the reports."""
     world_size = len(case.parts)
-    task = function, groups_of(case.sizes, case.sizes), case.cuts, PerRank(case.parts)
-    everyone = run_on_ranks(_norm, world_size, *task, kind=Normed, sealed=False)
+    lists = groups_of(case.sizes, case.sizes)
+    task = function, lists, case.cuts, PerRank(case.parts)
+    everyone = run_on_ranks(_norm, world_size, *task, kind=Normed, groups=list(chain(*lists.values())))
     want = _norm_over(case, lambda cut: cut)[0]
     values = [seen.value for seen in everyone]
     for rank, seen in enumerate(everyone):
@@ -448,12 +503,7 @@ def _norm(
     own: np.ndarray,
 ) -> Normed:
     """Runs beside the learner's code, and only observes."""
-    made = {}
-    for axis, along in lists.items():
-        for ranks in along:
-            group = dist.new_group(ranks)
-            if rank in ranks:
-                made[axis] = group
+    made = {axis: ranks.group(next(group for group in along if rank in group)) for axis, along in lists.items()}
     parts = [(torch.tensor(part), tuple(cut)) for part, cut in zip(own, cuts, strict=True)]
 
     with BytesSent() as sent:  # first: to look at the learner's function may already run code of the learner's

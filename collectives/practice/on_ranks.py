@@ -60,17 +60,25 @@ def run_on_ranks(
     backend: str = "gloo",
     timeout: float | None = None,
     apart: bool = False,
-    sealed: bool = True,
+    groups: Sequence[Sequence[int]] = (),
 ) -> list[Any]:
     """Run part of a check on real ranks and return their reports; a `NotYet` on a rank is raised here.
 
-    `kind`: the type that each rank must report. `timeout`: seconds, or `patience()`. `apart`, `sealed`: as of
+    `kind`: the type that each rank must report. `timeout`: seconds, or `patience()`. `apart`, `groups`: as of
     `ranks.run`.
     Raises `NotYet` if a rank fails or doesn't finish.
     """
     try:
-        named: dict[str, Any] = {"sealed": sealed} | ({"apart": True} if apart else {})
-        everyone = ranks.run(function, world_size, *args, timeout=timeout or patience(), backend=backend, **named)
+        everyone = ranks.run(
+            function,
+            world_size,
+            *args,
+            timeout=timeout or patience(),
+            backend=backend,
+            apart=apart,
+            sealed=True,
+            groups=groups,
+        )
     except ranks.RanksError as error:
         if refusal := re.search(rf"\b(?:{NotYet.__name__}|{_REFUSED}|Unseen): (.*)", str(error)):
             raise NotYet(refusal[1]) from None
@@ -84,6 +92,8 @@ def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
 
     `who`: what sends to, or receives from, a rank that is not there or the rank itself, if that is the fault.
     """
+    from ..ranks.store import CLOSED
+
     words = re.sub(r'  File "[^"]*/(?:site-packages|collectives)/[^"]*", .*\n(?:    .*\n)*', "", str(error))
     words = re.sub(r"(did not (?:begin|finish)) within [\d.]+ s", r"\1 in time", words)  # which grows with the load
     words = re.sub(r"failed too: RuntimeError: \[.*/gloo/.*", "failed too: another rank closed their connection", words)
@@ -92,8 +102,8 @@ def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
     last = words.rpartition("\nValueError: ")[2]  # of the rank that failed first
     if absent := re.match(r"there is no (rank -?\d+: .*)", last):
         return f"{where} sends to, or receives from, {absent[1]}{_line_in(words)}"
-    if refused := re.search(r"^RuntimeError: (.* without a `group`)$", words, re.MULTILINE):  # by sealed ranks' store
-        return f"{refused[1]}{_line_in(words)}"
+    if f"RuntimeError: {CLOSED}" in words:
+        return f"{CLOSED}{_line_in(words)}"
     if re.match(r"(?:rank \d+ can't send to itself|Invalid (?:destination|source) rank)", last):
         return f"{where} sends to itself, or receives from itself: it has the data already{_line_in(words)}"
     return words
@@ -191,13 +201,13 @@ def streams_of(messages: Iterable[Any]) -> list[bytes]:
     return [b"".join(parts) for parts in streams.values()]
 
 
-def witnessed(everyone: list[Any], least: float, most: float | None = None, groups: bool = False) -> None:
+def witnessed(everyone: list[Any], least: float, most: float | None = None) -> None:
     """Check the ranks' traffic against the messages that were read outside, if this run was watched.
 
     `least`, `most`: the bytes of data that all ranks together must send, and may send. Data that bypasses the wire
     (through files or shared memory) and reported sends that never happened leave the count short. Sends that the ranks
-    don't report make it too large. What isn't sent in the ranks' own group is refused: neither a meter nor a look at
-    the wire is about it. `groups`: the learner or the check makes groups on these ranks, which may carry data, too.
+    don't report make it too large. What isn't sent in a group that the ranks have from the start is refused: neither a
+    meter nor a look at the wire is about it.
     """
     messages = crossed(everyone)
     if messages is None:
@@ -208,10 +218,10 @@ def witnessed(everyone: list[Any], least: float, most: float | None = None, grou
             f"with {world_size} ranks, {seen:,} bytes went over the wire between them, where at least {least:,.0f} "
             "have to: send everything with the process group's own operations"
         )
-    if stray := carried(each for each in messages if not each.operation or (each.src < 0 and not groups)):
+    if stray := carried(each for each in messages if not each.operation or each.src < 0):
         raise NotYet(
-            f"with {world_size} ranks, {stray:,} bytes travelled outside of the ranks' own group: send everything "
-            "with the functions of torch.distributed" + ", and without a `group`" * (not groups)
+            f"with {world_size} ranks, {stray:,} bytes travelled outside of the ranks' own groups: send everything "
+            "with the functions of torch.distributed, in the groups that the exercise gives"
         )
     if most is not None and seen > most:
         raise NotYet(
@@ -449,17 +459,17 @@ def _witnessed_shares(
                 )
 
 
-def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]], groups: bool = False) -> None:
+def witnessed_terms(everyone: list[Any], terms: Iterable[Collection[bytes]]) -> None:
     """Check that the ranks really sent their numbers, byte for byte, if this run was captured from outside.
 
     `terms`: for each number to look for on the wire, the byte strings that would show it. (A sum, too, begins with a
     term that some rank sends unchanged.) Numbers must be random and at least 4 bytes long, so that none is there by
-    accident. `groups`: as for `witnessed`.
+    accident.
     """
     messages = crossed(everyone)
     if messages is None:
         return
-    streams = streams_of(each for each in messages if groups or each.src >= 0)
+    streams = streams_of(each for each in messages if each.src >= 0)
     seen = [any(form in stream for stream in streams for form in forms) for forms in terms]
     missing = seen.count(False)
     if missing > len(seen) // 5:  # the same share as for sums

@@ -30,6 +30,7 @@ from .process import (
     Setup,
     end,
     join_group,
+    make_groups,
     pack,
     whereabouts,
 )
@@ -66,6 +67,7 @@ def run(
     serve: Callable[[int, Any], Any] | None = None,
     apart: bool = False,
     sealed: bool = False,
+    groups: Sequence[Sequence[int]] = (),
 ) -> list[Any]:
     """Call `function(rank, world_size, *args)` on `world_size` ranks; return their results, by rank.
 
@@ -89,14 +91,17 @@ def run(
     `apart`: nothing that earlier ranks have left may reach these, such as a file. The grader then runs them in a new
     sandbox; here, they are new processes as ever.
 
-    `sealed`: the ranks pass nothing to one another but messages of the group that they have, and make no other group.
-    Here that holds over gloo; the grader also keeps them from changing files, from sockets and from signals.
+    `sealed`: the ranks pass nothing to one another but messages of the groups that they have, and make no other group.
+    Here that holds over gloo; the grader also keeps them from files, from sockets and from signals.
+
+    `groups`: lists of ranks that get a process group of their own, beside that of all. Each is made on all ranks before
+    `function` is called, which finds it by `ranks.group`.
     """
     own = own_args(world_size, args)
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has already started this process as one of the ranks
         if serve is not None:
             raise ValueError("torchrun has started these ranks, so no process is left to serve them")
-        return _run_as_launched(function, world_size, args, timeout, backend)
+        return _run_as_launched(function, world_size, args, timeout, backend, groups)
     if any(isinstance(arg, PerRank) for arg in args):
         tasks = [pack(function, mine) for mine in own]
     else:
@@ -104,7 +109,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:  # for printed output and the rendezvous store
         patience = START_SECONDS + timeout  # seconds before the group's own operations time out: longer than the run
         store, environment = f"file://{folder}/store", dict(os.environ)
-        setup = Setup(world_size, backend, store, patience, folder, environment, enter, serve is not None, sealed)
+        setup = Setup(
+            world_size, backend, store, patience, folder, environment, enter, serve is not None, sealed, groups
+        )
         reports = drive([RankProcess(rank, setup, task) for rank, task in enumerate(tasks)], timeout, serve)
     return [cloudpickle.loads(report.value) for report in reports]
 
@@ -317,7 +324,14 @@ def find_cycle(waits: dict[int, int | None]) -> list[int] | None:
     return None
 
 
-def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: float, backend: str) -> list:
+def _run_as_launched(
+    function: Callable,
+    world_size: int,
+    args: tuple,
+    timeout: float,
+    backend: str,
+    groups: Sequence[Sequence[int]],
+) -> list:
     """Run this process's rank under torchrun; return the results of all ranks."""
     import torch.distributed as dist
 
@@ -328,6 +342,7 @@ def _run_as_launched(function: Callable, world_size: int, args: tuple, timeout: 
     if not dist.is_initialized():
         join_group(rank, launched, backend, "env://", timeout)
         atexit.register(dist.destroy_process_group)
+    make_groups(groups)
     result = function(rank, launched, *_args_of(rank, args))
     results = [None] * launched
     dist.all_gather_object(results, result)

@@ -49,7 +49,7 @@ _WAITS = {"send": "waits for its message to be received", "recv": "waits for a m
 class Setup:
     """The settings that every rank of a run gets. `init_method`: how ranks rendezvous. `folder`: for printed output.
 
-    `serves`: the process that starts the ranks answers what they `ask`. `sealed`: as of `run`.
+    `serves`: the process that starts the ranks answers what they `ask`. `sealed`, `groups`: as of `run`.
     """
 
     world_size: int
@@ -61,6 +61,7 @@ class Setup:
     enter: Callable[[int], None] | None = None
     serves: bool = False
     sealed: bool = False
+    groups: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
@@ -331,6 +332,7 @@ def _rank_main(rank: int, setup: Setup, task: bytes, pipe: connection.Connection
             ask_with(send, cloudpickle.loads)
         function, args = unpack(task)
         join_group(rank, setup.world_size, setup.backend, setup.init_method, setup.timeout)
+        make_groups(setup.groups)
         if setup.sealed:
             close_stores()
         send("begun")
@@ -419,6 +421,26 @@ def join_group(rank: int, world_size: int, backend: str, init_method: str, timeo
         _stores.append(LogStore(init_method.removeprefix("file://"), patience))
         meeting = {"store": _stores[-1]}
     dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=patience, device_id=device, **meeting)
+
+
+_groups: dict[tuple[int, ...], Any] = {}  # this rank's, by their members
+
+
+def make_groups(groups: Sequence[Sequence[int]]) -> None:
+    """Make a group of each of these lists of ranks, on all ranks and in this order, for `group` to return."""
+    import torch.distributed as dist
+
+    for members in groups:
+        _groups[tuple(members)] = dist.new_group(list(members))
+
+
+def group(members: Sequence[int]) -> Any:
+    """Return the process group of these ranks that `run` has made on this rank: see its `groups`.
+
+    On a rank that isn't among them, return `dist.GroupMember.NON_GROUP_MEMBER`. Raises `KeyError` if `run` has made no
+    such group.
+    """
+    return _groups[tuple(members)]
 
 
 def _whereabouts(frame: types.FrameType | None, world_size: int) -> tuple[str, int | None]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 POLL_SECONDS = 0.001
-ONE_GROUP = "the ranks have one group and no store: call the functions of torch.distributed without a `group`"
+CLOSED = "no new group can be made here, and there is no store: use the groups that the ranks have"
 
 
 class LogStore(dist.Store):
@@ -89,7 +89,7 @@ class LogStore(dist.Store):
 
     def _refuse_if_closed(self) -> None:
         if self._file < 0:
-            raise RuntimeError(ONE_GROUP)
+            raise RuntimeError(CLOSED)
 
     def _apply(self, key: str, set: str = "", add: int | None = None, name: str = "") -> None:
         if add is None:

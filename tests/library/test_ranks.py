@@ -20,7 +20,7 @@ import torch.distributed as dist
 from collectives import ranks
 from collectives.practice import checks, on_ranks
 from collectives.ranks import local, process
-from collectives.ranks.store import ONE_GROUP, LogStore
+from collectives.ranks.store import CLOSED, LogStore
 
 pytestmark = pytest.mark.ranks
 
@@ -527,6 +527,19 @@ def test_a_store_waits_for_what_another_sets_and_no_longer_than_its_time(tmp_pat
     assert other.get("late") == b"\x00"
 
 
+def sum_in_groups(rank, world_size):
+    columns = [rank, (rank + 2) % 4]
+    total = torch.tensor([10.0**rank])
+    dist.all_reduce(total, group=ranks.group(sorted(columns)))
+    outside = ranks.group([0, 2] if rank % 2 else [1, 3])
+    return total.item(), outside == dist.GroupMember.NON_GROUP_MEMBER
+
+
+def test_sealed_ranks_have_the_groups_that_the_run_has_asked_for():
+    sums = ranks.run(sum_in_groups, 4, sealed=True, groups=[[0, 2], [1, 3]])
+    assert sums == [(101.0, True), (1010.0, True)] * 2
+
+
 def in_a_group_of_its_own(rank, world_size, buffer):
     dist.all_reduce(buffer, group=dist.new_group())
 
@@ -534,7 +547,7 @@ def in_a_group_of_its_own(rank, world_size, buffer):
 def test_a_check_refuses_a_group_of_the_learners_in_words():
     with pytest.raises(checks.NotYet) as refused:
         on_ranks.on_ranks(in_a_group_of_its_own, np.zeros((2, 3), np.float32))
-    assert str(refused.value).startswith(f"with 2 ranks, {ONE_GROUP} (line ")
+    assert str(refused.value).startswith(f"with 2 ranks, {CLOSED} (line ")
     assert str(refused.value).endswith("of in_a_group_of_its_own: dist.all_reduce(buffer, group=dist.new_group()))")
-    with pytest.raises(checks.NotYet, match=f"with 3 ranks, {ONE_GROUP} "):
+    with pytest.raises(checks.NotYet, match=f"with 3 ranks, {CLOSED} "):
         on_ranks.run_on_ranks(in_a_group_of_its_own, 3, torch.zeros(3), kind=None)

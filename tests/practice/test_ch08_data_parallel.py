@@ -180,8 +180,7 @@ IN_A_GROUP = {
     def arrived(step, number):
         step.arrived.add(number)
         if not step.works:
-            group = dist.new_group()  # of all ranks
-            step.works.append(group)
+            step.works.append(dist.group.WORLD)
         while len(step.works) <= len(step.buckets) and step.arrived >= {*step.buckets[len(step.works) - 1]}:
             flat = step.pack(len(step.works) - 1).div(step.world_size).reshape(2, -1)
             step.works.append((dist.all_reduce(flat, group=step.works[0], async_op=True), flat))
@@ -218,7 +217,7 @@ RIGHT = {
     "by bounds": BY_BOUNDS,
     "by recursion, with a memory": WITH_A_MEMORY,
     "looks through all buckets": COUNTS_DOWN,
-    "in a group of its own, cut in two": IN_A_GROUP,
+    "with the group named, cut in two": IN_A_GROUP,
     "packed when full, launched in order": PACKED_WHEN_FULL,
 }
 
@@ -261,8 +260,6 @@ def finish(step):
         step.unpack(bucket, flat / step.world_size)
 """
 DUMMIES = {
-    "alone": "dist.all_reduce(flat, async_op=True, "
-    "group=dist.new_group([dist.get_rank()], use_local_synchronization=True))",
     "without memory": 'dist.all_reduce(flat.to("meta"), async_op=True)',
     "the largest": "dist.all_reduce(flat, dist.ReduceOp.MAX, async_op=True)",
     "of zeros": "dist.all_reduce(flat * 0, async_op=True)",
@@ -439,6 +436,16 @@ MUTANTS = [
     ),
     broken("in the foreground", "async_op=True", "async_op=False", RANKS, "Without async_op=True"),
     broken("nothing sent", LOOP + LAUNCH, "", RANKS, "call no dist.all_reduce"),
+    written(
+        "a dummy in time, in a group of its own",
+        "overlapped",
+        AT_THE_END.format(
+            launch="dist.all_reduce(flat, async_op=True, "
+            "group=dist.new_group([dist.get_rank()], use_local_synchronization=True))"
+        ),
+        RANKS,
+        "no new group can be made here",
+    ),
     *(
         written(
             f"a dummy in time: {dummy}",

@@ -735,19 +735,17 @@ def test_a_report_that_cannot_be_is_refused(monkeypatch, sent, messages):
         on_ranks.on_ranks(honest, BUFFERS)
 
 
-def test_data_outside_of_the_ranks_own_group_is_refused_unless_the_exercise_makes_groups():
+def test_data_outside_of_the_ranks_own_groups_is_refused():
     everyone = crossed_between([None] * 3, [])
     everyone.messages = [gloo.Message(gloo.ELSEWHERE, gloo.ELSEWHERE, "send", b"of a term")]
-    words = "with 3 ranks, 9 bytes travelled outside of the ranks' own group: send everything with the functions of"
+    words = "with 3 ranks, 9 bytes travelled outside of the ranks' own groups: send everything with the functions of"
     with pytest.raises(checks.NotYet, match=words):
         on_ranks.witnessed(everyone, least=0)
-    on_ranks.witnessed(everyone, least=0, groups=True)
-    on_ranks.witnessed_terms(everyone, [{b"of a term"}], groups=True)
     with pytest.raises(checks.NotYet, match="1 of 1 numbers that were looked for on the wire are not among"):
         on_ranks.witnessed_terms(everyone, [{b"of a term"}])
     everyone.messages = [gloo.Message(gloo.ELSEWHERE, gloo.ELSEWHERE, "", b"of a term")]  # over a socket, not gloo's
     with pytest.raises(checks.NotYet, match=words):
-        on_ranks.witnessed(everyone, least=0, groups=True)
+        on_ranks.witnessed(everyone, least=0)
 
 
 def test_ranks_whose_traffic_cannot_be_followed_are_told_so():
