@@ -669,6 +669,19 @@ def test_a_table_learned_from_other_clusters_is_worth_a_small_part_of_the_points
     assert points <= 3, said
 
 
+def test_a_table_of_the_public_clusters_gets_little_where_unseen_ones_are_drawn(capsys):
+    public, drawn = random_cases(HIDDEN, of_each=2), random_cases(7, of_each=2)
+    known = [(case, 3 * [dict_of(ch20_plan.best(case).layout)]) for case in public]
+    known += [(case, fastest(1.12)(case)) for case in drawn]
+
+    def choose(model, machine, batch, tried):
+        return next(layouts for case, layouts in known if case[:3] == (model, machine, batch))[len(tried)]
+
+    assert ch20_plan.score(choose, public, 9) == 9
+    assert 0 < ch20_plan.score(choose, public, 9, drawn) <= 6
+    assert "on 10 clusters drawn for this submission it gets only" in " ".join(capsys.readouterr().out.split())
+
+
 def test_on_paper_no_case_shows_its_best_layout():
     for case in (*random_cases(SEEN), *random_cases(HIDDEN, of_each=2)):
         (paper,) = fastest(1.12, how_many=1)(case)
