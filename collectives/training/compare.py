@@ -40,6 +40,7 @@ def load(
     parameters: int,
     cut: int,
     num_micro_batches: int = 1,
+    kept_whole: float = 0,
 ) -> Load:
     """Return the load of each of `world_size` ranks that train equal layers in this way.
 
@@ -47,13 +48,15 @@ def load(
     layers for the whole batch: tokens times width times 2. `num_micro_batches`: how many
     micro-batches a rank makes of its part of the batch, which is all of it unless the way
     divides the batch. DDP and ZeRO-1 reduce gradients after the last one; FSDP gathers
-    and reduces for each.
+    and reduces for each. `kept_whole`: the share of the activations that tensor-parallel
+    ranks keep whole, their gathered inputs. At 0 they gather these again in the backward
+    pass, as in Megatron-LM.
 
     Sources: chapter 09 and `traffic.step` for the first three; Narayanan et al., 2021,
     section 2.2 for 1F1B; Korthikanti et al., 2022, section 4.2 for an all-gather and a
-    reduce-scatter in each half of a layer, in both directions. Raises `ValueError` for an
-    unknown way, a number below 1, and a pipeline whose layers don't divide among the
-    ranks.
+    reduce-scatter in each half of a layer, in both directions, and one more all-gather
+    backward. Raises `ValueError` for an unknown way, a number below 1, and a pipeline
+    whose layers don't divide among the ranks.
     """
     if way not in WAYS:
         raise ValueError(f"unknown way {way!r}: choose from {', '.join(WAYS)}")
@@ -73,6 +76,8 @@ def load(
         cuts = min(2, world_size - 1)  # one before and one after a rank in the middle
         kept *= min(world_size, num_micro_batches)
         return Load(cuts * num_micro_batches, cuts * cut, state, kept)
-    payloads = {"all_gather": 4 * layers * cut, "reduce_scatter": 4 * layers * cut}
-    calls = communicates * 8 * layers * num_micro_batches
+    gathers = 4 if kept_whole else 6
+    payloads = {"all_gather": gathers * layers * cut, "reduce_scatter": 4 * layers * cut}
+    calls = communicates * (gathers + 4) * layers * num_micro_batches
+    kept += kept_whole * (1 / num_micro_batches - kept)
     return Load(calls, sent(payloads, world_size), state, kept)

@@ -23,10 +23,11 @@ def test_what_is_sent_is_what_the_rings_of_the_schedules_send(world_size):
     assert load("DDP", world_size, LAYERS, PSI, CUT).sent == gradients
     assert load("ZeRO-1", world_size, LAYERS, PSI, CUT, num_micro_batches=4).sent == gradients
     assert load("FSDP", world_size, LAYERS, PSI, CUT, num_micro_batches=4).sent == 4 * 1.5 * gradients
-    both = around(ring.all_gather, CUT) + around(ring.reduce_scatter, CUT)
-    split = load("tensor + sequence", world_size, LAYERS, PSI, CUT, num_micro_batches=4)
-    assert split.sent == 4 * LAYERS * both
-    assert split.waits == 4 * 8 * LAYERS
+    gathers, scatters = around(ring.all_gather, CUT), around(ring.reduce_scatter, CUT)
+    for kept_whole, again in ((0, 2), (0.1, 0)):  # gathered again in the backward pass, or kept
+        split = load("tensor + sequence", world_size, LAYERS, PSI, CUT, num_micro_batches=4, kept_whole=kept_whole)
+        assert split.sent == LAYERS * ((4 + again) * gathers + 4 * scatters)
+        assert split.waits == 4 * (8 + again) * LAYERS
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 8), (4, 8), (8, 4), (8, 16)])
