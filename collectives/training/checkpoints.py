@@ -11,6 +11,7 @@ another number of ranks.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def save(folder: Path, model: nn.Module, optimizer: Optimizer, number: int) -> N
 
     checkpoint.save(state_of(model, optimizer), checkpoint_id=folder / f"step-{number}")
     if dist.get_rank() == 0:
-        (folder / "latest.new").write_text(str(number))
+        with (folder / "latest.new").open("wb", buffering=0) as file:
+            file.write(str(number).encode())
+            os.fsync(file)  # on the disk: a node may lose power
         # in one go: a job may be killed at any moment
         (folder / "latest.new").replace(folder / "latest")
 
