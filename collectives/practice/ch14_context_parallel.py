@@ -50,6 +50,8 @@ WITHOUT = (  # torch's own ring, zigzag and merge, and an attention that tells i
     "torch.nn.attention.flex_attention",
     "torch._higher_order_ops.flex_attention",
     "torch.onnx.ops",
+    "torch._inductor.fx_passes.fuse_attention",
+    "torch.nested._internal.sdpa",
 )
 WITHOUT_KERNELS = (
     ".*(scaled_dot_product|_attention|attention_forward|transformer_encoder_layer|MultiheadAttention[.]_?forward).*"
