@@ -92,6 +92,8 @@ def _refuse_values(row: Row) -> None:
     for name, given in above.items():
         if (given is not None or name == "value") and not (isinstance(given, int | float) and 0 < given < math.inf):
             raise Unusable(f"its {name} must be a number above 0, not {given!r}")
+    if metric.get("scores") not in (None, "half", "all"):
+        raise Unusable(f'its metric\'s scores must be "half" or "all", not {metric["scores"]!r}')
     if "rank log" in str(row["metric"].get("unit")):
         raise Unusable("a rank's log of tokens/s doesn't say whose tokens: the GPU's or the pipeline's")
 
@@ -304,12 +306,12 @@ def _batch(row: Row, model: Model, dp: int, pp: int, micro_batch: int) -> tuple[
 
 
 def _implied_batch(row: Row, model: Model) -> int:
-    """Return the sequences that a step's printed FLOPs need, in the model's own count; 0 if the row lacks either."""
+    """Return the sequences that a step's printed FLOPs need, as the source counts; 0 if the row lacks either."""
     also, value = row.get("also") or {}, row["metric"].get("value")
     seconds, rate = also.get("step_time_ms"), value if "TFLOP" in str(row["metric"].get("unit")) else None
     if not seconds or not rate or not row.get("n_gpus"):
         return 0
-    a_gpu = rate * 1e12 * seconds / 1e3 / model.flops(model.sequence)
+    a_gpu = rate * 1e12 * seconds / 1e3 / _flops(row, model, model.sequence, "half")
     return row["n_gpus"] * max(1, round(a_gpu))
 
 
@@ -401,8 +403,8 @@ _SECONDS = {"s": 1, "sec": 1, "seconds": 1, "s/step": 1, "ms": 1e-3}
 def measured(row: Row, run: Run) -> float:
     """Return the seconds of a step as the source measured them, from whichever metric it prints.
 
-    TFLOP/s count half of the attention scores, as Megatron does since 2025, and MFU all of them. Raises `Unusable` for
-    a unit that isn't known.
+    TFLOP/s count half of the attention scores, as Megatron-LM and NeMo do since 2025, and MFU all of them, unless the
+    row's metric says otherwise: its `scores` are "half" or "all". Raises `Unusable` for a unit that isn't known.
     """
     metric, also = row["metric"], row.get("also") or {}
     value, unit = metric["value"], str(metric.get("unit") or metric.get("name")).lower()
@@ -416,7 +418,13 @@ def measured(row: Row, run: Run) -> float:
     if unit.startswith(("samples", "seq", "sentences")):
         return run.tokens * ranks / value / run.model.sequence
     if "flop" in unit:
-        return run.model.flops(run.tokens) / (value * 1e12)
+        return _flops(row, run.model, run.tokens, "half") / (value * 1e12)
     if unit.startswith("%") or "mfu" in unit:
-        return replace(run.model, classic=True).flops(run.tokens) / (value / 100 * run.machine.peak)
+        return _flops(row, run.model, run.tokens, "all") / (value / 100 * run.machine.peak)
     raise Unusable(f"the unit {metric['unit']!r} isn't known")
+
+
+def _flops(row: Row, model: Model, tokens: float, usual: str) -> float:
+    """Return the FLOPs of a step over `tokens`, with as many attention scores as the row's source counts."""
+    counted = row["metric"].get("scores") or usual
+    return (replace(model, classic=True) if counted == "all" else model).flops(tokens)
