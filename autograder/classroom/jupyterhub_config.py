@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import SimpleLocalProcessSpawner
-from traitlets import Dict, Unicode
+from traitlets import Dict, Set, Unicode, default
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,17 +36,24 @@ class ListedPeople(Authenticator):
 class RoleSpawner(SimpleLocalProcessSpawner):
     """A spawner that gives each person a home and nbgrader's extensions for their role; all run as the hub's user."""
 
+    instructors = Set(Unicode(), {"instructor"}, config=True, help="who gets formgrader; all others are students")
+
     def role(self) -> str:
         """Return "instructor" or "student"."""
-        return "instructor" if self.user.name == "instructor" else "student"
+        return "instructor" if self.user.name in self.instructors else "student"
+
+    @default("home_dir")
+    def _home(self):  # instructors share the course's home: formgrader serves only a course below its own folder
+        return f"{FOLDER}/homes/{'instructor' if self.role() == 'instructor' else self.user.name}"
 
     def get_env(self):
         """Return the server's environment: of the hub's variables, only those that Jupyter and Python need."""
         settings = [HERE / self.role(), HERE / "everyone"]
+        start = "/lab/tree/start.md" if Path(self.home_dir, "start.md").exists() else "/lab"
         return super().get_env() | {
             "CLASSROOM": str(FOLDER),
             "JUPYTER_CONFIG_PATH": os.pathsep.join(map(str, settings)),
-            "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true" if self.role() == "instructor" else "/lab/tree/start.md",
+            "JUPYTERHUB_DEFAULT_URL": "/lab?formgrader=true" if self.role() == "instructor" else start,
         }
 
 
@@ -64,7 +71,7 @@ c.JupyterHub.db_url = f"sqlite:///{PRIVATE / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(PRIVATE / "cookie_secret")
 
 c.JupyterHub.authenticator_class = ListedPeople
-c.Authenticator.allow_all = True  # everyone on the list
+c.ListedPeople.allow_all = True  # everyone on the list
 
 c.JupyterHub.spawner_class = RoleSpawner
 c.Spawner.cmd = [str(Path(sys.prefix, "bin", "jupyterhub-singleuser"))]
@@ -72,4 +79,7 @@ c.Spawner.args = ["--allow-root"] if os.geteuid() == 0 else []
 c.Spawner.environment = {"PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])}
 c.Spawner.start_timeout = c.Spawner.http_timeout = 120  # seconds; a busy laptop is slow
 c.Spawner.env_keep = ["LANG", "LC_ALL", "TZ"]
-c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
+
+# Sign in from a learning platform instead, as in lti13.py.
+if "CLASSROOM_LTI" in os.environ:
+    load_subconfig(str(Path(os.environ["CLASSROOM_LTI"]).resolve(strict=True)))  # noqa: F821 (traitlets provides it)

@@ -234,10 +234,12 @@ def tail(path: Path) -> str:
 def greeting(port: int, folder: Path, passwords: dict[str, str]) -> str:
     """Return the address, the passwords, and what to do, for the person who started the class."""
     people = "\n".join(f"    {name:<12}{password}" for name, password in passwords.items())
+    people = f"    name        password (for this run)\n{people}"
+    if "CLASSROOM_LTI" in os.environ:  # see jupyterhub_config.py
+        people = "    People sign in from the learning platform that CLASSROOM_LTI names."
     return f"""
 A demonstration class is open at http://localhost:{port} (Chrome, Edge or Firefox). Ctrl-C closes it.
 
-    name        password (for this run)
 {people}
 
 As a student    Nbgrader > Assignment List: Fetch, then open the notebook. Answer, Validate (in its toolbar), and Submit
