@@ -36,7 +36,7 @@ WITHOUT = (
     *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
     *("torch.distributed.tensor", "torch.distributed._tensor"),  # DTensor knows what a rank holds
 )
-HOLDS = (".noted", "practice.on_ranks.stand_ins")  # see `wall`
+HOLDS = (".noted", "._sorted", "practice.on_ranks.stand_ins")  # see `wall`
 ON_RANKS = ("._norm", "._number_in", "._on_a_rank", "._sums_along")
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
