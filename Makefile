@@ -119,10 +119,10 @@ mutants: $(TEST)  ## try every wrong and every right answer of every exercise
 	  or compiled_layers or starts_again_goes_on or is_killed_at_random_steps or one_change_is_told or wrong_cut_is_told"
 
 samples: $(TEST)  ## grade every sample submission; `make test` grades one or two an exercise
-	@SAMPLES=all $(BIN)/python -m pytest -q tests/grader/test_grading.py
+	@SAMPLES=all $(BIN)/python -m pytest -q -o faulthandler_timeout=7200 tests/grader/test_grading.py
 
 attacks: $(TEST)  ## grade 200 hostile submissions; `make test` grades some of them
-	@ATTACKS=all $(BIN)/python -m pytest -q tests/grader/test_attacks.py
+	@ATTACKS=all $(BIN)/python -m pytest -q -o faulthandler_timeout=7200 tests/grader/test_attacks.py
 
 evidence: $(TEST)  ## judge the models by published sweeps and runs (minutes): make evidence [SWEEPS=file.json] [RUNS=file.json]
 	@$(BIN)/python -m collectives.measure.sweeps $(SWEEPS)
