@@ -127,7 +127,7 @@ TRACEABLE = "execve execveat"
 SIGNALS_BY_FILE = (fcntl.F_SETOWN, fcntl.F_SETSIG, 15)  # 15: F_SETOWN_EX
 SET_DUMPABLE = 4  # of prctl
 FOR_ALL_THREADS = 1, 1  # of seccomp: set a filter, for all threads of the process
-NEW_CONNECTIONS = "bind connect listen socket socketpair"
+NEW_CONNECTIONS = "accept accept4 bind connect listen socket socketpair"
 # Operations of futex without FUTEX_PRIVATE_FLAG: for processes that share memory. From futex.h.
 WAITS, WAKES, FUTEX_REALTIME = (0, 9, 11), (1, 3, 4, 5, 6, 7, 8, 10, 12, 13), 256
 ROOM = "fstatfs statfs"  # what the others print takes room that these tell
@@ -176,6 +176,7 @@ def of_ranks() -> bytes:
     refuse("prctl", errno.EPERM, seccomp.Arg(0, seccomp.MASKED_EQ, 0xFFFFFFFF, SET_DUMPABLE))
     refuse("landlock_restrict_self seccomp", errno.EPERM)
     refuse(NEW_CONNECTIONS, errno.EACCES)
+    refuse("setsockopt", errno.EACCES)  # which could keep from gloo what another reads, or tell it of the window
     # On memory that processes share, a wait would wake another's, and the count of those that it wakes is a message.
     # glibc waits so for a thread that ends: it looks again at once, until the thread has ended.
     refuse("futex_requeue futex_wait futex_waitv futex_wake", errno.ENOSYS)

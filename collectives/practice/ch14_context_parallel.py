@@ -15,6 +15,7 @@ import functools
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
@@ -912,7 +913,8 @@ def _by_owner(
 def check_overlap(function: Callable, case: Tokens) -> None:
     """Check that a right ring computes a block between a hop's launch and its wait. `case`: with work in every step.
 
-    Behind every hop but the first it's a visitor's block. The rank's own, in thin pieces, could pay for all hops.
+    Behind every hop but the first it's a visitor's block, another one each time. The rank's own, or the first
+    visitor's, in thin pieces, could pay for all hops.
     """
     world_size, owners = len(case.positions), _owners(case)
     everyone = _computed(function, case)
@@ -929,22 +931,29 @@ def check_overlap(function: Callable, case: Tokens) -> None:
         calls = [call for call in done.calls if call.seen.any()]  # one for each "attend" among the events
         heads = case.queries.shape[1]
         scores = [call.seen.sum() * call.heads / heads for call in calls]
-        theirs = [_of_others(call, rank, owners) / heads for call in calls]
+        theirs = [_of_others(call, rank, owners) for call in calls]
+        paid: dict[int, int] = {}  # {visitor: the hop that its block is behind}
         for hop in range(hops):
             where = f"with {world_size} ranks, rank {rank}, message {hop} of {hops}"
             launches = [_position(events, f"{word} {hop}") for word in ("send", "receive")]
             waits = [_position(events, f"{word} {hop}") for word in ("sent", "received")]
             first, last = (events[:until].count("attend") for until in (max(launches), min(waits)))
-            behind, visitors = sum(scores[first:last]), sum(theirs[first:last])
+            behind, turn = (
+                sum(scores[first:last]),
+                hop * (world_size - 1) // hops,
+            )  # keys and values may be two messages
+            seen = sum(theirs[first:last], Counter())
+            visitor = max((one for one in seen if paid.get(one, turn) == turn), key=lambda one: seen[one], default=rank)
+            visitors = seen[visitor] / heads
             enough = sum(scores) / (4 * (hops + 1))  # a quarter of the mean: the mask leaves blocks different work
-            is_first = hop * (world_size - 1) < hops  # keys and values may be a message each
-            if (behind if is_first else visitors) >= enough:
+            if (visitors if turn else behind) >= enough:
+                paid |= {visitor: turn} if turn else {}
                 continue
             if behind >= enough:
                 raise NotYet(
                     f"{where}: of the {behind:g} visible scores that are computed between its launch and its wait(), "
-                    f"{visitors:g} are with a visitor's keys; behind every hop but the first compute a block of those "
-                    "that came by the hop before"
+                    f"{visitors:g} are with a visitor's keys that aren't behind another hop; behind every hop but the "
+                    "first compute a block of those that came by the hop before"
                 )
             if behind:
                 raise NotYet(
@@ -961,15 +970,14 @@ def check_overlap(function: Callable, case: Tokens) -> None:
             )
 
 
-def _of_others(call: Called, rank: int, owners: Mapping[float, tuple[int, int]]) -> int:
-    """Return how many visible scores of a call of `kernel.attend`, over all its heads, are with other ranks' keys."""
-    seen = [
-        int(count)
-        for of_head in call.keys
-        for key, count in zip(of_head, call.seen, strict=True)
-        if owners[float(key)][0] != rank
-    ]
-    return sum(seen) * (call.heads // len(call.keys))
+def _of_others(call: Called, rank: int, owners: Mapping[float, tuple[int, int]]) -> Counter[int]:
+    """Return the visible scores of a call of `kernel.attend`, over all heads, by the other rank whose keys they see."""
+    seen: Counter[int] = Counter()
+    for of_head in call.keys:
+        for key, count in zip(of_head, call.seen, strict=True):
+            owner = owners[float(key)][0]
+            seen[owner] += int(count) * (owner != rank) * (call.heads // len(call.keys))
+    return +seen
 
 
 def _position(events: list[str], event: str) -> int:

@@ -16,16 +16,18 @@ def frame(kind, slot, data=b"", length=None):
     )
 
 
-def read(stream, owner=OWNER, ends=ENDS):
-    return list(gloo.messages({ends: stream}, owner))
+def read(stream, owner=OWNER, ends=ENDS, back=b""):
+    """The messages of one direction. `back`: what the other one carries, a message if anything."""
+    both = list(gloo.messages({ends: stream, gloo._reverse(ends): back}, owner))
+    return both[: len(both) - bool(back)]
 
 
 def test_messages_are_told_from_notices_and_sends_from_collectives():
     stream = b"".join(
         [
-            frame(2, 5, length=3),  # "I am going to send 3 bytes"
-            frame(1, 5, b"abc"),
-            frame(3, 7, length=4),
+            frame(2, 5 << 24, length=3),  # "I am going to send 3 bytes"
+            frame(1, 5 << 24, b"abc"),
+            frame(3, 7 << 24, length=4),
             frame(1, 7 << 56, b""),
             frame(1, 4 << 56 | 9, b"sums"),
         ]
@@ -35,8 +37,9 @@ def test_messages_are_told_from_notices_and_sends_from_collectives():
         gloo.Message(0, 1, "barrier", b""),
         gloo.Message(0, 1, "all_reduce", b"sums"),
     ]
-    assert read(stream) == want
-    assert read(bytes([1, *bytes(7)]) + stream) == want, "the rank that opens a connection says its number first"
+    back = frame(1, 7 << 24, b"four")
+    assert read(stream, back=back) == want
+    assert read(bytes([1, *bytes(7)]) + stream, back=back) == want, "who opens a connection says its number first"
 
 
 @pytest.mark.parametrize("length", [0, 8])
@@ -58,10 +61,24 @@ def test_a_message_that_was_cut_short_has_what_came():
         frame(4, 0),
         frame(1, 99 << 56, b"abc"),
         gloo.PREAMBLE.pack(48, 1, 0, 0, 3, 0) + b"abc",
+        frame(1, 1, b"abc"),
+        gloo.PREAMBLE.pack(51, 1, 0, 7, 3, 0) + b"abc",
+        gloo.PREAMBLE.pack(51, 1, 0, 0, 3, 7) + b"abc",
+        frame(2, 5 << 24, length=3),
+        frame(2, 5 << 24, length=4) + frame(1, 5 << 24, b"abc"),
+        2 * frame(2, 5 << 24, length=3) + frame(1, 5 << 24, b"abc"),
+        frame(3, 5 << 24, length=3),
+        2 * frame(3, 9 << 24, length=2),
+        frame(3, 9 << 24, length=2**31),
     ],
 )
 def test_what_gloo_did_not_write_is_one_message_of_no_operation(stream):
-    assert read(stream) == [gloo.Message(0, 1, "", stream)]
+    assert read(stream, back=frame(1, 9 << 24, b"ab")) == [gloo.Message(0, 1, "", stream)]
+
+
+def test_a_few_bytes_on_a_connection_that_no_rank_named_are_a_message():
+    for length in (9, 47, 55):
+        assert read(bytes(length), {}) == [gloo.Message(gloo.ELSEWHERE, gloo.ELSEWHERE, "", bytes(length))]
 
 
 def test_the_ranks_are_known_only_on_connections_that_both_named():

@@ -388,6 +388,39 @@ GATHERED_FIRST = """
         return output
 """
 
+FIRST_VISITOR = """\
+def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
+    output = torch.zeros_like(queries)
+    log_sum = queries.new_full((*queries.shape[:2], 1), -math.inf)
+
+    def see(owner, theirs, among):
+        visible = positions[rank][:, None] >= positions[owner][among]
+        rows, columns = visible.any(1), visible.any(0)
+        if rows.any():
+            block = kernel.attend(queries[:, rows], *theirs[:, :, among][:, :, columns], visible[rows][:, columns])
+            output[:, rows], log_sum[:, rows] = kernel.merge((output[:, rows], log_sum[:, rows]), block)
+
+    everyone, first = {rank: torch.stack([keys, values])}, (rank - 1) % world_size
+    seen = torch.zeros(world_size, len(positions[rank]), dtype=bool)
+    for step in range(world_size - 1):
+        arriving = torch.empty_like(everyone[rank])
+        requests = [
+            dist.isend(everyone[(rank - step) % world_size], (rank + 1) % world_size),
+            dist.irecv(arriving, (rank - 1) % world_size),
+        ]
+        owner = first if step else rank
+        pieces = world_size - 2 if step else 2
+        piece = positions[owner].argsort()[max(step - 1, 0) :: pieces]
+        see(owner, everyone[owner], piece)
+        seen[owner, piece] = True
+        for request in requests:
+            request.wait()
+        everyone[(rank - step - 1) % world_size] = arriving
+    for owner, theirs in everyone.items():  # everything else, when nothing travels any more
+        if not seen[owner].all():
+            see(owner, theirs, (~seen[owner]).nonzero()[:, 0])
+    return output
+"""
 MUTANTS = [
     broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
     broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
@@ -511,6 +544,7 @@ MUTANTS = [
         "so the hop hides behind nothing",
         "page 14",
     ),
+    written("the first visitor behind all hops", "ring", FIRST_VISITOR, {OVERLAP}, "that aren't behind another hop"),
     broken(
         "product of its own",
         "block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])",

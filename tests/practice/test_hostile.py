@@ -748,6 +748,15 @@ def test_data_outside_of_the_ranks_own_groups_is_refused():
         on_ranks.witnessed(everyone, least=0)
 
 
+def test_many_messages_without_data_are_refused():
+    everyone = crossed_between([None] * 2, [])
+    everyone.messages = [gloo.Message(0, 1, "barrier", b"")] * (on_ranks.EMPTY * 4)
+    on_ranks.witnessed(everyone, least=0)
+    everyone.messages.append(gloo.Message(0, 1, "send", b""))
+    with pytest.raises(checks.NotYet, match=r"129 messages without data cross between them, .* 128 are allowed"):
+        on_ranks.witnessed(everyone, least=0)
+
+
 def test_ranks_whose_traffic_cannot_be_followed_are_told_so():
     everyone = Seen([None] * 3)
     everyone.followed = False
