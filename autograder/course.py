@@ -344,8 +344,10 @@ def in_words(result: SubmittedAssignment) -> str:
     grades = [grade for notebook in result.notebooks for grade in notebook.grades]
     open_points = [(grade.max_score, grade.manual_score) for grade in grades if grade.needs_manual_grade]
     to_grade = sum(most for most, by_hand in open_points if by_hand is None)
-    to_confirm = sum(most for most, by_hand in open_points if by_hand is not None)  # regraded since
-    words = f"{result.score:g}/{result.max_score:g}"
+    to_confirm = sum(by_hand for _, by_hand in open_points if by_hand is not None)  # regraded since
+    off = sum(notebook.late_submission_penalty or 0.0 for notebook in result.notebooks)
+    words = f"{max(result.score - off, 0.0):g}/{result.max_score:g}"
+    words += f", {off:g} off because it was late" if off else ""
     words += f", {to_grade:g} to grade" if to_grade else ""
     return words + (f", {to_confirm:g} to confirm" if to_confirm else "")
 

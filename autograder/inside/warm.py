@@ -43,6 +43,7 @@ USER = 1000  # the user of submissions, in the envelope and in their sandboxes
 # checks RLIMIT_NPROC when a fork begins and the group when it ends: 2 leaves room for all processes to fork at once.
 NPROC = 2
 BUFFER = 2**18  # bytes of a TCP connection's buffers, each way
+MAX_PRINTED = 4 * 2**20  # bytes that a sealed rank prints to each of its two files; the judge reads 100,000 of each
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
 OF_WALL = "survey", "plan", "build", "narrow", "covered", "declared", "FOLDER", "FILES"  # see `judge.Settings.wall`
 USER_SECONDS = 20.0  # for a user to become free; less than `envelope.ENTER_SECONDS`, so that the refusal arrives
@@ -60,6 +61,7 @@ SECCOMP, SET_FILTER, ALL_THREADS = {"x86_64": 317, "ppc64le": 358, "s390x": 348}
 # Landlock's calls, which have these numbers on every machine, and of landlock.h what they are asked for.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 BENEATH, READ_FILE, READ_DIR = 1, 4, 8
+ASK_VERSION, LOGS, NO_LOG = 1, 7, 5  # from version 7 on refusals are logged, but for flags 1 and 4
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -444,7 +446,12 @@ class _Init:
             self.wall.narrow(self.request["holding"], runs)
 
     def _seal(self, sealed: bool) -> None:
-        """Leave a sealed rank no way to other ranks but their groups' messages, and none a filter of its own."""
+        """Leave a sealed rank no way to other ranks but their groups' messages, and none a filter of its own.
+
+        What it prints goes to files that not every machine counts as the sandbox's, so they have a limit.
+        """
+        if sealed:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_PRINTED, MAX_PRINTED))
         _filter_system_calls(self.filters["ranks" if sealed else "main"])
 
     def _confine(self) -> None:
@@ -516,6 +523,8 @@ class _Blindfold:
     """
 
     def __init__(self) -> None:
+        version = _libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
+        self._quietly = NO_LOG if version >= LOGS else 0  # else each refusal is a line of the machine's audit log
         handled = struct.pack("Q", READ_FILE | READ_DIR)
         self._ruleset = _libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
         if self._ruleset < 0 and (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EOPNOTSUPP):
@@ -530,7 +539,7 @@ class _Blindfold:
 
     def put_on(self, sealed: bool) -> None:
         """Put it on, for good, if this process is to be sealed; it must have no threads yet."""
-        if sealed and self._ruleset >= 0 and _libc.syscall(RESTRICT_SELF, self._ruleset, 0) != 0:
+        if sealed and self._ruleset >= 0 and _libc.syscall(RESTRICT_SELF, self._ruleset, self._quietly) != 0:
             raise OSError(ctypes.get_errno(), "Landlock doesn't hold")
         self.close()
 

@@ -12,6 +12,7 @@ import copy
 import functools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, permutations, product
 from random import Random
@@ -25,18 +26,19 @@ import torch.distributed as dist
 from .. import network, ranks
 from ..measure.wire import BytesSent
 from ..ranks import PerRank
+from ..ranks.store import CLOSED
 from ..training import fsdp, groups, mesh_run
 from ..training import mesh as library
 from ..training.mesh import Mesh
 from . import checks, wall
 from .checks import Answered, NotYet, answer, check_rows, generator, number_of, own_answer, refusing_functions
-from .on_ranks import plain, run_on_ranks, stand_ins, witnessed, witnessed_terms
+from .on_ranks import NO_SOCKET, plain, run_on_ranks, stand_ins, witnessed, witnessed_terms
 
 WITHOUT = (
     *("torch.distributed.device_mesh", "torch.distributed._mesh_layout"),
     *("torch.distributed.tensor", "torch.distributed._tensor"),  # DTensor knows what a rank holds
 )
-HOLDS = (".noted", "._sorted", "practice.on_ranks.stand_ins")  # see `wall`
+HOLDS = (".noted", "._sorted", ".Named", "practice.on_ranks.stand_ins")  # see `wall`
 ON_RANKS = ("._norm", "._number_in", "._on_a_rank", "._sums_along")
 
 Sizes = Mapping[str, int]  # of the axes of a mesh, outermost first: {"dp": 2, "tp": 4}
@@ -88,9 +90,16 @@ def groups_of(sizes: Sizes, names: Iterable[str]) -> dict[str, list[list[int]]]:
 
 
 class Named(NamedTuple):
-    """A stand-in for a process group while calls are only recorded. `ranks`: sorted; () for all."""
+    """A stand-in for a process group while calls are only recorded. `ranks`: sorted; `own`: who asks."""
 
     ranks: tuple[int, ...]
+    own: int
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        return self.ranks.index(self.own)
 
 
 class Calls(NamedTuple):
@@ -144,8 +153,9 @@ def _check_returned(result: Any, rank: int, sizes: Sizes, wanted: Mapping[str, l
         got = result[name]
         if not isinstance(got, Named):
             what = "a list of ranks" if isinstance(got, list | tuple) else brief(got)
+            what += f", a group without rank {rank}" * (got == dist.GroupMember.NON_GROUP_MEMBER)
             raise NotYet(f"{call}: its {name!r} is {what}; it should be what dist.new_group returned")
-        members = list(got.ranks) or list(range(math.prod(sizes.values())))
+        members = list(got.ranks)
         if members != want:
             fastest = ". In all of them the first axis moves fastest; it should be the last one"
             why = fastest if turned else _why_not(members, rank, name, sizes)
@@ -199,22 +209,37 @@ def noted(function: Callable, rank: int, sizes: Sizes, names: Sequence[str]) -> 
     """Call a learner's function with a stand-in for `dist.new_group`. Runs where the learner's code does."""
     made: list[tuple[int, ...]] = []
     asked: list[tuple[int, ...]] = []
-    world_size = math.prod(sizes.values())
+    everyone = Named(tuple(range(math.prod(sizes.values()))), rank)
 
     def new_group(
         ranks: Iterable[int] | None = None, *_: Any, use_local_synchronization: bool = False, **__: Any
-    ) -> Named:
+    ) -> Named | int:
         group = _sorted(ranks)
         asked.append(group)
         made.extend([] if use_local_synchronization else [group])  # a local call concerns the group alone
-        return Named(group)
+        members = group or everyone.ranks
+        return Named(members, rank) if rank in members else dist.GroupMember.NON_GROUP_MEMBER
 
-    own_place = {"get_rank": lambda *_, **__: rank, "get_world_size": lambda *_, **__: world_size}
+    def of(group: Any) -> Named:
+        return group if isinstance(group, Named) else everyone
+
+    inside: dict[str, Callable] = {
+        "new_group": new_group,
+        "get_rank": lambda group=None: -1 if group == dist.GroupMember.NON_GROUP_MEMBER else of(group).rank(),
+        "get_world_size": lambda group=None: -1 if group == dist.GroupMember.NON_GROUP_MEMBER else of(group).size(),
+        "get_process_group_ranks": lambda group=None: list(of(group).ranks),
+        "barrier": lambda *_, **__: None,
+    }
+    known = dist.GroupMember.WORLD
+    dist.GroupMember.WORLD = everyone  # type: ignore[assignment]  # which dist.group.WORLD returns
     try:
-        with stand_ins(function, new_group=new_group, **own_place), without_the_library(), checks.ending_loops():
-            return Calls(made, asked, function(rank, sizes, names))
+        with stand_ins(function, **inside), without_the_library(), checks.ending_loops():
+            returned = function(rank, sizes, names)
     except checks.LibraryUsed as error:
         return checks.Refusal(f"{error}{checks._learners_line(error)}")
+    finally:
+        dist.GroupMember.WORLD = known
+    return Calls(made, asked, returned)
 
 
 def _sorted(ranks: Iterable[int] | None) -> tuple[int, ...]:
@@ -345,6 +370,8 @@ def _on_a_rank(function: Callable, rank: int, *args: Any) -> Any:
         raise NotYet(f"{function.__name__}: {error}") from None
     except Exception as error:
         line = checks._learners_line(error).replace("\n  ", "; ")
+        if re.search(NO_SOCKET, str(error)):
+            raise NotYet(f"rank {rank}: {CLOSED}{line}") from None
         raise NotYet(" ".join(f"rank {rank} ends in {type(error).__name__}: {error}{line}".split())) from None
 
 

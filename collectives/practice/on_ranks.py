@@ -27,6 +27,7 @@ HOLDS = ("measure.wire",)  # see `wall`
 ON_RANKS = ("._on_rank", ".finished", ".Requests", "._Request", ".stand_ins", ".plain", ".numbers_in")
 SENDS_ALONE = ("._on_rank",)
 _REFUSED = "|".join(each.__name__ for each in (LibraryUsed, ModuleUsed, TableUsed))  # as a traceback names them
+NO_SOCKET = r"gloo/transport/tcp/device\.cc.*Permission denied"  # gloo's words for a new group on a sealed rank
 EMPTY = 32  # messages without data for each pair of ranks: a barrier sends less than one
 PATIENCE = 10.0  # seconds that real ranks may take, alone: a right answer needs well under 1, so 10 mean a deadlock
 
@@ -103,7 +104,7 @@ def how_it_failed(error: ranks.RanksError, who: str = "") -> str:
     last = words.rpartition("\nValueError: ")[2]  # of the rank that failed first
     if absent := re.match(r"there is no (rank -?\d+: .*)", last):
         return f"{where} sends to, or receives from, {absent[1]}{_line_in(words)}"
-    if f"RuntimeError: {CLOSED}" in words:
+    if f"RuntimeError: {CLOSED}" in words or re.search(NO_SOCKET, words):
         return f"{CLOSED}{_line_in(words)}"
     if re.match(r"(?:rank \d+ can't send to itself|Invalid (?:destination|source) rank)", last):
         return f"{where} sends to itself, or receives from itself: it has the data already{_line_in(words)}"

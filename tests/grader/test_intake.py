@@ -16,6 +16,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -479,6 +480,13 @@ def test_no_script_of_a_students_runs_in_a_readers_browser(course, graded, brows
         context.close()
 
 
+def test_a_submissions_line_says_what_was_taken_off_because_it_was_late():
+    grade = SimpleNamespace(max_score=5.0, manual_score=None, needs_manual_grade=False)
+    notebook = SimpleNamespace(grades=[grade], late_submission_penalty=3.0)
+    submission = SimpleNamespace(notebooks=[notebook], score=5.0, max_score=5.0)
+    assert courses.in_words(submission) == "2/5, 3 off because it was late"
+
+
 def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(course, graded):
     with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
         gradebook.find_grade("why", "squares", "ps1", "honest").manual_score = 1.5
@@ -489,7 +497,7 @@ def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(cou
     assert "4.5/5 (graded before)" in line_of(again.stdout, "honest")
     assert "Half of it." in page(course, "honest").read_text()
     anew = run(course, "--student", "honest", "--exercise", "ps1", "--regrade")
-    assert line_of(anew.stdout, "honest").startswith("4.5/5, 2 to confirm")
+    assert line_of(anew.stdout, "honest").startswith("4.5/5, 1.5 to confirm")
     assert "Half of it." in page(course, "honest").read_text()
 
 

@@ -214,7 +214,39 @@ LOCALLY = {
         return square**0.5
 """,
 }
+AS_TORCH_RETURNS = {
+    "real": """
+    def build(rank, sizes, names):
+        grid, found = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values())), {}
+        for name in names:
+            along = sorted(list(sizes).index(axis) for axis in name.split("+"))
+            if math.prod(grid.shape[n] for n in along) == grid.size:
+                found[name] = dist.group.WORLD
+                continue
+            last = np.moveaxis(grid, along, range(-len(along), 0))
+            for row in last.reshape(-1, math.prod(grid.shape[n] for n in along)).tolist():
+                group = dist.new_group(row)
+                if group == dist.GroupMember.NON_GROUP_MEMBER:
+                    assert rank not in row and dist.get_rank(group) == -1
+                    continue
+                assert group.size() == dist.get_world_size(group) == len(row)
+                assert dist.get_rank(group) == row.index(dist.get_rank())
+                assert dist.get_process_group_ranks(group) == row
+                found[name] = group
+        dist.barrier()
+        return found
+
+    def norm(gradients, groups):
+        square = torch.zeros(1, dtype=torch.float64)
+        for tensor, cut in gradients:
+            copies = math.prod(dist.get_world_size(group) for axis, group in groups.items() if axis not in cut)
+            square += tensor.double().square().sum() / copies
+        dist.all_reduce(square)
+        return square.sqrt()
+""",
+}
 RIGHT = {
+    "as torch returns groups": AS_TORCH_RETURNS,
     "by strides": STRIDES,
     "by coordinates": BY_COORDINATES,
     "takes its arguments apart": ONE_BY_ONE,
@@ -267,7 +299,7 @@ MUTANTS = [
         "            if rank in members:\n                mine[name] = group",
         "            mine[name] = group",
         BUILD,
-        "its 'dp' is a group of [3, 7]; it should be [0, 4]. Rank 0 itself isn't in it",
+        "its 'dp' is -100, a group without rank 0; it should be what dist.new_group returned",
     ),
     Mutant(
         "all ranks",
