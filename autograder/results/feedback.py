@@ -47,7 +47,14 @@ MOST_TAGS = 200_000  # "<" in that HTML: nbconvert parses a page again, which ta
 MOST_CODE_TAGS = 50_000  # in the code of students' cells, of which nbconvert cleans each: 40,000 characters have 15,000
 MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
-NOTE = f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, of {MOST_OUTPUTS // 1_000_000} MB.]\n"
+LINES = 50  # lines of text, or letters written from right to left, that a browser lays out in the time of an output
+FROM_RIGHT = re.compile(
+    "[\u0590-\u08ff\u200f\u202b\u202e\u2067\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
+)
+NOTE = (
+    f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, {MOST_PIECES * LINES:,} lines, and "
+    f"{MOST_OUTPUTS // 1_000_000} MB.]\n"
+)
 MOST_REPLAYED = 100  # lines of a hidden test that a page shows: the longest of the course has 90
 MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
@@ -209,7 +216,9 @@ def limit_outputs(notebook: NotebookNode) -> None:
         last = {output.output_type: output for output in outputs}
         needed = [last[kind] for kind in ("error", "execute_result") if kind in last]
         for output in outputs:
-            room -= pieces(output)
+            room -= pieces(output) + _lines(output) // LINES
+            if room < 0:
+                left = 0
             if room < 0 and not any(output is each for each in needed):
                 lost = True
                 continue
@@ -221,6 +230,13 @@ def limit_outputs(notebook: NotebookNode) -> None:
             cell.outputs = [*kept, *([new_output("stream", text=NOTE)] if lost else [])]
         if lost:
             cell.metadata["autograder"] = NotebookNode({**cell.metadata.get("autograder", {}), "cut": True})
+
+
+def _lines(output: NotebookNode) -> int:
+    """Return the lines of an output's texts, and the letters that change their direction, which is as slow."""
+    shown = [value for kind, value in output.get("data", {}).items() if not kind.startswith("image/")]
+    texts = [_joined(text) for text in (output.get("text", ""), *shown) if isinstance(text, str | list)]
+    return sum(text.count("\n") + len(FROM_RIGHT.findall(text)) for text in texts)
 
 
 def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:

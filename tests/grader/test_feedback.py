@@ -55,6 +55,19 @@ def page():
     return feedback.InertPage().from_notebook_node(new_notebook(cells=cells), {"nbgrader": found})[0]
 
 
+@pytest.mark.parametrize("text", ["\n" * 200_000, "\u05d0a" * 200_000], ids=["empty lines", "changes of direction"])
+@pytest.mark.parametrize("of", ["stream", "display_data", "execute_result"])
+def test_a_page_shows_no_more_lines_than_a_browser_lays_out_in_seconds(text, of):
+    fields = {"text": text} if of == "stream" else {"data": {"text/plain": text}}
+    shown = new_notebook(cells=[new_code_cell("x", outputs=[new_output(of, **fields)])])
+    feedback.limit_outputs(shown)
+    *kept, note = shown.cells[0].outputs
+    assert note.text == feedback.NOTE and len(str(kept)) < 5_000
+    shown = new_notebook(cells=[new_code_cell("x", outputs=[new_output("stream", text=text[:50_000])])])
+    feedback.limit_outputs(shown)
+    assert shown.cells[0].outputs[0].text == text[:50_000]
+
+
 def test_a_rubric_is_below_the_answer_for_graders_and_not_on_the_students_page():
     answer = new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False))
     graded = new_notebook(cells=[answer], metadata={"autograder": {"rubrics": {"d-why": "Two points for *why*."}}})
