@@ -267,7 +267,7 @@ OF_ANOTHER_KIND = [
     ("17_mesh", "real", "def build(*_): raise KeyError('no')", "a2-build", " ends in KeyError: 'no'"),
     ("17_mesh", "real", "def build(*_): raise NotImplementedError", "a2-build", "build is not written yet"),
     ("17_mesh", "real", LIBRARYS_GROUPS, "a1-calls", ": the library's own mesh.groups is for comparing, afterwards"),
-    ("17_mesh", "real", LIBRARYS_GROUPS, "a2-build", "build: the library's own mesh.groups is for comparing"),
+    ("17_mesh", "real", LIBRARYS_GROUPS, "a2-build", ": the library's own mesh.groups is for comparing"),
     ("18_gpus", "faults", "def diagnose(patient): return 3", "b1-sockets", "returns 3; return a Finding(fault, evi"),
     (
         "18_gpus",
