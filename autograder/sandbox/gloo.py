@@ -29,7 +29,6 @@ OPERATIONS = (
     *("send", "gather", "all_gather", "reduce", "all_reduce", "scatter"),
     *("broadcast", "barrier", "all_to_all"),
 )
-STEPS = 2**24  # the lowest bits of a slot number the steps of a collective; a send has one
 ELSEWHERE = -1  # stands for a rank where a connection is not one of the ranks' own group
 
 
@@ -106,13 +105,7 @@ def _after(stream: bytes, at: int) -> Iterator[Frame]:
         num_bytes, kind, slot, offset, length, other_offset = PREAMBLE.unpack_from(stream, at)
         at, has_data, operation = at + PREAMBLE.size, kind in MESSAGES, slot >> 56
         known = (has_data or kind in (COMING, AWAITED)) and operation < len(OPERATIONS)
-        if (
-            not known
-            or (operation == 0 and slot % STEPS)
-            or num_bytes != PREAMBLE.size + has_data * length
-            or offset
-            or other_offset
-        ):
+        if not known or num_bytes != PREAMBLE.size + has_data * length or offset or other_offset:
             raise ValueError
         data = stream[at : at + has_data * length]
         if _has_preamble(data):  # somebody else has written the preamble before it, or read it
