@@ -219,9 +219,9 @@ def limit_outputs(notebook: NotebookNode) -> None:
             room -= pieces(output) + _lines(output) // LINES
             if room < 0:
                 left = 0
-            if room < 0 and not any(output is each for each in needed):
-                lost = True
-                continue
+                if not any(output is each for each in needed):
+                    lost = True
+                    continue
             size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
             left, lost = max(0, left - size), lost or cut
             colours -= _coloured(output, colours)

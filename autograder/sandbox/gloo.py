@@ -64,9 +64,9 @@ def messages(by_ends: Mapping[bytes, bytes], owner: Mapping[bytes, int]) -> Iter
     for ends, stream in by_ends.items():
         pair = owner.get(ends, ELSEWHERE), owner.get(_reverse(ends), ELSEWHERE)
         src, dst = pair if ELSEWHERE not in pair else (ELSEWHERE, ELSEWHERE)
-        frames, replies = read[ends], read.get(_reverse(ends), [])
+        frames, replies = read[ends], read.get(_reverse(ends)) or []
         unread = src == ELSEWHERE and not frames and len(stream) > HELLO
-        if frames is None or unread or not _only_notices_of_messages(frames, replies or []):
+        if frames is None or unread or not _only_notices_of_messages(frames, replies):
             yield Message(src, dst, "", stream)
             continue
         for each in frames:
