@@ -95,15 +95,16 @@ def check_enough(function: Callable, cases: Iterable[tuple[int, float]]) -> None
 
 
 def _enough_slips(want: float, p: int, share: float) -> dict[str, float]:
-    turns = (p - 1) / share  # m + p - 1, in all
+    turns = round((p - 1) / share, 9)  # m + p - 1, in all; floats round, and 21 / 0.35 is not 60
     exact = turns - (p - 1)  # micro-batches, before rounding
+    rounds = "rounds up where the bubble is just `share`: compare the bubble itself"
     return {
         "this is (p - 1) / share: a bubble over ideal time. Over total time that many are m + p - 1": math.ceil(turns),
         "round up: with fewer the bubble is larger": math.floor(exact),
         "only whole micro-batches can be computed: round up": exact,
-        "this is one too many where the bubble is just `share`; floats round, so compare the bubble itself": (
-            math.floor(exact) + 1
-        ),
+        "this is one too many where the bubble is just `share`": math.floor(exact) + 1,
+        f"(p - 1) * (1 - share) / share {rounds}": math.ceil((p - 1) * (1 - share) / share),
+        f"(p - 1) / share - (p - 1) {rounds}": math.ceil((p - 1) / share - (p - 1)),
         "this is one too few": want - 1,
         "this is one too many": want + 1,
         "this has p where p - 1 belongs": math.ceil(p * (1 - share) / share),

@@ -144,7 +144,7 @@ def test_a_page_shows_a_bounded_part_of_the_outputs_and_every_error():
     graded.cells.pop()  # its style
     assert seconds < 60
     assert len(shown) < 2 * feedback.MOST_OUTPUTS
-    assert "a page shows 2,000 outputs, of 10 MB" in shown and "the last check fails" in shown
+    assert "a page shows 2,000 outputs, 100,000 lines, and 10 MB" in shown and "the last check fails" in shown
     assert "\0" not in graded.cells[0].outputs[0].text
     for cell in graded.cells[1:-1]:
         assert cell.outputs[-2].data["text/plain"] == "2.5"

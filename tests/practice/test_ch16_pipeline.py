@@ -190,8 +190,9 @@ def test_a_right_answer_is_accepted_however_it_is_written(name):
 TOTAL, IDEAL, ENOUGH = (
     "return (p - 1) / (m + p - 1)",
     "return (p - 1) / m\n",
-    "math.ceil((p - 1) * (1 - share) / share)",
+    "while (p - 1) / (m + p - 1) > share:",
 )
+EXACT = "(p - 1) * (1 - share) / share"
 COUNTED, FEWEST, KEPT = {"a1-bubble"}, {"a2-enough"}, {"a3-kept"}
 MEMORY, FEW = {"b2-memory-and-time", "b3-few-micro-batches"}, {"b3-few-micro-batches"}
 RUNS = {"b1-runs"} | MEMORY
@@ -245,14 +246,25 @@ MUTANTS = [
         "enough over ideal",
         "counts",
         ENOUGH,
-        "math.ceil((p - 1) / share)",
+        "while (p - 1) / m > share:",
         FEWEST,
         "that many are m + p - 1",
         origin="M09",
     ),
-    Mutant("enough, rounded down", "counts", "math.ceil(", "math.floor(", FEWEST, "round up: with fewer"),
-    Mutant("enough, not rounded", "counts", "math.ceil(", "(", FEWEST, "only whole micro-batches"),
-    Mutant("enough and one more", "counts", ENOUGH, ENOUGH.replace("ceil", "floor") + " + 1", FEWEST, "just `share`"),
+    Mutant("enough, one too few", "counts", "    return m\n", "    return m - 1\n", FEWEST, "this is one too few"),
+    Mutant(
+        "enough, rounded down",
+        "counts",
+        "    return m\n",
+        f"    return int({EXACT} + 1e-9)\n",
+        FEWEST,
+        "round up: with",
+    ),
+    Mutant("enough, not rounded", "counts", "return m", f"return {EXACT}", FEWEST, "only whole micro-batches"),
+    Mutant("enough and one more", "counts", "return m", f"return int({EXACT} + 1e-9) + 1", FEWEST, "just `share`"),
+    Mutant(
+        "enough, by floats", "counts", "return m", f"return math.ceil({EXACT})", FEWEST, "compare the bubble itself"
+    ),
     Mutant("as many as ranks", "kept", "return m\n", "return min(m, p)\n", KEPT, "what rank 0 keeps", origin="M10"),
     Mutant("p everywhere", "kept", "min(m, p - rank)", "min(m, p)", KEPT, "the others keep less", origin="M10"),
     Mutant("no min", "kept", "min(m, p - rank)", "p - rank", KEPT, "fewer micro-batches than that"),
