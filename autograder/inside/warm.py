@@ -43,7 +43,7 @@ USER = 1000  # the user of submissions, in the envelope and in their sandboxes
 # checks RLIMIT_NPROC when a fork begins and the group when it ends: 2 leaves room for all processes to fork at once.
 NPROC = 2
 BUFFER = 2**18  # bytes of a TCP connection's buffers, each way
-MAX_PRINTED = 4 * 2**20  # bytes that a sealed rank prints to each of its two files; the judge reads 100,000 of each
+MAX_PRINTED = 4 * 2**20  # bytes that a rank prints to each of its two files; the judge reads 100,000 of each
 MAX_REQUEST = 65536  # bytes of a request for a sandbox
 OF_WALL = "survey", "plan", "build", "narrow", "covered", "declared", "FOLDER", "FILES"  # see `judge.Settings.wall`
 USER_SECONDS = 20.0  # for a user to become free; less than `envelope.ENTER_SECONDS`, so that the refusal arrives
@@ -448,10 +448,9 @@ class _Init:
     def _seal(self, sealed: bool) -> None:
         """Leave a sealed rank no way to other ranks but their groups' messages, and none a filter of its own.
 
-        What it prints goes to files that not every machine counts as the sandbox's, so they have a limit.
+        What a rank prints goes to files that not every machine counts as the sandbox's, so its files have a limit.
         """
-        if sealed:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_PRINTED, MAX_PRINTED))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_PRINTED, MAX_PRINTED))
         _filter_system_calls(self.filters["ranks" if sealed else "main"])
 
     def _confine(self) -> None:

@@ -32,7 +32,7 @@ from traitlets import Bool
 from traitlets.config import Config
 
 from .. import cage
-from ..wire.protocol import MIME_TYPES, MOST_PIECES, pieces, storable
+from ..wire.protocol import MIME_TYPES, MOST_PIECES, lines_in, pieces, storable
 from . import rendering
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -48,9 +48,6 @@ MOST_CODE_TAGS = 50_000  # in the code of students' cells, of which nbconvert cl
 MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
 MOST_COLOURING = 100_000_000  # nbconvert copies the rest of a text at each of its colours
 LINES = 50  # lines of text, or letters written from right to left, that a browser lays out in the time of an output
-FROM_RIGHT = re.compile(
-    "[\u0590-\u08ff\u200f\u202b\u202e\u2067\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
-)
 NOTE = (
     f"[The rest is not shown: a page shows {MOST_PIECES:,} outputs, {MOST_PIECES * LINES:,} lines, and "
     f"{MOST_OUTPUTS // 1_000_000} MB.]\n"
@@ -236,7 +233,7 @@ def _lines(output: NotebookNode) -> int:
     """Return the lines of an output's texts, and the letters that change their direction, which is as slow."""
     shown = [value for kind, value in output.get("data", {}).items() if not kind.startswith("image/")]
     texts = [_joined(text) for text in (output.get("text", ""), *shown) if isinstance(text, str | list)]
-    return sum(text.count("\n") + len(FROM_RIGHT.findall(text)) for text in texts)
+    return sum(map(lines_in, texts))
 
 
 def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
@@ -313,11 +310,13 @@ def _clean_data(texts: dict[str, str], show: Show) -> dict[str, str]:
         kept["text/html"] = show("markdown", texts["text/markdown"])
     elif "text/latex" in texts and not pictured:  # no page typesets it, and SymPy's pictures show the same formula
         kept["text/html"] = show("html", as_written(texts["text/latex"]))
-    # nbconvert shows all three as images, so an SVG's scripts don't run.
     for kind in ("image/svg+xml", "image/png", "image/jpeg"):
         if kind in texts:
-            if reason := show("picture", texts[kind], kind):
-                kept["text/html"] = kept.get("text/html", "") + reason
+            answer = show("picture", texts[kind], kind)
+            if answer.startswith("<"):  # why it isn't shown
+                kept["text/html"] = kept.get("text/html", "") + answer
+            elif kind == "image/svg+xml":
+                kept["image/png"] = answer
             else:
                 kept[kind] = texts[kind]
     return kept

@@ -2,15 +2,17 @@
 
 Markdown is rendered, then cleaned by nh3 (Python's binding of the Rust sanitizer ammonia, on Servo's HTML parser).
 Text, tables, links, embedded pictures and code stay. Scripts, forms, frames and styles go, and everything that would
-load from elsewhere. Classes and ids go, too: the reader's page gives them a meaning, such as a button's. Pictures that
-would take a browser's memory go, see `pictures`.
+load from elsewhere. Classes and ids go, too: the reader's page gives them a meaning, such as a button's. Drawings
+become pictures, and those that would take a browser's memory go: see `pictures`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import time
+from contextlib import suppress
 
 import nh3
 from nbconvert.filters.highlight import Highlight2HTML
@@ -39,7 +41,8 @@ def rendered(item: bytes) -> bytes:
     Raise Failed if it is too long, has too many tags, or takes too long.
 
     `item`: JSON of [kind, text, about]. Kinds are "html"; "markdown", with the attachments' JSON or "" as `about`;
-    "code", with the language; and "picture", with the MIME type, which only counts and returns no HTML.
+    "code", with the language; and "picture", with the MIME type. The answer to a drawing is a PNG in base64, which has
+    no "<"; to any other picture it is empty, because that is shown as it is.
     """
     kind, text, about = json.loads(item)
     if kind == "code":
@@ -47,8 +50,9 @@ def rendered(item: bytes) -> bytes:
     elif kind == "markdown":
         html, drawn = markdown(text, json.loads(about or "{}"))
     elif kind == "picture":
-        form = about.removeprefix("image/")
-        html, drawn = "", pictures.elements(form, text.encode() if form == "svg+xml" else pictures.of_base64(text))
+        drawing = about == "image/svg+xml"
+        raster = pictures.shown(about.removeprefix("image/"), text.encode() if drawing else pictures.of_base64(text))
+        html, drawn = base64.b64encode(raster).decode() if drawing else "", 1
     else:
         html, drawn = clean(text)
     return f"{html.count('<') + drawn} {html}".encode("utf-8", "replace")
@@ -79,7 +83,7 @@ def markdown(source: str, attachments: dict | None = None) -> tuple[str, int]:
 def clean(html: str) -> tuple[str, int]:
     """Return a piece of HTML without everything that would run, load or take much when a page shows it.
 
-    Returns also how many elements its pictures have, and what its cells span.
+    Returns also how many pictures it has, and what its cells span.
     """
     _check_size(html)
     kept = _Kept()
@@ -105,7 +109,7 @@ def _check_size(html: str) -> None:
 class _Kept:
     """The filter of attributes' values.
 
-    `drawn`: how many elements the pictures have that it has kept, and how many more rows and columns cells span.
+    `drawn`: how many pictures it has kept, and how many more rows and columns cells span.
     """
 
     def __init__(self) -> None:
@@ -113,7 +117,7 @@ class _Kept:
 
     def __call__(self, tag: str, attribute: str, value: str) -> str | None:
         if (tag, attribute) == ("img", "src"):
-            return value if self._fits(value) else None
+            return self._picture(value)
         if attribute == "href":
             return value if re.match(r"(https?://|mailto:)", value) else None
         if attribute in ("colspan", "rowspan"):
@@ -124,13 +128,12 @@ class _Kept:
             return value if re.fullmatch(r"[0-9]{1,3}(px|%)?|1[0-9]{3}(px)?", value) else None
         return value
 
-    def _fits(self, url: str) -> bool:
-        try:
-            drawn = pictures.of_url(url)
-        except (Failed, RecursionError):
-            return False
-        self.drawn += drawn or 0
-        return drawn is not None and self.drawn <= pictures.MOST_ELEMENTS
+    def _picture(self, url: str) -> str | None:
+        with suppress(Failed, RecursionError):
+            if shown := pictures.in_url(url):
+                self.drawn += 1
+                return shown
+        return None
 
 
 # The keeper imports this. Its children then have the expressions of the parsers, which take 0.1 s to compile.

@@ -27,13 +27,14 @@ STOP_SECONDS = 10.0  # for the process that looks to end
 READY = "."  # its first word
 # The process imports this file alone: the package around it takes longer.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); import watch; watch.main(sys.argv[2])"
-# What the kernel keeps for a sandbox and no control group counts. Ranks list the network's interfaces when they start,
-# which takes a socket and some KiB for a moment.
+# What the kernel keeps for a sandbox, and no control group counts or not every machine has one. Ranks list the
+# network's interfaces when they start, which takes a socket and some KiB for a moment.
 MOST_QUEUED = 32 * 2**20  # bytes that AF_NETLINK sockets have received and nobody has read
 MOST_LINES = 2_000  # sockets of AF_NETLINK
 # The buffers of all TCP and UDP sockets of the machine come from two stores. A sandbox may have its share of 400 MiB;
 # eight ranks, each connected to each other one twice, have 112 sockets.
 MOST_SOCKETS = 1_000
+MOST_UNIX = 1_000  # Unix sockets, each of which keeps up to 208 KiB that only control groups count
 CLOSING = (b"04", b"09", b"0B")  # states of TCP: FIN_WAIT1, LAST_ACK, CLOSING
 LINE = 200  # bytes; at least as long as a line about one of them
 _PREFIX = "submission-"
@@ -275,7 +276,8 @@ def _hoards(init: int) -> str | None:
     """Return "memory" if a sandbox makes the kernel keep too much that no control group counts, else None."""
     sockets = _lines(f"/proc/{init}/net/netlink")
     queued = sum(int(line.split()[4]) for line in sockets[1:] if len(line.split()) > 4)
-    hoards = queued > MOST_QUEUED or len(sockets) > MOST_LINES or _connected(init) > MOST_SOCKETS
+    unix = len(_lines(f"/proc/{init}/net/unix"))
+    hoards = queued > MOST_QUEUED or len(sockets) > MOST_LINES or _connected(init) > MOST_SOCKETS or unix > MOST_UNIX
     return "memory" if hoards else None
 
 

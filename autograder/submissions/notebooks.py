@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..cage import Failed
-from ..wire.protocol import storable
+from ..wire.protocol import lines_in, storable
 
 MOST_PARTS = 200_000  # lists and objects in a notebook's JSON; these take 40 MB of memory
 MOST_CHARACTERS = 1_000_000  # in all its cells together; a long exercise with all answers has 40,000
+MOST_LINES = 20_000  # in all its cells together; a browser needs 0.6 s for as many letters from right to left
 MOST_CELLS = 1_000
 MOST_NAME = 255  # characters in the name of a cell or of an attachment; longer ones are cut
 MOST_ATTACHED = 5_000_000  # base64 characters of pictures in one cell
@@ -65,6 +66,11 @@ def parsed(raw: bytes, notes: list[str]) -> list[Cell]:
     read = [_cell(cell, pictures) for cell in cells if isinstance(cell, dict)]
     if sum(len(cell.source) for cell in read) > MOST_CHARACTERS:
         raise Failed(f"the notebook's cells hold more than {MOST_CHARACTERS:,} characters; shorten them")
+    if sum(lines_in(cell.source) for cell in read) > MOST_LINES:
+        raise Failed(
+            f"the notebook's cells hold more than {MOST_LINES:,} lines, or letters written from right to left, which a "
+            "page shows as slowly; shorten them"
+        )
     if pictures.dropped:
         notes.append(
             f"{pictures.dropped:,} of the attached pictures were left out: a picture is a PNG, JPEG or GIF, and a cell "

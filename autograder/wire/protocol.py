@@ -173,6 +173,16 @@ def clean(words: str) -> str:
     return storable(_ODD_ESCAPE.sub("", words))
 
 
+_FROM_RIGHT = re.compile(
+    "[\u0590-\u08ff\u200f\u202b\u202e\u2067\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
+)
+
+
+def lines_in(text: str) -> int:
+    """Return how many lines a text has for a browser that shows it. A letter written from right to left is as slow."""
+    return text.count("\n") + len(_FROM_RIGHT.findall(text))
+
+
 def storable(words: str) -> str:
     """Return a text without half surrogate pairs, which UTF-8 can't hold, and NULs, which PostgreSQL can't hold."""
     return words.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

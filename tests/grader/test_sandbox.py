@@ -263,6 +263,7 @@ kept = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(600)]
 for each in kept: each.bind(("127.0.0.1", 0))
 time.sleep(60)
 """
+MANY_PAIRS = "import os, socket, time; os.fork(); kept = [socket.socketpair() for _ in range(300)]; time.sleep(60)"
 
 
 @pytest.mark.parametrize(
@@ -279,10 +280,11 @@ def test_a_crash_that_would_reach_a_program_outside_is_found_before_anything_is_
     assert any("core_pattern" in fault for fault in canary._limits(limits)) == refused
 
 
-def test_limits_hold_while_the_judges_interpreter_is_in_one_long_call(warm, counting):
+@pytest.mark.parametrize("code", [MANY_SOCKETS, MANY_PAIRS], ids=["UDP", "Unix"])
+def test_limits_hold_while_the_judges_interpreter_is_in_one_long_call(warm, counting, code):
     """A value that a student returned can keep it there for minutes: no thread of the judge's runs meanwhile."""
     with enter(warm.address, Limits(memory=300 * MIB)) as inside:
-        inside.socket.sendall(json.dumps(MANY_SOCKETS).encode() + b"\n")
+        inside.socket.sendall(json.dumps(code).encode() + b"\n")
         ctypes.PyDLL(None).sleep(5)  # without letting go of Python's lock
         assert inside._gone(0)
         assert ended(inside) == "memory"
