@@ -108,7 +108,7 @@ class BytesSent(TorchDispatchMode):
         if unseen and kind is None:
             raise Unseen(
                 f"{unseen} of this rank's calls went round what counts its bytes: call the functions of "
-                "torch.distributed, and in the thread that counts"
+                "torch.distributed, and in the thread in which your function was called"
             )
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
