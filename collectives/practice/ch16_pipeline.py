@@ -312,11 +312,11 @@ def check_stall(schedule: PipelineSchedule, limit: int, most: float) -> None:
     if stalled[rank] <= most:
         return
     show(drawn(schedule))
-    whole = next((each for order in schedule.orders for each in order if each.kind == pipeline.B), None)
+    whole = next((each for order in schedule.orders[1:] for each in order if each.kind == pipeline.B), None)
     split = f" {schedule.short(whole)} is a whole backward: what does the rank before wait for?" if whole else ""
     raise NotYet(
         f"{schedule.name}: rank {rank} stalls for {stalled[rank]:g} units of time, and at most {most:g} are asked for "
-        f"here. {_longest(schedule, rank)}{split}"
+        f"here. {_longest(schedule, rank, limit)}{split}"
     )
 
 
@@ -370,6 +370,12 @@ def stalls(schedule: PipelineSchedule) -> list[Stall]:
     return waits
 
 
+def _must_be(stall: Stall, world_size: int, limit: int) -> bool:
+    """Return whether a wait for the first backward is no longer than `limit` makes it: see `least_stall`."""
+    first = stall.operation.micro_batch == 0 and stall.operation.kind in (pipeline.B, pipeline.I)
+    return first and _length(stall) <= least_stall(world_size - stall.rank, limit)
+
+
 def drawn(schedule: PipelineSchedule) -> Figure:
     """Return the figure of `schedule`, with its stalls as bars of their own."""
     names = {str(operation): schedule.short(operation) for operation in schedule.position}  # F0: the row is the stage
@@ -379,13 +385,24 @@ def drawn(schedule: PipelineSchedule) -> Figure:
     return draw(Timeline(tuple(spans)), caption=f"{schedule.name} and its stalls (a unit of time is drawn as a second)")
 
 
-def _longest(schedule: PipelineSchedule, rank: int | None = None) -> str:
-    """Return the longest stall, of `rank` or of all ranks, in words."""
-    longest = max(
-        (stall for stall in stalls(schedule) if rank in (None, stall.rank)), key=lambda stall: stall.end - stall.start
-    )
+def _longest(schedule: PipelineSchedule, rank: int | None = None, limit: int | None = None) -> str:
+    """Return the longest stall, of `rank` or of all ranks, in words.
+
+    With a `limit` on memory it is the longest one that can be shorter, if there is one.
+    """
+    waits = [stall for stall in stalls(schedule) if rank in (None, stall.rank)]
+    longest = max(waits, key=_length)
+    which = "Its longest wait"
+    shorter = [stall for stall in waits if limit is None or not _must_be(stall, schedule.world_size, limit)]
+    if shorter and longest not in shorter:
+        longest = max(shorter, key=_length)
+        which = "Its longest wait that can be shorter"
     need = f"{schedule.short(longest.need)} of rank {schedule.rank_of(longest.need)}"
-    return f"Its longest wait is rank {longest.rank}'s, from {longest.start:g} to {longest.end:g}, for {need}."
+    return f"{which} is rank {longest.rank}'s, from {longest.start:g} to {longest.end:g}, for {need}."
+
+
+def _length(stall: Stall) -> float:
+    return stall.end - stall.start
 
 
 def look(function: Callable, *sizes: int) -> Figure | None:

@@ -495,3 +495,15 @@ def test_looking_at_what_is_not_right_yet_says_why_and_raises_nothing(capsys):
         "Not right yet: unfinished is not written yet",
         "Not right yet: <lambda>(rank, 2, 1): rank 0 never does B0 (or I0 and W0): add it to its list",
     ]
+
+
+def test_a_stall_names_a_wait_that_can_be_shorter_and_a_whole_backward_that_others_wait_for():
+    """Rank 3 does each W before the next I. Rank 0 must wait for 3 at first, and its whole backwards do no harm."""
+    text = """
+        F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7
+        F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7
+        F0 F1 I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7
+        F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3 F4 I4 W4 F5 I5 W5 F6 I6 W6 F7 I7 W7
+    """
+    with pytest.raises(NotYet, match=r"that can be shorter is rank 0's, from 21 to 22, for I5 of rank 1\.$"):
+        ch16_pipeline.check_by_hand(lambda: text, most=3)
