@@ -36,20 +36,33 @@ ALGORITHMS = {
 """The look of each algorithm. Every colour contrasts at least 3 to 1 with white and with the dark theme's page."""
 
 OPERATIONS = {
-    "forward": "#56b4e9",
-    "backward": "#0072b2",
-    "backward_input": "#004b76",
-    "backward_weights": "#cc79a7",
-    "optimizer": "#8c8c8c",
-    "compute": "#b5ddf7",
-    "all_gather": "#009e73",
-    "reduce_scatter": "#e69f00",
-    "all_reduce": "#d55e00",
-    "all_to_all": "#cc79a7",
-    "broadcast": "#9c9422",
-    "send_recv": "#f0e442",
+    "forward": "#9fb4e8",
+    "backward": "#5765c4",
+    "backward_input": "#3f3f8f",
+    "backward_weights": "#ba8fd9",
+    "optimizer": "#dcbfae",
+    "compute": "#ddd6f6",
+    "all_gather": "#3fb5a3",
+    "reduce_scatter": "#cbb25f",
+    "all_reduce": "#cf6a6f",
+    "all_to_all": "#7d2a4e",
+    "broadcast": "#6f8748",
+    "send_recv": "#e4da8f",
 }
-"""One colour for each operation of a training step. In a timeline, collectives also have patterns."""
+"""One colour for each operation of a training step; computing is blue to violet. None is close to a rank's or an
+algorithm's. In a timeline, collectives also have patterns."""
+
+OTHERS = (
+    "#e8a262",
+    "#6f98a3",
+    "#a9bb86",
+    "#a97a8a",
+    "#58615e",
+    "#7e4aa1",
+    "#5eb259",
+    "#357029",
+)  # that have no name here
+IDLE = "#d5d9e0"  # time in which nothing runs
 
 
 def luminance(colour: str) -> float:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..training.timeline import Span, Timeline
-from .colours import GREY, OPERATIONS, RANK_COLOURS, WRONG, ink_on
+from .colours import GREY, IDLE, OPERATIONS, OTHERS, WRONG, ink_on
 from .player import Figure, capital, listed
 
 PATTERNS = {
@@ -41,8 +41,7 @@ COMMUNICATION = {  # operation: pattern; communication has patterns, so that col
 }
 KINDS = {kind: (colour, COMMUNICATION.get(kind, "plain")) for kind, colour in OPERATIONS.items()}  # of spans
 KINDS |= {"checkpoint": ("#5b4a9e", "plain"), "lost": (WRONG, "plain"), "restart": (GREY, "plain")}  # of a whole job
-KINDS |= {"bubble": (RANK_COLOURS[15], "plain")}  # of a pipeline, where its waiting is summed up
-OTHER_COLOURS = ("#e69f00", *RANK_COLOURS[8:])  # for kinds that `KINDS` lacks, in order of occurrence
+KINDS |= {"bubble": (IDLE, "plain")}  # of a pipeline, where its waiting is summed up
 
 MAX_SPANS, MAX_LANES = 1500, 40  # larger figures are unreadable
 TICKS = 100_000  # length of the axis; the data's times are whole ticks
@@ -279,7 +278,7 @@ def looks(kinds: Iterable[str]) -> dict[str, list]:
     ordered = [*filter(occurring.__contains__, KINDS), *(kind for kind in occurring if kind not in KINDS)]
     drawn = {}
     for place, kind in enumerate(ordered):
-        colour, pattern = KINDS.get(kind, (OTHER_COLOURS[place % len(OTHER_COLOURS)], "plain"))
+        colour, pattern = KINDS.get(kind, (OTHERS[place % len(OTHERS)], "plain"))
         drawn[kind] = [_prose(kind), colour, ink_on(colour), PATTERNS[pattern]]
     return drawn
 

@@ -18,6 +18,7 @@ from ..algorithms import halving_doubling, ring, tree
 from ..algorithms.doubling import largest_power_of_two
 from ..algorithms.scorecard import Coefficients, coefficients
 from ..draw import draw
+from ..figures import colours
 from ..measure import calibrate
 from ..measure.calibrate import fit as relative_fit
 from ..price import price
@@ -414,7 +415,8 @@ def _curves(case: tuple, got: float) -> Picture:
     sizes = [int(got * 4**power) + 1 for power in np.linspace(-5, 5, 21)]
     costs = {name: [seconds(name, size, *case) for size in sizes] for name in ("ring", "tree")}
     place, parts = _axes(sizes, [*costs["ring"], *costs["tree"]]), []
-    for (name, cost), colour in zip(costs.items(), ("#0072b2", "#d55e00"), strict=True):
+    for name, cost in costs.items():
+        colour = colours.ALGORITHMS[name].colour
         points = [place(size, second) for size, second in zip(sizes, cost, strict=True)]
         parts.append(_polyline(points, colour))
         parts.append(f'<text x="{WIDTH - 40}" y="{points[-3][1] + 16:.0f}" fill="{colour}">{name}</text>')
@@ -435,7 +437,9 @@ def _regrets(lost: list[tuple], within: float) -> Picture:
         x = LEFT + 20 + (math.log(size) - low) / ((high - low) or 1) * (WIDTH - LEFT - 40)
         y = 12 + (1 - (ranks.index(case[1]) + 0.5) / len(ranks)) * top
         bad = regret > within
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{6 if bad else 2}" fill="{"#d55e00" if bad else "currentColor"}"'
+        dot = (
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{6 if bad else 2}" fill="{colours.WRONG if bad else "currentColor"}"'
+        )
         parts.append(f'{dot} opacity="{1 if bad else 0.4}"><title>{best}</title></circle>')
         if bad:
             parts.append(f'<text x="{x:.1f}" y="{y + 3:.1f}" font-size="8" text-anchor="middle">{best[0]}</text>')
@@ -451,7 +455,7 @@ def _fitted(sizes: np.ndarray, taken: np.ndarray, alpha: float, beta: float) -> 
     line = np.maximum(alpha + beta * sizes, taken.min() / 100)
     line = np.minimum(line, taken.max() * 100)
     place = _axes(sizes, [*line, *taken])
-    parts = [_polyline([place(x, y) for x, y in zip(sizes, line, strict=True)], "#d55e00")]
+    parts = [_polyline([place(x, y) for x, y in zip(sizes, line, strict=True)], colours.ACCENT)]
     for x, y in zip(sizes, taken, strict=True):
         across, down = place(x, y)
         parts.append(f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3"/>')

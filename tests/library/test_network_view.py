@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from collectives import contracts, draw, topology
 from collectives.algorithms import chain, flat, hierarchical, pairwise, rails, ring, tree
 from collectives.algorithms.scorecard import ROWS
 from collectives.figures.calculator import BYTES, Choice, Slider
-from collectives.figures.colours import ALGORITHMS, OPERATIONS, RANK_COLOURS, WRONG, luminance
+from collectives.figures.colours import ALGORITHMS, IDLE, OPERATIONS, OTHERS, RANK_COLOURS, WRONG, luminance
 from collectives.figures.network import Clock, Network
 from collectives.figures.places import circle
 from collectives.figures.slots import words
@@ -436,6 +437,44 @@ def test_every_meaning_has_a_colour_of_its_own_and_lines_differ_in_dash_too():
         assert len(set(family)) == len(family)
     assert len({line.dash for line in ALGORITHMS.values()}) == len(ALGORITHMS)
     assert set(OPERATIONS) >= {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}
+
+
+SIGHT = {  # what a colour of linear RGB looks like; the last two from Machado, Oliveira and Fernandes (2009)
+    "usual": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+
+
+def place(colour, sight="usual"):
+    """Where a colour lies in OKLab, in which equal distances look equally large."""
+    values = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    long, medium, short = np.cbrt(
+        np.array([[0.41222, 0.53633, 0.05145], [0.2119, 0.6807, 0.1074], [0.0883, 0.28172, 0.62998]])
+        @ np.clip(SIGHT[sight] @ linear, 0, 1)
+    )
+    return np.array(
+        [
+            0.21045 * long + 0.79362 * medium - 0.00407 * short,
+            1.978 * long - 2.42859 * medium + 0.45059 * short,
+            0.0259 * long + 0.78277 * medium - 0.80868 * short,
+        ]
+    )
+
+
+def nearest(colours, others, sight="usual"):
+    return min(
+        np.linalg.norm(place(one, sight) - place(other, sight)) for one, other in zip(colours, others, strict=True)
+    )
+
+
+def test_no_operation_looks_like_a_rank_or_an_algorithm_nor_like_another_operation_in_any_sight():
+    operations = [*OPERATIONS.values(), *OTHERS, IDLE]
+    pairs = list(product(operations, [*RANK_COLOURS, *(line.colour for line in ALGORITHMS.values())]))
+    assert nearest(*zip(*pairs, strict=True)) > 0.035
+    pairs = list(combinations(OPERATIONS.values(), 2))
+    assert all(nearest(*zip(*pairs, strict=True), sight) > 0.05 for sight in SIGHT)
 
 
 @pytest.mark.parametrize("colour", [*(line.colour for line in ALGORITHMS.values()), WRONG])
