@@ -53,7 +53,7 @@ def test_releases_compare_the_same_plan_of_one_repository():
 
 
 def test_below_a_tenth_the_order_of_published_plans_is_hardly_better_than_a_coin_s():
-    """What chapter 20 takes its threshold from; the simplest of the tied loses no more than the first of the list."""
+    """What chapter 20 takes its threshold from; no published plan that the planner wrongly preferred lost a tenth."""
     dense = [pair for pair in rivals.pairs(evidence.recorded()) if pair.dense]
     near = [pair for pair in dense if abs(np.log1p(pair.predicted)) < np.log(1.1)]
     assert len(dense) >= 15 and len(near) >= 10
