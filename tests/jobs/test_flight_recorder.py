@@ -72,13 +72,13 @@ def test_a_buffer_may_overflow_if_all_ranks_record_the_same_calls(report):
 def test_after_an_overflow_calls_that_all_ranks_joined_are_blamed_first_if_some_record_more(report):
     blamed, _ = report(skipped(7, pairs=1), buffer=10)
     assert blamed[-1] == (7, "started") and {state for _, state in blamed[:-1]} == {"completed"}
-    assert "it first blames calls that all ranks `completed`" in PAGE
+    assert "it first reports calls that all ranks `completed`" in PAGE
 
 
 def test_it_may_give_up_before_the_call_that_was_skipped(report):
     blamed, text = report(skipped(51, pairs=1), buffer=40)
     assert {state for _, state in blamed} == {"completed"} and "Too many mismatches" in text
-    assert "may give up before the real one" in PAGE
+    assert "may stop before the one that hangs" in PAGE
 
 
 def test_a_file_of_each_rank_is_needed(report):
