@@ -24,7 +24,7 @@ from typing import Any
 
 import nbformat
 from nbconvert.preprocessors import ExecutePreprocessor
-from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
+from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
@@ -35,11 +35,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
-from . import points, release
+from . import points, release, standing
 from .judging import preprocessor
 from .judging.judges import preloading
 from .judging.preprocessor import EXECUTOR, Judge, TakenIn, Verdicts, data_files, key, verdict, write_whole
 from .results import feedback
+from .standing import Standing
 from .submissions import intake
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,18 +83,6 @@ class Ready:
     timestamp: str | None
     notes: list[str] = field(default_factory=list)
     is_new: bool = True
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the gradebook has of a submission.
-
-    `points`: as "12/20", plus how many of them a person must still grade or confirm. `digest`: of all its points and
-    comments; "" if the gradebook doesn't have it.
-    """
-
-    points: str = "not graded"
-    digest: str = ""
 
 
 def _accompany(target: Path, when: str | None, place: Path) -> None:
@@ -249,14 +238,16 @@ class Course:
         self._step(StrictAutograde, submission)
         self._verify(submission, ready)
 
-    def has_page(self, submission: Submission, standing: Standing) -> bool:
+    def has_page(self, submission: Submission, now: Standing) -> bool:
         """Return whether the feedback page shows this standing."""
-        return self._done(submission).get("grades") == standing.digest
+        return self._done(submission).get("grades") == now.digest
 
-    def mark(self, submission: Submission, ready: Ready, standing: Standing) -> None:
+    def mark(self, submission: Submission, ready: Ready, now: Standing) -> None:
         """Record that the gradebook is complete, and the feedback page, which shows this standing or a later one."""
-        about = {"what": self._what(ready), "grades": standing.digest}
-        write_whole(self._marker(submission), json.dumps(about))
+        handed_in = {name: taken.digest for name, taken in ready.taken.items()}
+        about = json.dumps({"what": self._what(ready), "grades": now.digest, "handed_in": handed_in})
+        if json.loads(about) != self._done(submission):
+            write_whole(standing.mark_of(self.work, submission.exercise, submission.student), about)
 
     def give_feedback(self, submission: Submission) -> float:
         """Write the feedback page, in any process; return how many seconds it took."""
@@ -271,8 +262,9 @@ class Course:
         with self.gradebook() as gradebook:
             for name in ready.taken:
                 graded = gradebook.find_submission_notebook(name, submission.exercise, submission.student)
-                points = {grade.name: f"{grade.score:g}/{grade.max_score:g}" for grade in graded.grades}
-                (folder / f"{name}.html").write_text(feedback.plain_page(name, points, reason), encoding="utf-8")
+                got = {grade.name: f"{grade.score:g}/{grade.max_score:g}" for grade in graded.grades}
+                page = feedback.plain_page(f"{name}: {submission.student}", got, reason)
+                (folder / f"{name}.html").write_text(page, encoding="utf-8")
 
     def _step(self, kind: type, submission: Submission) -> None:
         names = {"assignment_id": submission.exercise, "student_id": submission.student}
@@ -303,15 +295,8 @@ class Course:
                     "executor in nbgrader_config.py"
                 )
 
-    def _marker(self, submission: Submission) -> Path:
-        name = hashlib.sha256(f"{submission.student}/{submission.exercise}".encode()).hexdigest()[:40]
-        return self.work / f"{name}.done"
-
     def _done(self, submission: Submission) -> dict:
-        try:
-            return json.loads(self._marker(submission).read_text())
-        except FileNotFoundError:
-            return {}
+        return standing.marked(self.work, submission.exercise, submission.student)
 
     def _what(self, ready: Ready) -> list:
         database = hashlib.sha256(self.database.encode()).hexdigest()
@@ -327,29 +312,7 @@ class Course:
     def standing(self, submission: Submission) -> Standing:
         """Read a submission's points and comments from the gradebook."""
         with self.gradebook() as gradebook:
-            try:
-                result = gradebook.find_submission(submission.exercise, submission.student)
-            except MissingEntry:
-                return Standing()
-            rows = []
-            for notebook in result.notebooks:
-                points = [(g.name, g.auto_score, g.manual_score, g.extra_credit) for g in notebook.grades]
-                words = [(c.name, c.auto_comment, c.manual_comment) for c in notebook.comments]
-                rows.append([notebook.name, notebook.late_submission_penalty, sorted(points), sorted(words)])
-            return Standing(in_words(result), hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest())
-
-
-def in_words(result: SubmittedAssignment) -> str:
-    """Return a submission's points as `Standing` has them."""
-    grades = [grade for notebook in result.notebooks for grade in notebook.grades]
-    open_points = [(grade.max_score, grade.manual_score) for grade in grades if grade.needs_manual_grade]
-    to_grade = sum(most for most, by_hand in open_points if by_hand is None)
-    to_confirm = sum(by_hand for _, by_hand in open_points if by_hand is not None)  # regraded since
-    off = sum(notebook.late_submission_penalty or 0.0 for notebook in result.notebooks)
-    words = f"{max(result.score - off, 0.0):g}/{result.max_score:g}"
-    words += f", {off:g} off because it was late" if off else ""
-    words += f", {to_grade:g} to grade" if to_grade else ""
-    return words + (f", {to_confirm:g} to confirm" if to_confirm else "")
+            return standing.read(gradebook, submission.exercise, submission.student)
 
 
 class OwnCourse(Course):

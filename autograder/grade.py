@@ -32,7 +32,6 @@ from .course import (
     Course,
     NothingGraded,
     Ready,
-    Standing,
     Submission,
     first_line,
     opened,
@@ -46,6 +45,7 @@ from .judging.judges import GraderFault, Judges
 from .results import report
 from .results.pages import NoPage, Pages
 from .sandbox.envelope import CannotSandbox
+from .standing import Standing
 from .submissions import intake
 
 UNSANDBOXED = "UNSANDBOXED: students' code runs with your rights, because you chose --unsandboxed"
@@ -213,6 +213,7 @@ class Writer:
         took = sum(taken.notebook.metadata.autograder.get("seconds", 0) for taken in ready.taken.values())
         took += time.perf_counter() - start
         if not ready.is_new and self.course.has_page(submission, standing):
+            self.course.mark(submission, ready, standing)  # the same answers may be in another file
             return f"{words} (graded before)"
         return Written(submission, ready, standing, words, took)
 

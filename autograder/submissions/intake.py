@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -64,11 +65,15 @@ class Template:
 
 @dataclass
 class Taken:
-    """A notebook to judge. `notes`: remarks for the student; `reason`: why it holds no answer, or None."""
+    """A notebook to judge. `notes`: remarks for the student; `reason`: why it holds no answer, or None.
+
+    `digest`: of the file that was handed in, "" if it can't be read.
+    """
 
     notebook: NotebookNode
     notes: list[str] = field(default_factory=list)
     reason: str | None = None
+    digest: str = ""
 
 
 # The instructor's side
@@ -167,16 +172,24 @@ def _one(place: Path, name: str, notebooks: list[str], only: bool) -> Path | Unr
 def take(place: Path | Unreadable, made_from: Template) -> Taken:
     """Rebuild the notebook to judge. An unreadable one becomes a notebook without answers that says why."""
     notes: list[str] = []
+    own = ""
     try:
         if isinstance(place, Unreadable):
             raise place
         if place.name != f"{made_from.name}.ipynb":
             notes.append(f"The file is called {shown_name(place.name)}; it was graded as {made_from.name}.ipynb.")
         raw = contents(place)
+        own = digest(raw)
         notes += better_copies(place, raw, made_from.name)
-        return rebuilt(made_from, read_cells(raw, notes), notes)
+        taken = rebuilt(made_from, read_cells(raw, notes), notes)
     except Unreadable as reason:
-        return refused(made_from, str(reason))
+        taken = refused(made_from, str(reason))
+    return replace(taken, digest=own)
+
+
+def digest(notebook: bytes) -> str:
+    """Return what tells a notebook's file from all others."""
+    return hashlib.sha256(notebook).hexdigest()
 
 
 def better_copies(place: Path, raw: bytes, exercise: str) -> list[str]:

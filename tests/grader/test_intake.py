@@ -23,7 +23,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder import course as courses
-from autograder import grade
+from autograder import grade, standing
 from autograder.results import feedback, rendering, report
 from autograder.submissions import intake
 
@@ -484,7 +484,7 @@ def test_a_submissions_line_says_what_was_taken_off_because_it_was_late():
     grade = SimpleNamespace(max_score=5.0, manual_score=None, needs_manual_grade=False)
     notebook = SimpleNamespace(grades=[grade], late_submission_penalty=3.0)
     submission = SimpleNamespace(notebooks=[notebook], score=5.0, max_score=5.0)
-    assert courses.in_words(submission) == "2/5, 3 off because it was late"
+    assert standing.in_words(submission) == "2/5, 3 off because it was late"
 
 
 def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(course, graded):
@@ -499,6 +499,12 @@ def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(cou
     anew = run(course, "--student", "honest", "--exercise", "ps1", "--regrade")
     assert line_of(anew.stdout, "honest").startswith("4.5/5, 1.5 to confirm")
     assert "Half of it." in page(course, "honest").read_text()
+    assert "a person looks again at why" in page(course, "honest").read_text()
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:  # the same points, confirmed
+        gradebook.find_grade("why", "squares", "ps1", "honest").needs_manual_grade = False
+        gradebook.db.commit()
+    run(course, "--student", "honest")
+    assert "looks again" not in page(course, "honest").read_text()
 
 
 @pytest.mark.sandbox
