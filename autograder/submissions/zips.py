@@ -14,17 +14,15 @@ name. Canvas puts its user's number into a file's name, and the class list has t
 puts the full name. Elsewhere (`mail`) the name of the `make submit` zip counts, which is only what the student typed.
 Whoever isn't in the class list is refused. Without one, or if it has ids alone, typed names count everywhere. If two
 people hand in under one name, the extractor refuses both, and of two who do so in two downloads the second:
-`senders.json` remembers who sent what was taken in. The time of a hand-in comes from the zip's name, or else from the
-file's time.
+`senders.json` remembers who sent what was taken in, and `make return` addresses feedback pages by it. The time of a
+hand-in comes from the zip's name, or else from the file's time.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import errno
-import hashlib
 import json
 import os
 import re
@@ -48,9 +46,10 @@ from traitlets import Bool, Enum, Unicode
 from traitlets.config import Config
 
 from .. import cage, points, release, sheet
-from . import unzip
-from .intake import EARLIEST, located, timestamp
+from . import senders, unzip
+from .intake import EARLIEST, digest, located, timestamp
 from .roster import is_id, key, keys_of, lowered
+from .senders import Sender
 from .unzip import MOST_NAME, is_notebook, printable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +83,10 @@ KEPT = (
     "{0}'s folder also holds {1}, which would be lost; move it away and collect again. If it is to count, let it be "
     "{2}.ipynb after that"
 )
+NAMED = (
+    "it isn't called {0}.ipynb; hand it in under that name. (Instructor: if it is this exercise, unpack the download, "
+    "change {1} in its name to {0}.ipynb, and collect again)"
+)
 NO_LIST = "the gradebook has no class list with names or numbers, so a hand-in is whose its name says (`make roster`)"
 # Why a hand-in is refused beside one that is surely the student's, by whether its own name leaves no doubt.
 UNLISTED = {
@@ -104,6 +107,14 @@ TEXT = re.compile(rf"({MOODLE}onlinetext[_/]+onlinetext|_[0-9]+_(text|link))\.ht
 
 class BadZip(Exception):
     """Why a hand-in is refused, in a sentence for its student."""
+
+
+class NoNotebook(BadZip):
+    """Why a file that is neither a notebook nor a zip is refused, unless `student` has handed in one beside it."""
+
+    def __init__(self, student: str, reason: str) -> None:
+        super().__init__(reason)
+        self.student = student
 
 
 class Found(NamedTuple):
@@ -196,24 +207,6 @@ class Allowance(cage.Budget):
     owners: int  # files that may yet have a part of their own
 
 
-class Sender(NamedTuple):
-    """Who sent a student's last notebook, as `Candidate` names them; `sender` is None if no collection brought one.
-
-    `settled`: a platform or the instructor has said whose it is. `upload` and `time`: see `age`. `taken`: the digests
-    of all that was taken in for this student, the last one at the end; `replaced`: of what the instructor has replaced.
-    `by_hand`: another notebook is there now, which no collection has put there.
-    """
-
-    sender: str | None
-    owner: str
-    settled: bool
-    upload: int = 0
-    time: str = ""
-    taken: list[str] = []  # noqa: RUF012
-    replaced: list[str] = []  # noqa: RUF012
-    by_hand: bool = False
-
-
 NOTHING = Sender(None, "", settled=False)
 ELSEWHERE = "elsewhere (it was put there by hand, or by another collection)"
 
@@ -242,12 +235,10 @@ class SafeExtractor(ExtractorPlugin):
         self.notes = [] if self.people else [NO_LIST]
         self.late: list[str] = []
         self.elsewhere: list[str] = []  # downloads of other exercises
+        self.extras: list[str] = []  # files that came with a notebook
         beside = Path(extracted_path).parent
-        remembered = beside / "senders.json"
-        self.senders: dict[str, Sender] = {}
-        with contextlib.suppress(FileNotFoundError, TypeError):  # none yet, or one of an older version
-            known = json.loads(remembered.read_text(encoding="utf-8"))
-            self.senders = {student: Sender(**sender) for student, sender in known.items()}
+        remembered = beside / senders.NAME
+        self.senders = senders.read(remembered)
         with tempfile.TemporaryDirectory(dir=beside) as meanwhile:
             found = list(self.hand_ins(Path(archive_path).absolute()))
             self.least = self.least_upload(found)
@@ -262,6 +253,9 @@ class SafeExtractor(ExtractorPlugin):
             self.notes.append(
                 f"left alone, because they are of other exercises ({len(self.elsewhere)}): {files}{wrong}"
             )
+        if self.extras:
+            files = ", ".join(map(printable, sorted(self.extras)[:10]))
+            self.notes.append(f"left alone, because the notebook beside them counts ({len(self.extras)}): {files}")
         if self.late:
             self.notes.append(f"late, as Canvas says ({len(self.late)}): {', '.join(sorted(self.late))}")
         (beside / "notes.txt").write_text("".join(f"{line}\n" for line in self.notes), encoding="utf-8")
@@ -274,9 +268,8 @@ class SafeExtractor(ExtractorPlugin):
 
     def remember(self, file: Path) -> None:
         """Write who sent what is taken in: into a draft, as the notebooks aren't in place yet (see `collect`)."""
-        senders = {student: sender._asdict() for student, sender in self.senders.items()}
         draft = file.with_suffix(".new")
-        draft.write_text(json.dumps(senders), encoding="utf-8")
+        senders.write(self.senders, draft)
         if not self.drafts:
             draft.replace(file)
 
@@ -293,9 +286,12 @@ class SafeExtractor(ExtractorPlugin):
     def take(self, candidates: list[Candidate], meanwhile: Path) -> dict[str, list[Taken]]:
         """Unpack the candidates' notebooks into files in `meanwhile`; return them by student, and refuse the others."""
         wanted: list[Wanted] = []
+        beside: list[tuple[Candidate, NoNotebook]] = []
         for candidate in candidates:
             try:
                 wanted.append(Wanted(candidate, *self.whose(candidate)))
+            except NoNotebook as reason:
+                beside.append((candidate, reason))
             except BadZip as reason:
                 self.refuse(candidate.shown, str(reason))
         taken: dict[str, list[Taken]] = {}
@@ -304,6 +300,11 @@ class SafeExtractor(ExtractorPlugin):
                 taken.setdefault(each.student, []).append(notebook)
             else:
                 self.refuse(each.candidate.shown, str(notebook))
+        for candidate, why in beside:
+            if any(each.candidate.sender == candidate.sender for each in taken.get(why.student, [])):
+                self.extras.append(candidate.shown)
+            else:
+                self.refuse(candidate.shown, str(why))
         return taken
 
     def unpacked(self, wanted: list[Wanted], meanwhile: Path) -> list[Taken | Exception]:
@@ -474,7 +475,9 @@ class SafeExtractor(ExtractorPlugin):
         upload, time = max(age(last), (before.upload, before.time)) if theirs else age(last)
         replaced = [each for each in dict.fromkeys(replaced) if each != last.digest]
         taken = [*(each for each in before.taken if each != last.digest), last.digest]
-        self.senders[last.student] = Sender(new.sender, new.owner, settled, upload, time, taken, replaced)
+        about = Sender(new.sender, new.owner, settled, upload, time, taken, replaced)
+        packed = PurePosixPath(new.file).suffix.lower() == ".zip"
+        self.senders[last.student] = about._replace(packed=packed, late=new.late)
         return True
 
     def folder(self, student: str) -> Path:
@@ -504,7 +507,7 @@ class SafeExtractor(ExtractorPlugin):
         found = (located(place, [self.exercise])[self.exercise] for place in places)
         there = next((digest(each.read_bytes()) for each in found if isinstance(each, Path) and each.is_file()), "")
         known = self.senders.get(student, NOTHING)
-        if there and there not in known.taken[-1:]:
+        if there and there != known.last:
             return there, known._replace(owner=ELSEWHERE, settled=False, by_hand=True)
         return there, known if there else NOTHING
 
@@ -698,8 +701,10 @@ class SafeExtractor(ExtractorPlugin):
         if time > datetime.now(UTC) + timedelta(days=1):
             raise BadZip(f"its date is {time:%Y-%m-%d}, which is in the future; pack it again with `make submit`")
         suffix = PurePosixPath(candidate.file).suffix.lower()
+        if suffix not in HAND_INS:
+            raise NoNotebook(student, f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
         if suffix != ".zip" and not is_notebook(candidate.file, self.exercise):
-            raise BadZip(f"it is neither {self.exercise}.ipynb nor a zip of it; hand that in")
+            raise BadZip(NAMED.format(self.exercise, printable(candidate.file)))
         return student, time
 
     def listed(self, candidate: Candidate) -> set[str]:
@@ -813,11 +818,6 @@ def keep(notebook: bytes, file: Path, used: int) -> None:
         raise BadZip(NO_ROOM if error.errno == errno.ENOSPC else f"it can't be written ({error.strerror})") from None
 
 
-def digest(notebook: bytes) -> str:
-    """Return what tells a notebook from all others."""
-    return hashlib.sha256(notebook).hexdigest()
-
-
 def is_in_a_hand_in(name: str) -> bool:
     """Return whether a folder of a file's path has the name that Canvas gives one hand-in.
 
@@ -908,8 +908,8 @@ def collect(
     done = subprocess.run(command, cwd=ROOT / "autograder", env=paths, capture_output=True, text=True)
     if done.returncode:
         raise BadZip(f"nbgrader's zip_collect failed:\n{done.stderr[-2000:]}")
-    senders = downloaded / exercise / "senders.json"
-    senders.with_suffix(".new").replace(senders)  # all notebooks are in place
+    remembered = senders.file_of(downloaded, exercise)
+    remembered.with_suffix(".new").replace(remembered)  # all notebooks are in place
     with (downloaded / exercise / "refused.csv").open(newline="", encoding="utf-8") as file:
         _, *refused = csv.reader(file)
     taken = sorted(path.name for path in (downloaded / exercise / "extracted").iterdir())

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXERCISE = "04_all_reduce"
 NOTEBOOK = f"{EXERCISE}.ipynb"
 GOOD = b"a notebook"
+FOUR = {"ada": "71", "bob": "72", "eve": "73", "tom": "74"}
 
 
 def own(student="ada", time="20260302T090000Z"):
@@ -375,7 +376,6 @@ def test_what_canvas_lets_a_teacher_download_is_told_apart_by_its_users_numbers(
         (f"rossbob_72_9002_{own('ada')}", zipped((NOTEBOOK, b"of bob, who says that he is ada"))),
         (f"stranger_99_9003_{EXERCISE}.ipynb", b"of one who is not in the class list"),
         (f"stranger_98_9005_{own('zoe')}", zipped((NOTEBOOK, b"of one who is not in it, and says another id"))),
-        ("rossbob_72_9004_essay.pdf", b"pdf"),
         ("__MACOSX/._x", b""),
     )
     found, refused = extracted(folder, {"submissions.zip": download}, url, "canvas")
@@ -384,13 +384,34 @@ def test_what_canvas_lets_a_teacher_download_is_told_apart_by_its_users_numbers(
         "ada": (noon, b"second"),  # the later upload, whatever the name of the first one says
         "bob": ("20260302T090000Z", b"of bob, who says that he is ada"),
     }
-    essay, *strangers = sorted(refused)
-    assert essay == "submissions.zip/rossbob_72_9004_essay.pdf" and len(strangers) == 2
-    assert all("isn't in the class list; read in a newer one" in refused[name] for name in strangers)
+    assert len(refused) == 2
+    assert all("isn't in the class list; read in a newer one" in reason for reason in refused.values())
     notes = (folder / "notes.txt").read_text(encoding="utf-8")
     assert notes.endswith("late, as Canvas says (1): ada\n")
     several = f"of several: ada's submissions.zip/lovelaceada_LATE_71_9007_{EXERCISE}-1.ipynb counts, and not "
     assert notes.startswith(f"{several}submissions.zip/lovelaceada_71_9001_")  # both are of one attempt
+
+
+def test_a_file_beside_a_notebook_is_left_alone_and_a_notebook_of_another_name_says_how_to_take_it(folder, tmp_path):
+    url = gradebook_of(
+        f"sqlite:///{tmp_path}/g.db", {}, {}, students={name: {"lms_user_id": number} for name, number in FOUR.items()}
+    )
+    beside = {f"lovelaceada_71_9001_{NOTEBOOK}": b"hers", "lovelaceada_71_9002_notes.pdf": b"beside it"}
+    alone = {"rossbob_72_9003_essay.pdf": b"in place of it"}
+    renamed = {"evileve_73_9004_Untitled7.ipynb": b"eve's"}
+    moodle = "Tom Thumb_5_assignsubmission_file"
+    found, refused = extracted(folder, beside | alone | renamed, url, "canvas")
+    assert [*found] == ["ada"] and refused.keys() == (alone | renamed).keys()
+    note = "left alone, because the notebook beside them counts (1): lovelaceada_71_9002_notes.pdf\n"
+    assert (folder / "notes.txt").read_text(encoding="utf-8") == note
+    assert f"change Untitled7.ipynb in its name to {NOTEBOOK}" in refused["evileve_73_9004_Untitled7.ipynb"]
+    (folder / "again").mkdir()
+    found, refused = extracted(folder / "again", {f"evileve_73_9004_{NOTEBOOK}": b"eve's"}, url, "canvas")
+    assert found["eve"][1] == b"eve's" and refused == {}
+    (folder / "moodle").mkdir()
+    whole = zipped((f"{moodle}/{NOTEBOOK}", b"tom's"), (f"{moodle}/photo.jpg", b"beside it"))
+    found, refused = extracted(folder / "moodle", {"all.zip": whole}, source="moodle")
+    assert len(found) == 1 and refused == {}
 
 
 def test_a_typed_number_makes_no_second_sender_where_canvas_has_no_such_upload(tmp_path, here):
