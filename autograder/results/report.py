@@ -27,10 +27,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from .. import points
+from ..submissions import senders
+from ..submissions.intake import digest
 from . import similar
 from .export import CannotExport, existing
 
 ROOT = Path(__file__).resolve().parents[2]
+COLLECTED = ROOT / "_build" / "submissions-downloaded"
 BINS = 10  # bars in a distribution; each covers a tenth of the points
 ENOUGH = 20  # submissions; with fewer, a correlation says nothing
 HALF = 0.5  # of the points so far; a student below it may need help
@@ -113,7 +116,7 @@ class Help(NamedTuple):
 
 @dataclass
 class Report:
-    """The content of the page. `help`: students below half of the points, the lowest first."""
+    """The content of the page. `help`: students below half of the points, the lowest first; `names`: {id: name}."""
 
     title: str
     when: datetime
@@ -122,14 +125,22 @@ class Report:
     exercises: list[Exercise]
     looks: list[Look]
     pairs: list[Pair]
+    names: dict[str, str] = field(default_factory=dict)
+
+    def named(self, student: str) -> str:
+        """Return a student's name with the id, as far as the gradebook has a name."""
+        return self.names.get(student, student)
 
 
-def write(database: str, autograded: Path, into: Path, submitted: Path | None = None) -> Path:
+def write(
+    database: str, autograded: Path, into: Path, submitted: Path | None = None, collected: Path = COLLECTED
+) -> Path:
     """Write `into`/report.html and report.txt, and return the page's path.
 
-    `database`: the gradebook's URL; `autograded`, `submitted`: nbgrader's folders, <student>/<exercise>/*.ipynb.
+    `database`: the gradebook's URL; `autograded`, `submitted`: nbgrader's folders, <student>/<exercise>/*.ipynb;
+    `collected`: where `make collect` remembers who was late.
     """
-    report = read(database, autograded, submitted)
+    report = read(database, autograded, submitted, collected)
     into.mkdir(parents=True, exist_ok=True)
     (into / "report.txt").write_text(
         text(report), encoding="utf-8", errors="replace"
@@ -139,7 +150,7 @@ def write(database: str, autograded: Path, into: Path, submitted: Path | None = 
     return page
 
 
-def read(database: str, autograded: Path, submitted: Path | None = None) -> Report:
+def read(database: str, autograded: Path, submitted: Path | None = None, collected: Path = COLLECTED) -> Report:
     """Return the report on a class, read from its gradebook and notebooks."""
     with Gradebook(database) as gradebook:
         results = points.results(gradebook)
@@ -150,9 +161,11 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
     pairs: list[Pair] = []
     for name, by_student in results.items():
         answers: dict[str, dict[str, str]] = defaultdict(dict)
+        late = were_late(collected, submitted, name) if submitted else set()
         for student, result in by_student.items():
             cells, reasons = notebooks(autograded / student / name)
             reasons += ["flagged in the gradebook"] * result.flagged
+            reasons += ["late, as Canvas says"] * (student in late)
             if reasons:
                 looks[student, name] = Look(student, name, reasons)
             for cell, source in cells.items():
@@ -172,7 +185,17 @@ def read(database: str, autograded: Path, submitted: Path | None = None) -> Repo
     students = {student for by_student in results.values() for student in by_student}
     now = datetime.now().astimezone()
     helped = needing_help(results, [*listed])
-    return Report(title, now, len(students), helped, exercises, [looks[key] for key in sorted(looks)], pairs)
+    names = {student: points.called_by(person) for student, person in listed.items()}
+    return Report(title, now, len(students), helped, exercises, [looks[key] for key in sorted(looks)], pairs, names)
+
+
+def were_late(collected: Path, submitted: Path, exercise: str) -> set[str]:
+    """Return the students whose graded notebook Canvas marked as late."""
+    late = {student: each for student, each in senders.read(senders.file_of(collected, exercise)).items() if each.late}
+    files = {student: submitted / student / exercise / f"{exercise}.ipynb" for student in late}
+    return {
+        student for student, file in files.items() if file.is_file() and digest(file.read_bytes()) == late[student].last
+    }
 
 
 def needing_help(results: dict[str, dict[str, points.Result]], students: list[str]) -> list[Help]:
@@ -266,13 +289,13 @@ def notebooks(folder: Path) -> tuple[dict[str, str], list[str]]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reasons.append(f"{path.name} cannot be read: {type(error).__name__}")
             continue
-        if about.get("unreadable"):
-            reasons.append(f"could not be graded: {about['unreadable']}")
+        unreadable = about.get("unreadable")
+        reasons += [f"could not be graded: {unreadable}"] * bool(unreadable)
         by_verdict = defaultdict(list)
         for cell, verdict in about.get("remarks", {}).items():
             by_verdict[VERDICTS.get(verdict, str(verdict))].append(cell)
         reasons += [f"{verdict} in {', '.join(names)}" for verdict, names in by_verdict.items()]
-        reasons += [str(note) for note in about.get("notes", [])]
+        reasons += [str(note) for note in about.get("notes", []) if not unreadable]  # which says the same
         if own > MOST_OWN_CELLS:
             reasons.append(f"{own} code cells that the student added")
     names = points.called(every)
@@ -335,14 +358,14 @@ def text(report: Report) -> str:
         ]
     lines += ["", f"Below half of the points: {len(report.help)}"]
     for each in report.help[:MOST_HELPED]:
-        line = f"    {each.student}: {each.points:g} of {each.most:g}"
+        line = f"    {report.named(each.student)}: {each.points:g} of {each.most:g}"
         line += f", not handed in: {', '.join(each.missing)}" if each.missing else ""
         lines.append(line)
     lines += ["", f"To look at: {len(report.looks)}"]
-    lines += [f"    {look.student}/{look.exercise}: {'; '.join(look.reasons)}" for look in report.looks]
+    lines += [f"    {report.named(each.student)}, {each.exercise}: {'; '.join(each.reasons)}" for each in report.looks]
     lines += ["", f"Nearly the same (no proof of anything): {len(report.pairs)}"]
     for name, alike, _ in report.pairs:
-        shown = ", ".join(alike.students[:10]) + (" ..." if len(alike.students) > 10 else "")
+        shown = ", ".join(map(report.named, alike.students[:10])) + (" ..." if len(alike.students) > 10 else "")
         lines.append(f"    {name}, {alike.cell}: {shown} ({alike.share:.0%} of {alike.tokens} tokens)")
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in "\n".join(lines)) + "\n"
 
@@ -395,7 +418,7 @@ Written from the gradebook on {{ report.when.strftime("%Y-%m-%d at %H:%M %Z") }}
 </thead>
 <tbody>
 {% for each in report.help[:most_helped] %}
-<tr><td>{{ each.student }}</td>
+<tr><td>{{ report.named(each.student) }}</td>
 <td class="number">{{ "%g" | format(each.points) }} of {{ "%g" | format(each.most) }}</td>
 <td title="not handed in">{{ each.missing | join(", ") }}</td>
 <td class="words" title="no points">{{ each.zeros | join("; ") }}</td></tr>
@@ -444,7 +467,8 @@ text-anchor="middle">{{ count }}</text>{% endif %}
 <p class="note"><b>Mean</b>: the mean share of a question's points. <b>Zero</b>: the share of the class with no points.
 <b>Tells apart</b>: the correlation of a question's points with those of the exercise's other questions. Near 0 or
 below, strong students do no better on it than weak ones, so look at the question and its check. The column is empty
-below {{ enough }} submissions, and where all got the same. <b>Open</b>: how many a person must still grade.</p>
+below {{ enough }} submissions, and where all got the same.
+{% if report.exercises | selectattr("open") | list %}<b>Open</b>: how many a person must still grade.{% endif %}</p>
 
 <h2>To look at</h2>
 {% if report.looks %}
@@ -452,7 +476,7 @@ below {{ enough }} submissions, and where all got the same. <b>Open</b>: how man
 <thead><tr><th>Student</th><th>Exercise</th><th>Why</th></tr></thead>
 <tbody>
 {% for look in report.looks %}
-<tr><td>{{ look.student }}</td><td>{{ look.exercise }}</td>
+<tr><td>{{ report.named(look.student) }}</td><td>{{ look.exercise }}</td>
 <td>{% for reason in look.reasons %}{{ reason }}{% if not loop.last %}<br>{% endif %}{% endfor %}</td></tr>
 {% endfor %}
 </tbody></table></div>
@@ -469,12 +493,12 @@ omits answers of fewer than {{ short }} tokens, and those that are less than
 alike.</p>
 {% if report.pairs %}
 <div class="wide"><table class="rows">
-<thead><tr><th>Exercise</th><th>Answer</th><th>Students (points)</th><th class="number">Alike</th>
+<thead><tr><th>Exercise</th><th>Answer</th><th>Students, and their points</th><th class="number">Alike</th>
 <th class="number">Tokens</th></tr></thead>
 <tbody>
 {% for pair in report.pairs %}
 <tr><td>{{ pair.exercise }}</td><td>{{ pair.alike.cell }}</td>
-<td>{% for student in pair.alike.students %}{{ student }} ({{ "%g" | format(pair.points[loop.index0]) }})\
+<td>{% for student in pair.alike.students %}{{ report.named(student) }}: {{ "%g" | format(pair.points[loop.index0]) }}\
 {% if not loop.last %}, {% endif %}{% endfor %}</td>
 <td class="number" title="alike">{{ "%.0f" | format(100 * pair.alike.share) }}%</td>
 <td class="number" title="tokens">{{ pair.alike.tokens }}</td></tr>

@@ -15,6 +15,8 @@ from test_grading_the_grader import tried
 
 from autograder import release
 from autograder.results import report, similar
+from autograder.submissions import senders
+from autograder.submissions.intake import digest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,6 +178,7 @@ def test_a_class_of_a_thousand_is_compared_by_an_index_not_in_pairs():
 # The numbers, and the page
 
 QUESTIONS = {"02_tree": {"a1": 4, "b1": 6}}
+LATE = {"s07": b"x", "s08": b"handed in anew"}  # their graded notebooks; Canvas marked both students' x as late
 SOLUTION = "\n".join(["def f(a):", *(f"    a = a * {i} + f(a - {i})" for i in range(9)), "    return a"])
 
 
@@ -195,21 +198,30 @@ def course(tmp_path_factory):
     got = [{"a1": 4, "b1": 6}, {"a1": 4, "b1": 0}, {"a1": 0, "b1": 0}]
     given = {(f"s{i:02}", "02_tree"): got[i % 3] for i in range(30)} | {(EVIL, "02_tree"): {"a1": 4, "b1": None}}
     given["odd", "02_tree"] = {"a1": 0, "b1": 0}
+    people = {"s05": {"first_name": "Dora", "last_name": EVIL}}
     url = f"sqlite:///{folder / 'gradebook.db'}"
-    gradebook_of(url, QUESTIONS, given, {("s00", "02_tree"): 1}, stubs={"02_tree": {"f": "def f(a):\n    ..."}})
+    gradebook_of(url, QUESTIONS, given, {("s00", "02_tree"): 1}, people, stubs={"02_tree": {"f": "def f(a):\n    ..."}})
     for number, (student, exercise) in enumerate(given):
         about = {"remarks": {"a1": "time", "b1": "memory"}} if student == "s05" else {}
-        about = {"unreadable": f"no JSON {EVIL}"} if student == "odd" else about
+        if student == "odd":
+            about = {"unreadable": f"no JSON {EVIL}", "notes": [f"Nothing in it could be graded: no JSON {EVIL}."]}
         source = SOLUTION if student in ("s01", "s04") else f"def f(a):\n    return {number}"
         if student != "s06":
             graded(folder / "autograded" / student.replace("/", "-") / exercise, {"f": source}, about)
     (folder / "submitted" / "lost" / "02_tree").mkdir(parents=True)
+    remembered = {student: senders.Sender("Canvas 1", "", True, taken=[digest(b"x")], late=True) for student in LATE}
+    for student, content in LATE.items():
+        place = folder / "submitted" / student / "02_tree"
+        place.mkdir(parents=True)
+        (place / "02_tree.ipynb").write_bytes(content)
+    (folder / "collected" / "02_tree").mkdir(parents=True)
+    senders.write(remembered, senders.file_of(folder / "collected", "02_tree"))
     return url, folder
 
 
 def test_the_numbers_are_those_of_the_gradebook(course):
     url, folder = course
-    found = report.read(url, folder / "autograded", folder / "submitted")
+    found = report.read(url, folder / "autograded", folder / "submitted", folder / "collected")
     (exercise,) = found.exercises
     assert found.students == len(exercise.totals) == 32
     assert (exercise.most, exercise.open, exercise.late) == (10, 1, 1)
@@ -223,6 +235,7 @@ def test_the_numbers_are_those_of_the_gradebook(course):
     assert looks["s05"] == ["out of time in a1", "out of memory in b1"]
     assert looks["s06"] == ["in the gradebook, but its graded notebook is missing"]
     assert looks["odd"] == [f"could not be graded: no JSON {EVIL}"]
+    assert looks["s07"] == ["late, as Canvas says"] and "s08" not in looks
     assert looks["lost"] == ["handed in, but not graded: see the output of `make grade`"]
     low = {each.student: (each.points, each.most, each.zeros) for each in found.help}
     assert list(low) == sorted(low, key=lambda student: (low[student][0], student))
@@ -259,7 +272,7 @@ def test_the_text_says_the_same_and_no_control_character_gets_into_a_terminal(co
     text = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert "02_tree: 32 submissions, mean 4.5, median 4 of 10, 1 to grade by hand, 1 late" in text
     assert "Below half of the points: 21" in text and "    s02: 0 of 10\n" in text
-    assert "s05/02_tree: out of time in a1; out of memory in b1" in text
+    assert f"Dora {EVIL} (s05), 02_tree: out of time in a1; out of memory in b1" in text
     assert "02_tree, f: s01, s04 (100% of" in text
     assert report.text(report.Report("a\x1b[31mb", *[report.datetime.now(), 0, [], [], [], []])).startswith(
         "a\ufffd[31mb"
