@@ -158,3 +158,9 @@ def most_points(gradebook: Gradebook) -> dict[str, float]:
 def students(gradebook: Gradebook) -> dict[str, Student]:
     """Return the class list, {student id: student}, sorted by id."""
     return {student.id: student for student in gradebook.db.scalars(select(Student).order_by(Student.id))}
+
+
+def called_by(student: Student) -> str:
+    """Return a student's name with the id: "Ana Alvarez (ana)", or the id alone without a name."""
+    name = " ".join(filter(None, (student.first_name, student.last_name)))
+    return f"{name} ({student.id})" if name else student.id

@@ -31,7 +31,7 @@ from pygments.formatters import HtmlFormatter
 from traitlets import Bool
 from traitlets.config import Config
 
-from .. import cage
+from .. import cage, points
 from ..wire.protocol import MIME_TYPES, MOST_PIECES, lines_in, pieces, storable
 from . import rendering
 
@@ -53,6 +53,7 @@ NOTE = (
     f"{MOST_OUTPUTS // 1_000_000} MB.]\n"
 )
 MOST_REPLAYED = 100  # lines of a hidden test that a page shows: the longest of the course has 90
+AGAIN = "these points are from before it was last graded, and a person looks at it again."
 MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
@@ -174,9 +175,9 @@ def as_written(source: str, reason: str = "") -> str:
     return f"{why}<pre>{escape(source)}</pre>"
 
 
-def plain_page(title: str, points: dict[str, str], reason: str) -> str:
+def plain_page(title: str, got: dict[str, str], reason: str) -> str:
     """Return a page that shows the points of each cell, by name, and why it shows no more."""
-    rows = "".join(f"<li>{escape(name)}: {escape(got)}</li>" for name, got in points.items())
+    rows = "".join(f"<li>{escape(name)}: {escape(words)}</li>" for name, words in got.items())
     return (
         f'<!DOCTYPE html><html><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/><title>{escape(title)}</title></head>'
@@ -414,13 +415,19 @@ def _attached(cell: NotebookNode) -> str:
 
 
 class Grades(GetGrades):
-    """The preprocessor that puts points and comments into a notebook, and which answers nobody has read yet."""
+    """The preprocessor that puts points and comments into a notebook, and whose it is.
+
+    It also says which answers nobody has read yet, and which were graded again since a person gave their points.
+    """
 
     def _get_score(self, cell: NotebookNode, resources: dict) -> None:
         super()._get_score(cell, resources)
+        if "whose" not in resources["nbgrader"]:
+            resources["nbgrader"]["whose"] = points.called_by(self.gradebook.find_student(self.student_id))
         name = cell.metadata.nbgrader.grade_id
         grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
         cell.metadata.nbgrader["unread"] = grade.needs_manual_grade and grade.manual_score is None
+        cell.metadata.nbgrader["again"] = grade.needs_manual_grade and grade.manual_score is not None
 
 
 class Mark(NamedTuple):
@@ -434,9 +441,10 @@ class Mark(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What the top of a page shows. `unread`: points that a person must still give; `penalty`: for being late."""
+    """What the top of a page shows. `whose`: the student; `penalty`: points taken off for being late."""
 
     title: str
+    whose: str
     score: float
     most: float
     penalty: float
@@ -449,6 +457,11 @@ class Marks(NamedTuple):
         return sum(mark.most for mark in self.checks if mark.state == "unread")
 
     @property
+    def again(self) -> str:
+        """The names of the cells that a person must look at again."""
+        return ", ".join(mark.name for mark in self.checks if mark.state == "again")
+
+    @property
     def by_name(self) -> dict[str, Mark]:
         """The marks, by the name of their cell."""
         return {mark.name: mark for mark in self.checks}
@@ -459,7 +472,8 @@ def marks(notebook: NotebookNode, about: dict) -> Marks:
     graded = [cell for cell in notebook.cells if is_grade(cell) or is_task(cell)]
     checks = [mark(cell) for cell in graded if "score" in cell.metadata.nbgrader]
     score, most = about.get("score", 0.0), about.get("max_score", 0.0)
-    return Marks(about.get("notebook", ""), score, most, about.get("late_penalty", 0.0), checks, style())
+    title, whose, penalty = about.get("notebook", ""), about.get("whose", ""), about.get("late_penalty", 0.0)
+    return Marks(title, whose, score, most, penalty, checks, style())
 
 
 def mark(cell: NotebookNode) -> Mark:
@@ -469,6 +483,8 @@ def mark(cell: NotebookNode) -> Mark:
     if about.get("unread"):
         return Mark(about.grade_id, got, most, "unread", "a person reads this answer, and nobody has yet")
     said = next((output.evalue for output in cell.get("outputs", []) if output.output_type == "error"), "")
+    if about.get("again"):
+        return Mark(about.grade_id, got, most, "again", " ".join(filter(None, (AGAIN, _line(said)))))
     state = "right" if got >= most and not said else "wrong" if got <= 0 else "partly"
     return Mark(about.grade_id, got, most, state, _line(said) or ("right" if state == "right" else ""))
 

@@ -51,7 +51,7 @@ def page():
         new_code_cell("1.5", metadata=about("b1-part", 1.5, 4.0)),
         new_markdown_cell("My answer", metadata=about("d-why", 0.0, 4.0, solution=True, locked=False, unread=True)),
     ]
-    found = {"notebook": "03_ring", "score": 3.5, "max_score": 12.0, "late_penalty": 0.0}
+    found = {"notebook": "03_ring", "whose": "Ana <b> (ana)", "score": 3.5, "max_score": 12.0, "late_penalty": 0.0}
     return feedback.InertPage().from_notebook_node(new_notebook(cells=cells), {"nbgrader": found})[0]
 
 
@@ -184,6 +184,7 @@ def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_z
     ]
     assert rows[0][2] == "right" and rows[1][2].startswith("rank 3 returns") and len(rows[1][2]) < 210
     assert rows[3][2] == "a person reads this answer, and nobody has yet"
+    assert shown.locator("header p").first.inner_text() == "Ana <b> (ana)"
     total = shown.locator(".total").inner_text()
     assert total == "3.5 of 12 points, and up to 4 more when a person has read the written answer."
     assert shown.evaluate("document.documentElement.scrollWidth") <= 390, "nothing is cut off on a phone"
@@ -196,6 +197,17 @@ def test_the_points_come_first_by_the_names_of_checks_and_what_is_unread_is_no_z
     assert shown.get_by_text("def f(): ...").is_visible() and shown.locator(".comment em").inner_text() == "named"
     assert len(page) < 40_000
     context.close()
+
+
+def test_points_and_a_comment_from_before_a_notebook_was_graded_again_say_so():
+    more = {"solution": True, "locked": False, "comment": "Half of it."}
+    for again in (True, False):
+        cell = new_markdown_cell("My new answer", metadata=about("d-why", 2.5, 4.0, again=again, **more))
+        found = {"nbgrader": {"notebook": "04", "score": 2.5, "max_score": 20.0}}
+        text = re.sub("<[^>]*>", "", feedback.InertPage().from_notebook_node(new_notebook(cells=[cell]), found)[0])
+        assert ("2.5 of 20 points; a person looks again at d-why." in text) == again
+        assert ("Comment, perhaps on an earlier answer: Half of it." in re.sub(r"\s+", " ", text)) == again
+        assert (feedback.AGAIN in text) == again
 
 
 def failed_at(line, words, source=HIDDEN, **settings):
