@@ -263,9 +263,10 @@ class CanvasExporter(Exporter):
         places = [i for i, name in enumerate(header) if column in (name, re.sub(r" \(\d+\)$", "", name))]
         if len(places) != 1:
             how = "more than one column" if places else "no column"
+            others = ", ".join(name for name in header if re.search(r" \(\d+\)$", name))
             raise CannotExport(
-                f"{self.roster} has {how} {column!r}; name it with --column '{exercise}=name (id)', or with "
-                f"CanvasExporter.columns={{{exercise!r}: 'name (id)'}}"
+                f"{self.roster} has {how} {column!r}, but {printable(others, 200) or 'none of an assignment'}; name it "
+                f"with COLUMN='{exercise}=name (id)', which is --column, or CanvasExporter.columns in nbgrader"
             )
         return places[0]
 
@@ -410,7 +411,9 @@ def main(arguments: list[str] | None = None) -> int:
     kind = FORMATS[command.format]
     names = ("roster", "to", "unfinished", "zeros", "identifier", "feedback")
     settings = {name: getattr(command, name) for name in names if kind.class_traits().get(name)}
-    columns = dict(pair.split("=", 1) for pair in command.column if "=" in pair)
+    if wrong := [pair for pair in command.column if "=" not in pair]:
+        parser.error(f"--column is {wrong[0]!r}; it names the exercise, too: 03_ring={wrong[0]}")
+    columns = dict(pair.split("=", 1) for pair in command.column)
     exporter = kind(**settings, columns=columns, assignment=command.exercise, student=command.student)
     exporter.log.setLevel("ERROR")  # its notes are printed below
     try:

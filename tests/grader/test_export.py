@@ -115,7 +115,11 @@ def test_canvas_s_own_export_comes_back_with_our_columns_filled_in_and_nothing_e
     assert "100 points in Canvas, but 20 in the gradebook" in said
     assert "students that are not in" in said and "(1): eve" in said
     _, said = exported(url, tmp_path, capsys, "canvas", "--roster", str(roster), code=2)
-    assert "has no column '04_all_reduce'" in said
+    assert "has no column '04_all_reduce', but 02_tree (9001), Essay (9002), Reduce (9003);" in said
+    assert "COLUMN='04_all_reduce=name (id)'" in said
+    with pytest.raises(SystemExit):
+        exported(url, tmp_path, capsys, "canvas", "--column", "Reduce")
+    assert "it names the exercise, too: 03_ring=Reduce" in capsys.readouterr().err
 
 
 def test_who_is_excused_in_canvas_stays_so(url, tmp_path, capsys):
