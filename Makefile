@@ -16,7 +16,7 @@ PRIVATE ?=
 export COLLECTIVES_PRIVATE := $(abspath $(PRIVATE))
 
 .DEFAULT_GOAL := help
-.PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export collect bench bench_frames bench_grading record \
+.PHONY: help env book pdf lab notebooks submit exercises bundle private roster rehearsal grade classroom report export return collect bench bench_frames bench_grading record \
   quick test check evidence gpu audit mutants samples attacks nightly wheel lock clean
 
 help:  ## list these commands
@@ -72,10 +72,15 @@ collect: $(GRADE)  ## take in hand-ins: make collect ZIPS=folder EXERCISE=03_rin
 report: $(GRADE)  ## write the teacher's report: make report [COURSE=folder] [DB=url]
 	@$(BIN)/python -m autograder.results.report $(if $(COURSE),--course "$(COURSE)") $(if $(DB),--db "$(DB)")
 
-export: $(GRADE)  ## write grades as CSV: make export FORMAT=canvas|moodle|worksheet [ROSTER=csv] [EXERCISE=name] [TO=csv] [DB=url]
+export: $(GRADE)  ## write grades as CSV: make export FORMAT=canvas|moodle|worksheet [ROSTER=csv] [EXERCISE=name] [COLUMN="name=its column"] [TO=csv] [DB=url]
 	@$(BIN)/python -m autograder.results.export "$(or $(FORMAT),canvas)" --db "$(or $(DB),sqlite:///_build/grade/gradebook.db)" \
-	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") \
+	  $(if $(ROSTER),--roster "$(ROSTER)") $(if $(EXERCISE),--exercise "$(EXERCISE)") $(if $(COLUMN),--column "$(COLUMN)") \
 	  --to "$(or $(TO),_build/grade/$(or $(FORMAT),canvas).csv)"
+
+return: $(GRADE)  ## write feedback pages as a zip to upload: make return EXERCISE=03_ring FROM=canvas|moodle [TO=zip] [DB=url]
+	@test -n "$(EXERCISE)" -a -n "$(FROM)" || { \
+	  echo "Say what, and where it goes: make return EXERCISE=03_ring FROM=canvas|moodle"; exit 2; }
+	@$(BIN)/python -m autograder.results.handback "$(EXERCISE)" --from "$(FROM)" $(if $(TO),--to "$(TO)") $(if $(DB),--db "$(DB)")
 
 rehearsal: $(GRADE)  ## write a class of three to rehearse with: its list and its hand-ins
 	@$(BIN)/python autograder/classroom/rehearsal.py

@@ -1,10 +1,12 @@
 """The instructor's first hour is as the guide prints it: every command of that section is run in a fresh copy."""
 
 import doctest
+import io
 import os
 import re
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,4 +69,9 @@ def test_every_command_of_the_first_hour_prints_what_the_guide_says(copy):
         if "export" in command:
             grades = (copy / "_build" / "rehearsal" / "grades.csv").read_text()
             assert [line.rpartition(",")[2] for line in grades.splitlines()] == ["03_ring (9001)", "20", "20", "6", "0"]
+        if "return" in words:
+            with zipfile.ZipFile(copy / "_build" / "grade" / "03_ring-for-canvas.zip") as pages:
+                for number, student in enumerate(("ana", "ben", "chi"), start=1):
+                    page = io.BytesIO(pages.read(f"for-{student}_400{number}_800{number}_page.zip"))
+                    assert f"({student})" in zipfile.ZipFile(page).read("03_ring.html").decode()
     assert not (copy / "_build" / "grade").exists()
