@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from reprlib import repr as brief
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..contracts import Contract, ranks_in_words
 from ..draw import draw
 from ..schedule import REDUCE, Schedule, Transfer
 from .checks import DRAWN, NotYet, call_in_words, check_kept, show, steps_of
-from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
+from .on_ranks import Outcome, on_ranks, same, unlike, witnessed, witnessed_sums
 
 HOLDS = ("schedule", *DRAWN)  # see `wall`
 
@@ -122,7 +121,7 @@ def check_sum(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         raise NotYet(f"{who} ends with a rounded sum: send and add the buffer's own dtype, {total.dtype}")
     if root.buffer.shape == total.shape and same(root.buffer, buffers[0]):
         raise NotYet(f"{who} ends with what it began with")
-    result = summed(root.buffer, len(buffers)) or f"{brief(root.buffer)}, but the sum is {brief(total)}"
+    result = summed(root.buffer, len(buffers)) or unlike(root.buffer, total)
     raise NotYet(f"{who} ends with {result}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from reprlib import repr as brief
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from .checks import (
     refusing,
     steps_of,
 )
-from .on_ranks import Outcome, on_ranks, same, witnessed, witnessed_sums
+from .on_ranks import Outcome, on_ranks, same, unlike, witnessed, witnessed_sums
 
 HOLDS = ("schedule", *DRAWN)  # see `wall`
 
@@ -116,7 +115,7 @@ def check_shards(function: Callable, buffers: np.ndarray) -> list[Outcome]:
         if got.shape != want.shape:
             raise NotYet(f"{who} a tensor of shape {list(got.shape)}; chunk {rank} has {len(want)} elements")
         if not same(got, want):
-            raise NotYet(f"{who} {contents(got, rank, bounds) or f'{brief(got)}, but the sum is {brief(want)}'}")
+            raise NotYet(f"{who} {contents(got, rank, bounds) or unlike(got, want)}")
     witnessed_sums(outcomes, buffers, kept=np.diff(bounds))
     return outcomes
 

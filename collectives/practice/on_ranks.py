@@ -16,6 +16,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -533,3 +534,13 @@ def same(got: np.ndarray, want: np.ndarray) -> bool:
     """Return whether two arrays hold the same numbers: integers exactly, floats up to rounding."""
     exact = np.issubdtype(want.dtype, np.integer)
     return np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def unlike(got: np.ndarray, want: np.ndarray) -> str:
+    """Return, in words, how `got` differs from the sum `want`: both if they are short, else the first difference."""
+    if got.shape != want.shape or want.size <= 6:  # which `brief` shows whole
+        return f"{brief(got)}, but the sum is {brief(want)}"
+    exact = np.issubdtype(want.dtype, np.integer)
+    wrong = np.flatnonzero(got != want if exact else ~np.isclose(got, want, rtol=1e-5, atol=1e-5))
+    first = wrong[0]
+    return f"{got[first]} at index {first}, where the sum is {want[first]}; {len(wrong)} of {len(want)} are wrong"

@@ -1366,6 +1366,10 @@ def test_a_ring_that_goes_round_too_far_and_a_sum_that_is_none_are_shown(monkeyp
     monkeypatch.setattr(ch03, "on_ranks", lambda *_: [Outcome(np.array([9.5]), np.zeros(2), {}, 1, [], [])] * 2)
     said = refused(ch03.check_shards, print, np.ones((2, 2)))
     assert said == "with 2 ranks and 2 elements, rank 0 returns array([9.5]), but the sum is array([2.])"
+    long = np.array([2.0, 2, 2, 0.5, 2, 2, 2, 0.25])
+    monkeypatch.setattr(ch03, "on_ranks", lambda *_: [Outcome(long, np.zeros(16), {}, 1, [], [])] * 2)
+    said = refused(ch03.check_shards, print, np.ones((2, 16)))
+    assert said.endswith("rank 0 returns 0.5 at index 3, where the sum is 2.0; 2 of 8 are wrong")
 
 
 def test_a_checker_that_names_no_slots_of_an_unseen_schedule_is_told_so():
