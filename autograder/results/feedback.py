@@ -53,7 +53,7 @@ NOTE = (
     f"{MOST_OUTPUTS // 1_000_000} MB.]\n"
 )
 MOST_REPLAYED = 100  # lines of a hidden test that a page shows: the longest of the course has 90
-AGAIN = "these points are from before it was last graded, and a person looks at it again."
+AGAIN = "points from before it was last graded: a person looks at it again"
 MOST_LINE = 200  # characters of a check's message in the table of points
 SLOW = 0.2  # seconds; what took longer is kept, so that `Inert` need not wait for it again
 MOST_SLOW = 50  # texts that are kept
@@ -484,7 +484,7 @@ def mark(cell: NotebookNode) -> Mark:
         return Mark(about.grade_id, got, most, "unread", "a person reads this answer, and nobody has yet")
     said = next((output.evalue for output in cell.get("outputs", []) if output.output_type == "error"), "")
     if about.get("again"):
-        return Mark(about.grade_id, got, most, "again", " ".join(filter(None, (AGAIN, _line(said)))))
+        return Mark(about.grade_id, got, most, "again", ". ".join(filter(None, (AGAIN, _line(said)))))
     state = "right" if got >= most and not said else "wrong" if got <= 0 else "partly"
     return Mark(about.grade_id, got, most, state, _line(said) or ("right" if state == "right" else ""))
 
