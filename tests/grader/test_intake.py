@@ -505,6 +505,11 @@ def test_a_second_run_grades_nothing_again_and_keeps_what_a_person_has_given(cou
         gradebook.db.commit()
     run(course, "--student", "honest")
     assert "looks again" not in page(course, "honest").read_text()
+    notebook = course / "submitted" / "honest" / "ps1" / "squares.ipynb"
+    notebook.write_bytes(notebook.read_bytes() + b"\n")  # the same answers in another file: the page is about that one
+    assert "(graded before)" in line_of(run(course, "--student", "honest").stdout, "honest")
+    mark = standing.marked(course / "judged", "ps1", "honest")
+    assert mark["handed_in"] == {"squares": intake.digest(notebook.read_bytes())}
 
 
 @pytest.mark.sandbox
