@@ -42,7 +42,7 @@ PAGE_SECONDS = 10.0  # for all texts of a page
 MOST_OUTPUT = 1_000_000  # characters of one text in a cell's outputs; a picture may have as many as are left
 MOST_OUTPUTS = 10_000_000  # characters in all outputs of a page
 MOST_HTML = 20_000_000  # characters of HTML that the cage may make of all texts of a page, with embedded pictures
-MOST_ERROR = 20_000  # characters of a traceback, which is shown even when no others are left
+MOST_ERROR = 20_000  # characters of a traceback, of which 1,000 are shown even when no others are left
 MOST_TAGS = 200_000  # "<" in that HTML: nbconvert parses a page again, which takes 700 bytes of memory for each
 MOST_CODE_TAGS = 50_000  # in the code of students' cells, of which nbconvert cleans each: 40,000 characters have 15,000
 MOST_COLOURS = 100_000  # changes of colour in all outputs of a page, each of which becomes a tag
@@ -201,8 +201,8 @@ def clean_outputs(notebook: NotebookNode, show: Show) -> None:
 def limit_outputs(notebook: NotebookNode) -> None:
     """Cut the outputs of a notebook to `MOST_OUTPUTS` characters and `MOST_PIECES` pieces in all, and say so.
 
-    What comes after `MOST_COLOURS` changes of colour has none. Points are still read from them. A cell's error stays,
-    of `MOST_ERROR` characters, and so does the beginning of its last result, which may be its points. A cell's metadata
+    What comes after `MOST_COLOURS` changes of colour has none. Points are still read from them. The end of a cell's
+    error stays, and so does the beginning of its last result, which may be its points. A cell's metadata
     records that its last output is the note that says so: a student's function may print the same words.
     """
     left, room, colours = MOST_OUTPUTS, MOST_PIECES, MOST_COLOURS
@@ -220,7 +220,7 @@ def limit_outputs(notebook: NotebookNode) -> None:
                 if not any(output is each for each in needed):
                     lost = True
                     continue
-            size, cut = _reduce(output, max(left, 1_000) if output.output_type == "execute_result" else left)
+            size, cut = _reduce(output, max(left, 1_000) if output.output_type in ("error", "execute_result") else left)
             left, lost = max(0, left - size), lost or cut
             colours -= _coloured(output, colours)
             kept.append(output)
@@ -233,8 +233,8 @@ def limit_outputs(notebook: NotebookNode) -> None:
 def _lines(output: NotebookNode) -> int:
     """Return the lines of an output's texts, and the letters that change their direction, which is as slow."""
     shown = [value for kind, value in output.get("data", {}).items() if not kind.startswith("image/")]
-    texts = [_joined(text) for text in (output.get("text", ""), *shown) if isinstance(text, str | list)]
-    return sum(map(lines_in, texts))
+    texts = [output.get("text", ""), output.get("traceback", ""), *shown]
+    return sum(lines_in(_joined(text)) for text in texts if isinstance(text, str | list))
 
 
 def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
@@ -243,8 +243,9 @@ def _reduce(output: NotebookNode, left: int) -> tuple[int, bool]:
     if output.output_type == "error":
         lines = [str(line) for line in output.traceback]
         before = sum(map(len, lines))
-        output.traceback = _last(lines, MOST_ERROR)
-        output.ename, output.evalue = _fit(output.ename, 1_000), _fit(output.evalue, MOST_ERROR)
+        most = min(left, MOST_ERROR)
+        output.traceback = _last(lines, most)
+        output.ename, output.evalue = _fit(output.ename, 1_000), _fit(output.evalue, most)
         after = sum(map(len, output.traceback))
     elif "data" in output:
         texts = {

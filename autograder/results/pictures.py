@@ -22,21 +22,26 @@ from PIL import Image
 from ..cage import Failed
 
 MOST_PIXELS = 25_000_000  # a phone's photo has 12 million; a browser takes 4 bytes for each
+PIXELS = 1_000  # that count as a tag of the page: all of its pictures have 200 million, which a browser decodes in 1 s
+MOST_SCANS = 20  # of a JPEG, each of which is decoded over the whole picture; progressive ones have about ten
 
 FONTS = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf")
 _DATA = re.compile(r"data:image/(png|jpeg|gif|svg\+xml)((?:;charset=utf-8|;utf-?8|;base64)*),([^#]*)", re.IGNORECASE)
 _INSIDE = re.compile(r"\s*(#|data:image/(png|jpeg|gif);base64,)")  # what a drawing may refer to: all else may be a file
 
 
-def in_url(url: str) -> str | None:
-    """Return the data URL of a picture as a page shows it; None if the URL isn't one. Raises Failed as `shown` does."""
+def in_url(url: str) -> tuple[str, int] | None:
+    """Return the data URL of a picture as a page shows it, and as how many tags it counts; None if the URL isn't one.
+
+    Raises Failed as `shown` does.
+    """
     match = _DATA.match(re.sub(r"[\t\n\r]", "", url))  # as browsers do
     if match is None:
         return None
     kind, options, data = match.groups()
     raw = of_base64(unquote(data)) if ";base64" in options.lower() else unquote_to_bytes(data)
-    raster = shown(kind.lower(), raw)
-    return url if raster is raw else f"data:image/png;base64,{base64.b64encode(raster).decode()}"
+    raster, tags = shown(kind.lower(), raw)
+    return (url if raster is raw else f"data:image/png;base64,{base64.b64encode(raster).decode()}"), tags
 
 
 def of_base64(text: str) -> bytes:
@@ -48,10 +53,11 @@ def of_base64(text: str) -> bytes:
         raise Failed("it isn't valid base64") from None
 
 
-def shown(kind: str, data: bytes) -> bytes:
-    """Return a picture as a page shows it: the same bytes, or those of a PNG. Raise Failed if it has too many pixels.
+def shown(kind: str, data: bytes) -> tuple[bytes, int]:
+    """Return a picture as a page shows it, and as how many tags it counts: the same bytes, or those of a PNG.
 
-    `kind`: of the MIME type, "svg+xml" for example. A browser looks at the bytes to tell the other kinds apart.
+    Raises Failed if it has too many pixels, or is decoded too often. `kind`: of the MIME type, "svg+xml" for example. A
+    browser looks at the bytes to tell the other kinds apart.
     """
     raster = drawn(data) if kind == "svg+xml" else data
     try:
@@ -63,7 +69,9 @@ def shown(kind: str, data: bytes) -> bytes:
         raise Failed("it is no PNG, JPEG or GIF") from None
     if pixels > MOST_PIXELS:
         raise Failed(f"it has more than {MOST_PIXELS:,} pixels")
-    return raster
+    if raster.count(b"\xff\xda") > MOST_SCANS and raster.startswith(b"\xff\xd8"):
+        raise Failed(f"it is a JPEG of more than {MOST_SCANS} scans")
+    return raster, 1 + pixels // PIXELS
 
 
 def drawn(svg: bytes) -> bytes:

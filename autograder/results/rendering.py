@@ -19,6 +19,7 @@ from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from ..cage import Failed
+from ..wire.protocol import lines_in
 from . import pictures
 
 MOST_MARKDOWN = 100_000  # characters in one cell
@@ -26,6 +27,9 @@ MOST_HTML = 10_000_000  # characters, with embedded pictures
 MOST_TAGS = 10_000  # "<" in a piece of HTML: a table of 60 rows and 20 columns has 2,600
 MOST_COLOURING = 2.0  # seconds of processor time for all code of a page; 40,000 characters take 0.2 s
 MOST_SPAN = 100  # rows or columns that a cell of a table takes
+MOST_PLACES = 200_000  # rows by columns of a table
+LINE_TAGS = 2  # as which a line counts, or a letter written from right to left: see `lines_in`
+_CELL = re.compile(r"<t[dh][^>]*>")
 _TAGS = set(nh3.ALLOWED_TAGS) - {"area", "map", "bdo"}
 _ATTRIBUTES = {"a": {"href"}, "img": {"src", "alt", "width", "height"}, "ol": {"start"}} | {
     name: {"colspan", "rowspan"} for name in ("td", "th")
@@ -51,8 +55,9 @@ def rendered(item: bytes) -> bytes:
         html, drawn = markdown(text, json.loads(about or "{}"))
     elif kind == "picture":
         drawing = about == "image/svg+xml"
-        raster = pictures.shown(about.removeprefix("image/"), text.encode() if drawing else pictures.of_base64(text))
-        html, drawn = base64.b64encode(raster).decode() if drawing else "", 1
+        data = text.encode() if drawing else pictures.of_base64(text)
+        raster, drawn = pictures.shown(about.removeprefix("image/"), data)
+        html = base64.b64encode(raster).decode() if drawing else ""
     else:
         html, drawn = clean(text)
     return f"{html.count('<') + drawn} {html}".encode("utf-8", "replace")
@@ -83,7 +88,7 @@ def markdown(source: str, attachments: dict | None = None) -> tuple[str, int]:
 def clean(html: str) -> tuple[str, int]:
     """Return a piece of HTML without everything that would run, load or take much when a page shows it.
 
-    Returns also how many pictures it has, and what its cells span.
+    Returns also as how many tags its pictures, lines, and cells that span several count.
     """
     _check_size(html)
     kept = _Kept()
@@ -96,7 +101,23 @@ def clean(html: str) -> tuple[str, int]:
         link_rel="noopener noreferrer nofollow",
     )
     _check_size(cleaned)  # a parser puts in the tags that are missing, and more follow it
-    return cleaned, kept.drawn
+    _check_table(cleaned)
+    return cleaned, kept.drawn + LINE_TAGS * lines_in(cleaned)
+
+
+def _check_table(html: str) -> None:
+    """Raise Failed if a table has too many places: a browser keeps one for each column of each row, empty or not."""
+    rows = [_CELL.findall(row) for row in html.split("<tr")]
+    across = max(sum(map(_across, row)) for row in rows)
+    across += sum(_across(cell) for row in rows for cell in row if "rowspan" in cell)  # which other rows have, too
+    if across * len(rows) > MOST_PLACES:
+        raise Failed(f"it has a table of more than {MOST_PLACES:,} places")
+
+
+def _across(cell: str) -> int:
+    """Return how many columns a cell of a cleaned table spans."""
+    match = re.search(r'colspan="(\d+)"', cell)
+    return max(1, int(match[1])) if match else 1
 
 
 def _check_size(html: str) -> None:
@@ -109,7 +130,7 @@ def _check_size(html: str) -> None:
 class _Kept:
     """The filter of attributes' values.
 
-    `drawn`: how many pictures it has kept, and how many more rows and columns cells span.
+    `drawn`: as how many tags the pictures count that it has kept, and how many more rows and columns cells span.
     """
 
     def __init__(self) -> None:
@@ -131,8 +152,9 @@ class _Kept:
     def _picture(self, url: str) -> str | None:
         with suppress(Failed, RecursionError):
             if shown := pictures.in_url(url):
-                self.drawn += 1
-                return shown
+                url, tags = shown
+                self.drawn += tags
+                return url
         return None
 
 

@@ -124,7 +124,7 @@ def check_calls(function: Callable, cases: Iterable[tuple[Sizes, Sequence[str]]]
             call = f"{function.__name__}({rank}, {dict(sizes)}, {list(names)})"
             calls = _noted(function, rank, sizes, names, call)
             made[rank] = calls.made
-            _check_returned(calls.returned, rank, sizes, wanted, call)
+            _check_returned(calls, rank, sizes, wanted, call)
         _check_alike(made, sizes)
 
 
@@ -140,7 +140,8 @@ def _check_alike(made: Mapping[int, list[tuple[int, ...]]], sizes: Sizes) -> Non
             )
 
 
-def _check_returned(result: Any, rank: int, sizes: Sizes, wanted: Mapping[str, list], call: str) -> None:
+def _check_returned(calls: Calls, rank: int, sizes: Sizes, wanted: Mapping[str, list], call: str) -> None:
+    result, everyone = calls.returned, tuple(range(math.prod(sizes.values())))  # the world has a group of its own
     if not isinstance(result, Mapping):
         raise NotYet(f"{call} returns {brief(result)}; return a dictionary with the names {_listed(wanted)}")
     if missing := [name for name in wanted if name not in result]:
@@ -160,6 +161,8 @@ def _check_returned(result: Any, rank: int, sizes: Sizes, wanted: Mapping[str, l
             fastest = ". In all of them the first axis moves fastest; it should be the last one"
             why = fastest if turned else _why_not(members, rank, name, sizes)
             raise NotYet(f"{call}: its {name!r} is a group of {members}; it should be {want}{why}")
+        if tuple(want) not in {*calls.asked, everyone}:
+            raise NotYet(f"{call}: nothing has called dist.new_group for its {name!r}, {want}")
 
 
 def _why_not(members: list[int], rank: int, name: str, sizes: Sizes) -> str:

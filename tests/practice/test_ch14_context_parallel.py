@@ -421,6 +421,28 @@ def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
             see(owner, theirs, (~seen[owner]).nonzero()[:, 0])
     return output
 """
+ONE_KEY = (
+    FIRST_VISITOR[: FIRST_VISITOR.index("    everyone, first")]
+    + """\
+    everyone, rest = {rank: torch.stack([keys, values])}, {}
+    for step in range(world_size):
+        owner = (rank - step) % world_size
+        in_order = positions[owner].argsort()
+        rest[owner] = in_order[1:]
+        requests = []
+        if step < world_size - 1:
+            arriving = torch.empty_like(everyone[owner])
+            for out, place in zip(everyone[owner].view(-1).chunk(32), arriving.view(-1).chunk(32)):
+                requests += dist.isend(out, (rank + 1) % world_size), dist.irecv(place, (rank - 1) % world_size)
+            everyone[(owner - 1) % world_size] = arriving
+        see(owner, everyone[owner], in_order[:1])  # one key, behind 32 messages
+        for request in requests:
+            request.wait()
+    for owner, theirs in everyone.items():  # everything else, when nothing travels any more
+        see(owner, theirs, rest[owner])
+    return output
+"""
+)
 MUTANTS = [
     broken("no root", " / math.sqrt(queries.shape[-1])", "", {ATTEND}, "doesn't divide the scores by the root"),
     broken("by size", "math.sqrt(queries.shape[-1])", "queries.shape[-1]", {ATTEND}, "divide by its root"),
@@ -543,6 +565,9 @@ MUTANTS = [
         {OVERLAP},
         "so the hop hides behind nothing",
         "page 14",
+    ),
+    written(
+        "one key behind many messages", "ring", ONE_KEY, {OVERLAP}, "keys and values go on in one message or in two"
     ),
     written("the first visitor behind all hops", "ring", FIRST_VISITOR, {OVERLAP}, "that aren't behind another hop"),
     broken(

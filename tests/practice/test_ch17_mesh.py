@@ -834,3 +834,11 @@ def test_a_table_of_a_few_machines_is_no_answer(seed, monkeypatch):
     monkeypatch.setattr(ch17_mesh, "without_the_library", contextlib.nullcontext)
     with pytest.raises(NotYet, match="KeyError"):
         ch17_mesh.check_exposed(tabled_exposed, ch17_mesh.traffics(seed))
+
+
+def test_a_group_that_dist_new_group_has_not_made_is_refused():
+    def build(rank, sizes, names):
+        return {"dp": ch17_mesh.Named((rank % 2, rank % 2 + 2), rank)}  # the right one
+
+    with pytest.raises(NotYet, match=r"nothing has called dist\.new_group for its 'dp', \[0, 2\]"):
+        ch17_mesh.check_calls(build, [({"dp": 2, "tp": 2}, ["dp"])])
