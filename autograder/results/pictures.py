@@ -35,7 +35,8 @@ def in_url(url: str) -> tuple[str, int] | None:
 
     Raises Failed as `shown` does.
     """
-    match = _DATA.match(re.sub(r"[\t\n\r]", "", url))  # as browsers do
+    url = re.sub(r"[\t\n\r]", "", url)  # as browsers do
+    match = _DATA.match(url)
     if match is None:
         return None
     kind, options, data = match.groups()
