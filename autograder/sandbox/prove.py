@@ -9,6 +9,7 @@ import select
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from .envelope import ENVIRONMENT, HOST_USERS, PACKAGE, CannotSandbox, Limits, Sandbox, enter, has_second_user
 from .watch import members
 
+REAPING = 5.0  # seconds for its parent to reap a sandbox's init, which has ended but is listed until then
 PATIENCE = 20.0  # seconds for a canary to answer or to be ended; on an idle machine the whole proof takes 1
 GLUTTONS = ("glutton", "asker", "dialler")  # roles that take too much memory: their own, or the kernel's
 _SYSTEM = ("/", "/usr", "/etc", "/dev", "/proc", "/proc/sys")
@@ -105,7 +107,9 @@ def _outliving(sandbox: Sandbox) -> list[str]:
         return ["has ended its init"]
     before = members(namespace)
     sandbox.close()
-    after = members(namespace)
+    deadline = time.monotonic() + REAPING
+    while (after := members(namespace)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     if len(before) < 4:  # init, main process, fork server, and the daemon
         return ["leaves no daemon to look for: the canary is broken"]
     return [f"leaves {len(after)} processes behind"] if after else []
