@@ -362,33 +362,7 @@ ALL_HOPS_FIRST = """
         return output
 """
 
-GATHERED_FIRST = """
-    def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
-        output = torch.zeros_like(queries)
-        log_sum = queries.new_full((*queries.shape[:2], 1), -math.inf)
-
-        def see(owner, visitors, among):
-            visible = positions[rank][:, None] >= positions[owner][among]
-            rows, columns = visible.any(1), visible.any(0)
-            if rows.any():
-                seen = visitors[:, :, among][:, :, columns]
-                block = kernel.attend(queries[:, rows], *seen, visible[rows][:, columns])
-                output[:, rows], log_sum[:, rows] = kernel.merge((output[:, rows], log_sum[:, rows]), block)
-
-        held, order = [torch.stack([keys, values])], positions[rank].argsort()
-        for step in range(world_size - 1):
-            arriving = torch.empty_like(held[-1])
-            requests = [dist.isend(held[-1], (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
-            see(rank, held[0], order[step :: world_size - 1])
-            [request.wait() for request in requests]
-            held.append(arriving)
-        for step, visitors in enumerate(held):
-            if step or world_size == 1:
-                see((rank - step) % world_size, visitors, torch.arange(len(order)))
-        return output
-"""
-
-FIRST_VISITOR = """\
+PIECE_BY_PIECE = """\
 def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
     output = torch.zeros_like(queries)
     log_sum = queries.new_full((*queries.shape[:2], 1), -math.inf)
@@ -399,7 +373,28 @@ def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
         if rows.any():
             block = kernel.attend(queries[:, rows], *theirs[:, :, among][:, :, columns], visible[rows][:, columns])
             output[:, rows], log_sum[:, rows] = kernel.merge((output[:, rows], log_sum[:, rows]), block)
+"""
 
+GATHERED_FIRST = (
+    PIECE_BY_PIECE
+    + """
+    held, order = [torch.stack([keys, values])], positions[rank].argsort()
+    for step in range(world_size - 1):
+        arriving = torch.empty_like(held[-1])
+        requests = [dist.isend(held[-1], (rank + 1) % world_size), dist.irecv(arriving, (rank - 1) % world_size)]
+        see(rank, held[0], order[step :: world_size - 1])
+        [request.wait() for request in requests]
+        held.append(arriving)
+    for step, visitors in enumerate(held):
+        if step or world_size == 1:
+            see((rank - step) % world_size, visitors, torch.arange(len(order)))
+    return output
+"""
+)
+
+FIRST_VISITOR = (
+    PIECE_BY_PIECE
+    + """
     everyone, first = {rank: torch.stack([keys, values])}, (rank - 1) % world_size
     seen = torch.zeros(world_size, len(positions[rank]), dtype=bool)
     for step in range(world_size - 1):
@@ -421,8 +416,10 @@ def ring_attention(rank, world_size, queries, keys, values, positions, kernel):
             see(owner, theirs, (~seen[owner]).nonzero()[:, 0])
     return output
 """
+)
+
 ONE_KEY = (
-    FIRST_VISITOR[: FIRST_VISITOR.index("    everyone, first")]
+    PIECE_BY_PIECE
     + """\
     everyone, rest = {rank: torch.stack([keys, values])}, {}
     for step in range(world_size):
